@@ -1,0 +1,27 @@
+"""The one hasher: sha256, always in full, always as 64 lower-case hex digits."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+_CHUNK = 1 << 20
+
+
+def sha256_bytes(data: bytes) -> str:
+    """The digest of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """The digest of `text` in UTF-8, as `sha256sum` gives for a file that holds it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """The digest of a file's content, read in pieces. Raises `OSError`."""
+    hasher = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()

@@ -1,0 +1,92 @@
+"""What goes wrong, as values: a diagnostic has a place, a message and a hint, and prints like a compiler's.
+
+Every error that a user can cause is a `TilusbuildError`; its `exit_status` is the process's. An
+`InputError` carries all the diagnostics of one run, so that nobody mends a manifest one error at a
+time. Anything else that escapes is a bug of ours and may print a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in a text file. `line` and `column` count from 1; `text` is the line itself."""
+
+    path: str
+    line: int | None = None
+    column: int | None = None
+    text: str | None = None
+    width: int = 1
+
+    def __str__(self) -> str:
+        parts = [self.path, *(str(n) for n in (self.line, self.column) if n is not None)]
+        return ":".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One thing that is wrong: where, what, and what would be right."""
+
+    message: str
+    place: Place | None = None
+    hint: str | None = None
+    severity: str = "error"
+
+    def render(self) -> str:
+        """The diagnostic as text of several lines, without a final newline."""
+        head = f"{self.severity}: {self.message}"
+        lines = [f"{self.place}: {head}" if self.place else head]
+        if self.place and self.place.text is not None and self.place.line is not None:
+            gutter = f"{self.place.line:>5} | "
+            shown = self.place.text.expandtabs(4)
+            lines.append(gutter + shown)
+            if self.place.column is not None:
+                before = self.place.text[: self.place.column - 1].expandtabs(4)
+                blank = " " * (len(gutter) - 2) + "| "
+                lines.append(blank + " " * len(before) + "^" * max(1, self.place.width))
+        if self.hint:
+            lines.extend(f"  {line}" for line in self.hint.splitlines())
+        return "\n".join(lines)
+
+
+class TilusbuildError(Exception):
+    """An error to show to the user without a traceback."""
+
+    exit_status = 1
+
+    def render(self) -> str:
+        """The text for stderr, without a final newline."""
+        return f"error: {self}"
+
+
+class InputError(TilusbuildError):
+    """The command line, the manifest, a template or the environment is wrong (exit status 2)."""
+
+    exit_status = 2
+
+    def __init__(self, *diagnostics: Diagnostic) -> None:
+        super().__init__("\n".join(d.message for d in diagnostics))
+        self.diagnostics = diagnostics
+
+    def render(self) -> str:
+        return "\n".join(d.render() for d in self.diagnostics)
+
+
+def input_error(message: str, *, place: Place | None = None, hint: str | None = None) -> InputError:
+    """An `InputError` of one diagnostic."""
+    return InputError(Diagnostic(message, place, hint))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint that names the nearest known word, or lists them all when they are few."""
+    words = sorted(set(known))
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    if 0 < len(words) <= 24:
+        return "known: " + ", ".join(words)
+    return None

@@ -1,0 +1,39 @@
+"""The one atomic writer: a reader sees the old content or the new, never a part, whoever is killed.
+
+A file is written beside its final place under a name that starts with `.tmp-`, synced, and renamed
+over it. The folder is synced too, so that the rename survives a power failure.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
+    """Replace `path` by a file that holds `data`. Raises `OSError`; then nothing has changed."""
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    sync_folder(folder)
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable. Raises `OSError`."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""Processes: every one that tilusbuild starts, it starts here."""

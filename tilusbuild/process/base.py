@@ -1,0 +1,61 @@
+"""The seam to the operating system's processes: a command goes in, how it ended comes out.
+
+Nothing else in tilusbuild starts a process. `local.LocalRunner` is the real one; `fake.FakeRunner`
+is the double that tests share. A runner may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process to start. `env` is the whole environment, not an addition to ours."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    """Seconds until the whole process group is killed."""
+    output_limit: int = 4 << 20
+    """Bytes of output kept: the first half and the last half of what was printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a process ended. `status` is its exit status, or minus the signal that ended it."""
+
+    status: int
+    output: bytes
+    """stdout and stderr together, in the order in which they were written."""
+    seconds: float
+    peak_rss: int
+    """Bytes: the largest resident set of the process and of the children that it waited for."""
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0 and not self.timed_out
+
+
+class Cancelled(Exception):  # noqa: N818 - an event, not a mistake
+    """The runner was closed or interrupted while the command ran; its processes are gone."""
+
+
+class Runner(Protocol):
+    """Starts processes and waits for them."""
+
+    def run(self, command: Command) -> Finished:
+        """Run to the end. Raises `Cancelled`, and `OSError` when the program cannot be started."""
+        ...
+
+    def cancel(self) -> None:
+        """Kill every running process group now; every `run` in progress raises `Cancelled`."""
+        ...
+
+    def close(self) -> None:
+        """As `cancel`, and release what the runner holds. No process of ours is left."""
+        ...
