@@ -1,0 +1,32 @@
+# Two commands are all that a fresh machine needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+JOBS   ?= 2
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(VENV)/.ready
+	BIN=$(BIN) sh scripts/demo.sh
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -e '.[bench]'
+	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
+
+docs: $(VENV)/.ready
+	$(BIN)/python -m tilusbuild.manifest.reference
+
+$(VENV)/.ready: pyproject.toml scripts/setup.sh
+	PYTHON=$(PYTHON) VENV=$(VENV) sh scripts/setup.sh
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/*/.cache

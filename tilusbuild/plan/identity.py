@@ -1,0 +1,94 @@
+"""The texts that a program and a script are known by; their sha256 are the directories' names.
+
+They are written for people first and never hold a time, a path outside the project, a host, a user
+or the order of work. Values print as in TOML. A line is added to these texts only with a new number
+in their first line, because each change of them makes every program another program.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from tilusbuild.digest import sha256_text
+from tilusbuild.expr import Value
+
+PROGRAM_FORMAT = "tilusbuild program 1"
+SCRIPT_FORMAT = "tilusbuild script 1"
+
+
+def value_text(value: Value) -> str:
+    """A value as TOML writes it; floats in the shortest form that reads back the same."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
+
+
+def section(title: str, lines: Iterable[str]) -> str:
+    """A titled block, or nothing when it would be empty."""
+    body = "".join(f"{line}\n" for line in lines)
+    return f"\n[{title}]\n{body}" if body else ""
+
+
+def values_section(title: str, values: Mapping[str, Value]) -> str:
+    """A block of `name = value` lines in the order given."""
+    return section(title, (f"{name} = {value_text(value)}" for name, value in values.items()))
+
+
+def program_text(
+    *,
+    script: str,
+    entry: tuple[str, str],
+    params: Mapping[str, Value],
+    schedule: Mapping[str, Value],
+    derived: Mapping[str, Value],
+    signature: Sequence[str],
+    launch: Sequence[str],
+    source: str,
+    headers: Sequence[tuple[str, str]],
+) -> str:
+    """`program.txt`: what is compiled.
+
+    `entry` is ("kernel" | "entry", name); `signature` and `launch` are lines; `headers` are
+    (sha256, name relative to its header folder), sorted.
+    """
+    return "".join(
+        [
+            f"{PROGRAM_FORMAT}\nscript = {value_text(script)}\n{entry[0]} = {value_text(entry[1])}\n",
+            f"source = sha256:{sha256_text(source)}\n",
+            values_section("params", params),
+            values_section("schedule", schedule),
+            values_section("derived", derived),
+            section("args", signature),
+            section("launch", launch),
+            section("headers", (f"{digest}  {name}" for digest, name in headers)),
+        ]
+    )
+
+
+def program_hash(program_txt: str, options_txt: str) -> str:
+    """What `cat program.txt options.txt | sha256sum` prints."""
+    return sha256_text(program_txt + options_txt)
+
+
+def script_text(
+    *,
+    script: str,
+    params: Mapping[str, Value],
+    target: str,
+    arch: str,
+    signature: Sequence[str],
+    programs: Sequence[str],
+) -> str:
+    """`script.txt`: an instance for a target, and its programs in plan order."""
+    return "".join(
+        [
+            f"{SCRIPT_FORMAT}\nscript = {value_text(script)}\n",
+            f"target = {value_text(target)}\narch = {value_text(arch)}\n",
+            values_section("params", params),
+            section("args", signature),
+            section("programs", (f"{index} {digest}" for index, digest in enumerate(programs))),
+        ]
+    )
