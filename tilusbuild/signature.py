@@ -1,0 +1,398 @@
+"""The call signature of a script: its arguments in the kernel's order, read from the manifest's texts.
+
+An argument is a tensor (`f16*[m, k]`) or a scalar (`i32`, `f32`). An `i32` or `i64` scalar that some
+tensor names as a bare dimension is read off that tensor's shape, so the caller does not pass it.
+Dimensions may also be integers, constants of the script, and expressions over both. What leaves
+`signature` is consistent: every name in a shape is a dimension, another integer argument, or a
+declared constant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import Expr, ExprError, parse
+
+Dim = str | int | Expr
+"""A dimension in a shape: a bare name, a literal, or an expression over names."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """An element type. `code` and `bits` are DLPack's (dlpack.h, DLDataTypeCode, version 1.1)."""
+
+    name: str
+    code: int
+    bits: int
+    c: str
+    """The C type of a scalar of this type, and of the elements where C has one."""
+
+    @property
+    def bytes(self) -> int:
+        return self.bits // 8
+
+
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
+
+DTYPES: Mapping[str, DataType] = MappingProxyType(
+    {
+        data_type.name: data_type
+        for data_type in (
+            DataType("bool", _BOOL, 8, "_Bool"),
+            DataType("i8", _INT, 8, "int8_t"),
+            DataType("i16", _INT, 16, "int16_t"),
+            DataType("i32", _INT, 32, "int32_t"),
+            DataType("i64", _INT, 64, "int64_t"),
+            DataType("u8", _UINT, 8, "uint8_t"),
+            DataType("u16", _UINT, 16, "uint16_t"),
+            DataType("u32", _UINT, 32, "uint32_t"),
+            DataType("u64", _UINT, 64, "uint64_t"),
+            DataType("f16", _FLOAT, 16, "void"),
+            DataType("bf16", _BFLOAT, 16, "void"),
+            DataType("f32", _FLOAT, 32, "float"),
+            DataType("f64", _FLOAT, 64, "double"),
+            DataType("f8e4m3", _E4M3FN, 8, "void"),
+            DataType("f8e5m2", _E5M2, 8, "void"),
+        )
+    }
+)
+
+_DIMENSION_TYPES = ("i32", "i64")
+
+
+class SignatureError(Exception):
+    """An argument's text is wrong. `column` counts from 1 within that text; `argument` names it."""
+
+    def __init__(
+        self,
+        message: str,
+        column: int | None = None,
+        *,
+        argument: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.argument = argument
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the kernel. `dims` is None for a scalar; `()` is a tensor of one element."""
+
+    name: str
+    dtype: str
+    dims: tuple[Dim, ...] | None
+    out: bool = False
+    low: int | None = None
+    high: int | None = None
+    is_dimension: bool = False
+    align: int | None = None
+    """Bytes that a tensor's address must be a multiple of; None asks for the element's size."""
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.dims is not None
+
+    def type_text(self) -> str:
+        """The type as a manifest would spell it: `f16*[m, k]`."""
+        if self.dims is None:
+            return self.dtype
+        return f"{self.dtype}*[{', '.join(_dim_text(dim) for dim in self.dims)}]"
+
+    def text(self) -> str:
+        """One line that says all of the argument, for `program.txt`."""
+        words = [f"{self.name}: {'out ' if self.out else ''}{self.type_text()}"]
+        if self.is_dimension:
+            words.append("dimension")
+        if self.low is not None or self.high is not None:
+            low = "" if self.low is None else self.low
+            high = "" if self.high is None else self.high
+            words.append(f"range {low}..{high}")
+        if self.align is not None:
+            words.append(f"align {self.align}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The arguments in the kernel's order; made by `signature` or `resolve`."""
+
+    arguments: tuple[Argument, ...]
+
+    @property
+    def callable_arguments(self) -> tuple[Argument, ...]:
+        """What a caller passes, in order: the arguments that are no dimension."""
+        return tuple(argument for argument in self.arguments if not argument.is_dimension)
+
+    @property
+    def dimensions(self) -> tuple[Argument, ...]:
+        """The arguments that are read off the tensors' shapes."""
+        return tuple(argument for argument in self.arguments if argument.is_dimension)
+
+    def text(self) -> str:
+        """The canonical text: a line for each argument, each ended by a newline."""
+        return "".join(argument.text() + "\n" for argument in self.arguments)
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TYPE = re.compile(r"\s*(?P<dtype>[A-Za-z_][A-Za-z0-9_]*)?\s*(?P<star>\*)?\s*(?P<shape>\[.*)?\s*\Z")
+
+
+def parse_argument(
+    name: str,
+    text: str,
+    *,
+    out: bool = False,
+    range: tuple[int | None, int | None] | None = None,  # noqa: A002 - the manifest's word
+    align: int | None = None,
+) -> Argument:
+    """Read one argument's type. Raises `SignatureError` with the column within `text`.
+
+    `range` holds the least and the greatest value, both inclusive, of an integer scalar.
+    """
+    if not _NAME.fullmatch(name):
+        raise SignatureError(f'"{name}" is no name: use letters, digits and _', argument=name)
+    if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
+        raise SignatureError(f'"{text}" is no argument type', 1, argument=name, hint=_TYPE_HINT)
+    dtype = match["dtype"]
+    if match["star"] is None:
+        if match["shape"] is not None:
+            column = match.start("shape") + 1
+            raise SignatureError(
+                f'a tensor needs a * before its shape: "{dtype}*{match["shape"]}"',
+                column,
+                argument=name,
+            )
+        dims = None
+    elif match["shape"] is None:
+        raise SignatureError(
+            f'a tensor needs its shape: "{dtype}*[n]"', match.end("star") + 1, argument=name
+        )
+    else:
+        dims = _parse_dims(name, text, match.start("shape"))
+    argument = Argument(name, dtype, dims, out=out, align=align)
+    if range is not None:
+        argument = replace(argument, low=range[0], high=range[1])
+    _check_argument(argument)
+    return argument
+
+
+_TYPE_HINT = 'a tensor is written "f16*[m, k]", a scalar "i32" or "f32"'
+
+
+def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
+    body = text.rstrip()
+    if not body.endswith("]"):
+        raise SignatureError("the shape has no closing ]", len(body) + 1, argument=name)
+    inner = body[start + 1 : -1]
+    if not inner.strip():
+        return ()
+    dims: list[Dim] = []
+    for offset, piece in _split_at_commas(inner):
+        column = start + 1 + offset + (len(piece) - len(piece.lstrip())) + 1
+        word = piece.strip()
+        if not word:
+            raise SignatureError("a dimension is missing here", column, argument=name)
+        if re.fullmatch(r"[0-9]+", word):
+            dims.append(int(word))
+        elif _NAME.fullmatch(word):
+            dims.append(word)
+        else:
+            try:
+                dims.append(parse(word))
+            except ExprError as error:
+                raise SignatureError(
+                    f'dimension "{word}": {error.message}',
+                    column + (error.column or 1) - 1,
+                    argument=name,
+                ) from None
+    return tuple(dims)
+
+
+def _split_at_commas(text: str) -> list[tuple[int, str]]:
+    """The pieces between the commas that no bracket encloses, each with its offset."""
+    pieces, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        if character in "([":
+            depth += 1
+        elif character in ")]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            pieces.append((start, text[start:index]))
+            start = index + 1
+    return [*pieces, (start, text[start:])]
+
+
+def _check_argument(argument: Argument) -> None:
+    """What can be said of one argument alone, its dtype known or still a constant's name."""
+    name, known = argument.name, DTYPES.get(argument.dtype)
+    if argument.dims is None:
+        if argument.out:
+            raise SignatureError("a scalar cannot be out: only tensors are written", argument=name)
+        if argument.align is not None:
+            raise SignatureError("a scalar has no alignment", argument=name)
+        if known is not None and known.c == "void":
+            raise SignatureError(
+                f"a scalar cannot be {argument.dtype}",
+                1,
+                argument=name,
+                hint="pass it as f32 and convert it in the kernel",
+            )
+    elif argument.align is not None and (argument.align < 1 or argument.align.bit_count() != 1):
+        raise SignatureError(f"align is {argument.align}, not a power of two", argument=name)
+    if argument.low is not None or argument.high is not None:
+        _check_range(argument)
+
+
+def _check_range(argument: Argument) -> None:
+    name, low, high = argument.name, argument.low, argument.high
+    limits = integer_limits(argument.dtype)
+    if argument.dims is not None or (limits is None and argument.dtype in DTYPES):
+        raise SignatureError("only an integer scalar can have a range", argument=name)
+    if low is not None and high is not None and low > high:
+        raise SignatureError(f"the range {low}..{high} holds no value", argument=name)
+    for bound in (low, high):
+        if limits and bound is not None and not limits[0] <= bound <= limits[1]:
+            raise SignatureError(f"{bound} does not fit {argument.dtype}", argument=name)
+
+
+def integer_limits(dtype: str) -> tuple[int, int] | None:
+    """The least and the greatest value of an integer type; None for any other name."""
+    if (known := DTYPES.get(dtype)) is None or known.code not in (_INT, _UINT):
+        return None
+    if known.code == _UINT:
+        return 0, (1 << known.bits) - 1
+    return -(1 << (known.bits - 1)), (1 << (known.bits - 1)) - 1
+
+
+def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) -> Signature:
+    """Join arguments, and find those that are dimensions.
+
+    `constants` are the names that `resolve` will later know: a shape may use them, and a string
+    among them may be a dtype. Raises `SignatureError` whose `argument` says which one is wrong.
+    """
+    declared = tuple(arguments)
+    by_name: dict[str, Argument] = {}
+    for argument in declared:
+        if argument.name in by_name:
+            raise SignatureError("declared twice", argument=argument.name)
+        if argument.name in constants:
+            raise SignatureError(
+                "is both an argument and a constant: rename one", argument=argument.name
+            )
+        by_name[argument.name] = argument
+        _check_dtype(argument, constants)
+    bare = {dim for argument in declared for dim in argument.dims or () if isinstance(dim, str)}
+    marked = tuple(
+        replace(
+            argument,
+            is_dimension=argument.dims is None
+            and argument.name in bare
+            and argument.dtype in _DIMENSION_TYPES,
+        )
+        for argument in declared
+    )
+    for argument in marked:
+        for dim in argument.dims or ():
+            _check_dim(argument, dim, by_name, constants)
+    return Signature(marked)
+
+
+def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
+    if argument.dtype in DTYPES or argument.dtype in constants:
+        return
+    raise SignatureError(
+        f'"{argument.dtype}" is no dtype and no constant of the script',
+        1,
+        argument=argument.name,
+        hint=did_you_mean(argument.dtype, [*DTYPES, *constants]),
+    )
+
+
+def _check_dim(
+    argument: Argument, dim: Dim, by_name: Mapping[str, Argument], constants: Collection[str]
+) -> None:
+    names = {dim} if isinstance(dim, str) else set() if isinstance(dim, int) else set(dim.names)
+    for name in sorted(names - set(constants)):
+        other = by_name.get(name)
+        if other is None:
+            if "." in name:
+                raise SignatureError(
+                    f"a shape cannot depend on {name}: it is the caller's", argument=argument.name
+                )
+            scalars = [a.name for a in by_name.values() if a.dims is None]
+            raise SignatureError(
+                f'dimension "{name}" is no argument and no constant of the script',
+                argument=argument.name,
+                hint=did_you_mean(name, [*scalars, *constants])
+                or f'declare it among the arguments: {name} = "i32"',
+            )
+        if other.dims is not None or integer_limits(other.dtype) is None:
+            raise SignatureError(
+                f'dimension "{name}" is {other.type_text()}: a dimension is an integer argument',
+                argument=argument.name,
+            )
+        if isinstance(dim, str) and other.dtype not in _DIMENSION_TYPES:
+            raise SignatureError(
+                f'dimension "{name}" is {other.dtype}: declare it as i32 or i64',
+                argument=argument.name,
+            )
+
+
+def resolve(declared: Signature, constants: Mapping[str, bool | int | float | str]) -> Signature:
+    """The signature with every constant in it replaced by its value: dtypes known, shapes over
+    arguments only. Raises `SignatureError`."""
+    resolved = []
+    for argument in declared.arguments:
+        dtype: object = argument.dtype
+        if argument.dtype not in DTYPES:
+            dtype = constants.get(argument.dtype)
+            if not isinstance(dtype, str) or dtype not in DTYPES:
+                raise SignatureError(
+                    f"constant {argument.dtype} is {dtype!r}, which is no dtype",
+                    argument=argument.name,
+                    hint=did_you_mean(str(dtype), DTYPES),
+                )
+        dims = argument.dims
+        if dims is not None:
+            dims = tuple(_resolve_dim(argument.name, dim, constants) for dim in dims)
+        known = replace(argument, dtype=str(dtype), dims=dims)
+        _check_argument(known)
+        resolved.append(known)
+    return signature(resolved)
+
+
+def _resolve_dim(argument: str, dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
+    value: object
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, str):
+        if dim not in constants:
+            return dim
+        value = constants[dim]
+    else:
+        dim = dim.substitute({name: constants[name] for name in dim.names if name in constants})
+        if dim.names:
+            return dim
+        try:
+            value = dim.evaluate({})
+        except ExprError as error:
+            raise SignatureError(
+                f"dimension {dim.source}: {error.message}", argument=argument
+            ) from None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SignatureError(
+            f"dimension {_dim_text(dim)} is {value!r}, not a count", argument=argument
+        )
+    return value
+
+
+def _dim_text(dim: Dim) -> str:
+    return dim.canonical if isinstance(dim, Expr) else str(dim)
