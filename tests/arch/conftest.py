@@ -1,0 +1,35 @@
+"""A CUDA toolkit of this machine, for tests that take its own word as the oracle."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def cuda_root() -> Path:
+    """The folder that holds `bin/nvcc`, found without the code under test."""
+    nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
+    if nvcc is None or shutil.which("g++") is None:
+        pytest.skip("needs nvcc and g++")
+    asked = [nvcc, "--dryrun", "-x", "cu", "-E", "/dev/null"]
+    log = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
+    tops = [line[7:] for line in log.splitlines() if line.startswith("#$ TOP=")]
+    if not tops:
+        pytest.skip("nvcc does not say where it is installed")
+    return Path(tops[0]).resolve()
+
+
+@pytest.fixture(scope="session")
+def cuda_release(cuda_root: Path) -> tuple[int, int]:
+    """(13, 0) for CUDA 13.0."""
+    asked = [cuda_root / "bin" / "nvcc", "--version"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"release (\d+)\.(\d+)", said)
+    assert found
+    return int(found[1]), int(found[2])

@@ -1,0 +1,67 @@
+"""Who runs what: each of NVIDIA's rules, both ways, and refusal of the unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilusbuild.arch import can_run, known_names, parse_arch
+
+
+@pytest.mark.parametrize(
+    ("code", "device", "kind", "runs"),
+    [
+        ("sm_80", "sm_80", "sass", True),
+        ("sm_80", "sm_86", "sass", True),
+        ("sm_80", "sm_89", "sass", True),
+        ("sm_86", "sm_80", "sass", False),
+        ("sm_80", "sm_90", "sass", False),
+        ("sm_90", "sm_80", "sass", False),
+        ("sm_90a", "sm_90", "sass", True),
+        ("sm_100a", "sm_103", "sass", False),
+        ("sm_100f", "sm_103", "sass", True),
+        ("sm_103f", "sm_100", "sass", False),
+        ("sm_100f", "sm_110", "sass", False),
+        ("sm_120f", "sm_121", "sass", True),
+        ("sm_100", "sm_120", "sass", False),
+        ("sm_80", "sm_121", "ptx", True),
+        ("sm_90", "sm_80", "ptx", False),
+        ("sm_90a", "sm_90", "ptx", True),
+        ("sm_90a", "sm_100", "ptx", False),
+        ("sm_100f", "sm_103", "ptx", True),
+        ("sm_100f", "sm_120", "ptx", False),
+        ("cpu", "cpu", "sass", True),
+        ("cpu", "sm_80", "sass", False),
+        ("sm_80", "cpu", "sass", False),
+    ],
+)
+def test_rules(code: str, device: str, kind: str, runs: bool) -> None:
+    verdict = can_run(code, device, kind=kind)  # type: ignore[arg-type]
+    assert bool(verdict) is runs
+    assert verdict.reason
+
+
+def test_a_refusal_says_why() -> None:
+    assert can_run("sm_90a", "sm_100").reason == "sm_90a code runs on sm_90 only, not sm_100"
+    assert "8.x" in can_run("sm_80", "sm_90").reason
+    assert "minor version 6" in can_run("sm_86", "sm_80").reason
+
+
+def test_the_unknown_is_refused() -> None:
+    assert not can_run("sm_80", "sm_999")
+    assert not can_run("sm_120", "sm_122")
+    assert not can_run("sm_123", "sm_123")
+    assert not can_run("", "sm_80")
+    assert not can_run("sm_80", "garbage", kind="ptx")
+
+
+def test_ptx_without_a_suffix_runs_on_gpus_of_the_future() -> None:
+    assert can_run("sm_90", "sm_140", kind="ptx")
+    assert not can_run("sm_90a", "sm_140", kind="ptx")
+    assert not can_run("sm_121", "sm_118", kind="ptx")
+
+
+def test_code_runs_where_it_was_compiled_for() -> None:
+    for name in known_names():
+        arch = parse_arch(name)
+        assert can_run(arch, arch)
+        assert can_run(arch, arch, kind="ptx")

@@ -1,0 +1,119 @@
+"""What names mean: the table's rows, suffixes, hints, combined limits, and nvcc's arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilusbuild.arch import (
+    CPU,
+    PtxNeedsBase,
+    UnknownArch,
+    combined,
+    gencode,
+    known_names,
+    parse_arch,
+)
+
+
+def test_a_name_gives_its_limits() -> None:
+    hopper = parse_arch("sm_90a")
+    assert (hopper.number, hopper.suffix, hopper.virtual) == (90, "a", "compute_90a")
+    assert hopper.smem_per_block == 227 * 1024
+    assert hopper.smem_per_sm == 228 * 1024
+    assert hopper.warps_per_sm == 64
+
+
+@pytest.mark.parametrize(
+    ("number", "suffixes"),
+    [
+        (75, [""]),
+        (80, [""]),
+        (89, [""]),
+        (90, ["", "a"]),
+        (100, ["", "a", "f"]),
+        (121, ["", "a", "f"]),
+    ],
+)
+def test_suffixes_exist_where_nvcc_has_them(number: int, suffixes: list[str]) -> None:
+    base = f"sm_{number}"
+    assert [n.removeprefix(base) for n in known_names() if n.rstrip("af") == base] == suffixes
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("90a", 'write "sm_90a"'),
+        ("9.0a", 'write "sm_90a"'),
+        ("compute_100f", 'write "sm_100f"'),
+        ("SM_80", 'write "sm_80"'),
+        ("sm_90f", "there is sm_90 and sm_90a"),
+        ("sm_80a", "there is sm_80"),
+        ("sm_91", "known: sm_50"),
+        ("cpuu", 'did you mean "cpu"?'),
+        ("native", "run elsewhere"),
+        ("", "as nvcc spells it"),
+    ],
+)
+def test_what_is_no_name_says_what_would_be(written: str, hint: str) -> None:
+    with pytest.raises(UnknownArch) as caught:
+        parse_arch(written)
+    assert caught.value.hint is not None
+    assert hint in caught.value.hint
+
+
+def test_every_architecture_shows_the_same_attributes_to_expressions() -> None:
+    keys = set(parse_arch("sm_80").attributes())
+    assert {"number", "smem_per_block", "threads_per_block", "warp_size"} <= keys
+    for name in known_names():
+        attributes = parse_arch(name).attributes()
+        assert set(attributes) == keys
+        assert all(type(value) is int for value in attributes.values())
+
+
+def test_cpu_restricts_nothing() -> None:
+    assert CPU.is_cpu
+    assert CPU.attributes()["smem_per_block"] == 2**31 - 1
+    assert CPU.attributes()["warp_size"] == 32
+
+
+def test_combined_limits_hold_on_each() -> None:
+    limits = combined([parse_arch("sm_75"), parse_arch("sm_90a")])
+    assert limits["smem_per_block"] == 64 * 1024
+    assert limits["threads_per_sm"] == 1024
+    assert limits["smem_granularity"] == 256
+    assert limits["smem_reserved"] == 1024
+    assert limits["number"] == 75
+
+
+def test_one_architecture_is_compiled_once() -> None:
+    arguments = gencode([parse_arch("sm_90a")], ptx=False)
+    assert arguments == ("-gencode", "arch=compute_90a,code=sm_90a")
+
+
+def test_ptx_is_of_the_newest_architecture_that_later_gpus_can_use() -> None:
+    archs = [parse_arch(name) for name in ("sm_90a", "sm_86", "sm_80", "sm_86")]
+    assert gencode(archs, ptx=True) == (
+        "-gencode",
+        "arch=compute_80,code=sm_80",
+        "-gencode",
+        "arch=compute_86,code=[sm_86,compute_86]",
+        "-gencode",
+        "arch=compute_90a,code=sm_90a",
+    )
+
+
+def test_the_order_asked_for_does_not_matter() -> None:
+    archs = [parse_arch(name) for name in ("sm_100f", "sm_80", "sm_100")]
+    assert gencode(archs, ptx=False) == gencode(archs[::-1], ptx=False)
+
+
+def test_ptx_that_would_run_nowhere_later_is_refused() -> None:
+    with pytest.raises(PtxNeedsBase) as caught:
+        gencode([parse_arch("sm_90a")], ptx=True)
+    assert "sm_90 " in caught.value.hint
+
+
+@pytest.mark.parametrize("names", [[], ["cpu"], ["sm_80", "cpu"]])
+def test_gencode_is_for_gpus(names: list[str]) -> None:
+    with pytest.raises(ValueError, match="GPU"):
+        gencode([parse_arch(name) for name in names], ptx=False)

@@ -1,0 +1,208 @@
+"""Occupancy against known values, against NVIDIA's own calculator, and against ptxas."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.arch import CPU, Arch, known_names, occupancy, parse_arch
+
+GPUS = [parse_arch(n) for n in known_names() if n != "cpu" and not parse_arch(n).suffix]
+
+
+def test_registers_limit_a_fat_kernel() -> None:
+    found = occupancy(parse_arch("sm_80"), threads=256, registers=64)
+    assert (found.blocks_per_sm, found.warps_per_sm) == (4, 32)
+    assert found.fraction == 0.5
+    assert found.limited_by == ("registers",)
+
+
+def test_the_reserved_kilobyte_counts() -> None:
+    hopper = parse_arch("sm_90a")
+    half = 228 * 1024 // 2
+    assert occupancy(hopper, threads=128, registers=32, dynamic_smem=half).blocks_per_sm == 1
+    assert occupancy(hopper, threads=128, registers=32, dynamic_smem=half - 1024).blocks_per_sm == 2
+
+
+def test_the_largest_shared_memory_is_one_block_and_one_byte_more_is_none() -> None:
+    for arch in GPUS:
+        most = arch.smem_per_block
+        fits = occupancy(arch, threads=32, registers=16, static_smem=0, dynamic_smem=most)
+        assert fits.blocks_per_sm >= 1
+        over = occupancy(arch, threads=32, registers=16, static_smem=1, dynamic_smem=most)
+        assert over.blocks_per_sm == 0
+        assert over.limited_by == ("shared memory",)
+
+
+def test_more_barriers_than_a_block_share_limit_blocks_from_hopper_on() -> None:
+    blackwell = parse_arch("sm_120")
+    assert occupancy(blackwell, threads=32, registers=16, barriers=4).limited_by == ("barriers",)
+    assert (
+        "barriers"
+        not in occupancy(parse_arch("sm_80"), threads=32, registers=16, barriers=16).limited_by
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"threads": 0}, {"registers": -1}, {"dynamic_smem": -1}])
+def test_impossible_questions_are_errors(wrong: dict[str, int]) -> None:
+    question = {"threads": 32, "registers": 16, **wrong}
+    with pytest.raises(ValueError, match="positive"):
+        occupancy(parse_arch("sm_80"), **question)
+
+
+def test_the_cpu_has_no_occupancy() -> None:
+    with pytest.raises(ValueError, match="GPU"):
+        occupancy(CPU, threads=32, registers=16)
+
+
+@given(
+    arch=st.sampled_from(GPUS),
+    threads=st.integers(1, 1100),
+    registers=st.integers(0, 260),
+    smem=st.integers(0, 240 * 1024),
+)
+def test_asking_for_more_never_gives_more_blocks(
+    arch: Arch, threads: int, registers: int, smem: int
+) -> None:
+    blocks = occupancy(arch, threads=threads, registers=registers, dynamic_smem=smem).blocks_per_sm
+    for more in (
+        {"threads": threads + 32, "registers": registers, "dynamic_smem": smem},
+        {"threads": threads, "registers": registers + 8, "dynamic_smem": smem},
+        {"threads": threads, "registers": registers, "dynamic_smem": smem + 128},
+    ):
+        fewer = occupancy(arch, **more)
+        assert fewer.blocks_per_sm <= blocks
+    assert blocks * threads <= arch.threads_per_sm
+
+
+CALCULATOR = r"""
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include "cuda_occupancy.h"
+int main() {
+    int n[11];
+    for (;;) {
+        for (int i = 0; i < 11; i++)
+            if (scanf("%d", &n[i]) != 1) return 0;
+        cudaOccDeviceProp device;
+        memset(&device, 0, sizeof device);
+        device.computeMajor = n[0] / 10;
+        device.computeMinor = n[0] % 10;
+        device.maxThreadsPerBlock = 1024;
+        device.maxThreadsPerMultiprocessor = n[1];
+        device.sharedMemPerBlock = 48 * 1024;
+        device.sharedMemPerMultiprocessor = n[2];
+        device.sharedMemPerBlockOptin = n[3];
+        device.reservedSharedMemPerBlock = n[4];
+        device.regsPerBlock = n[5];
+        device.regsPerMultiprocessor = 65536;
+        device.warpSize = 32;
+        device.numSms = 1;
+        cudaOccFuncAttributes kernel;
+        kernel.maxThreadsPerBlock = 1024;
+        kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+        kernel.numRegs = n[7];
+        kernel.sharedSizeBytes = n[8];
+        kernel.maxDynamicSharedSizeBytes = n[9];
+        kernel.numBlockBarriers = n[10];
+        cudaOccDeviceState state;
+        cudaOccResult result;
+        memset(&result, 0, sizeof result);
+        cudaOccError status = cudaOccMaxActiveBlocksPerMultiprocessor(
+            &result, &device, &kernel, &state, n[6], n[9]);
+        printf("%d\n", status == CUDA_OCC_SUCCESS ? result.activeBlocksPerMultiprocessor : -1);
+    }
+}
+"""
+
+Question = tuple[Arch, int, int, int, int, int]
+"""Architecture, threads, registers, static and dynamic shared memory, barriers."""
+
+
+def questions() -> Iterator[Question]:
+    draw = random.Random(7)
+    for arch in GPUS:
+        for threads in (1, 32, 96, 128, 256, 384, 1024, 1025):
+            for registers in (0, 16, 33, 64, 168, 255, 256, 257):
+                yield arch, threads, registers, 0, draw.randrange(arch.smem_per_sm + 2048), 1
+        for _ in range(400):
+            threads, registers, barriers = (
+                draw.randint(*r) for r in ((1, 1024), (0, 255), (0, 16))
+            )
+            dynamic = draw.choice((0, draw.randrange(arch.smem_per_block)))
+            yield arch, threads, registers, draw.randrange(48 * 1024 + 1), dynamic, barriers
+
+
+def ours(question: Question) -> int:
+    arch, threads, registers, static, dynamic, barriers = question
+    return occupancy(
+        arch,
+        threads=threads,
+        registers=registers,
+        static_smem=static,
+        dynamic_smem=dynamic,
+        barriers=barriers,
+    ).blocks_per_sm
+
+
+def as_line(question: Question) -> str:
+    a, *kernel = question
+    device = (a.number, a.threads_per_sm, a.smem_per_sm, a.smem_per_block, a.smem_reserved)
+    return " ".join(str(n) for n in (*device, a.regs_per_block, *kernel))
+
+
+@pytest.mark.nvcc
+def test_it_is_nvidias_calculator(cuda_root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "calculator.cpp"
+    source.write_text(CALCULATOR)
+    program = str(tmp_path / "calculator")
+    subprocess.run(["g++", "-w", f"-I{cuda_root}/include", str(source), "-o", program], check=True)
+    asked = list(questions())
+    lines = "\n".join(as_line(question) for question in asked)
+    said = subprocess.run([program], input=lines, capture_output=True, text=True, check=True).stdout
+    theirs = [int(line) for line in said.split()]
+    wrong = [
+        (as_line(question), answer)
+        for question, answer in zip(asked, theirs, strict=True)
+        if ours(question) != answer
+    ]
+    assert not wrong
+
+
+@pytest.mark.nvcc
+def test_ptxas_knows_the_same_blocks_and_threads(
+    cuda_root: Path, cuda_release: tuple[int, int], tmp_path: Path
+) -> None:
+    """ptxas ignores a minimum of blocks that an SM cannot hold, and says so."""
+    if cuda_release < (13, 0):
+        pytest.skip("the PTX of this test is of CUDA 13.0")
+    source, cubin = tmp_path / "k.ptx", tmp_path / "k.cubin"
+    for arch in (a for a in GPUS if a.until is None):
+        half = arch.threads_per_sm // 2
+        fits = {(32, arch.blocks_per_sm): True, (32, arch.blocks_per_sm + 1): False}
+        fits |= {(half, 2): True, (half, 3): False}
+        for (threads, blocks), accepted in fits.items():
+            source.write_text(
+                f".version 9.0\n.target {arch.name}\n.address_size 64\n"
+                f".visible .entry k() .maxntid {threads} .minnctapersm {blocks} {{ ret; }}\n"
+            )
+            command = [cuda_root / "bin" / "ptxas", "-arch", arch.name, source, "-o", cubin]
+            log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+            assert ("out of range" not in log) is accepted, (arch.name, threads, blocks, log)
+
+
+@pytest.mark.nvcc
+def test_ptxas_knows_the_same_names(cuda_root: Path, cuda_release: tuple[int, int]) -> None:
+    command = [cuda_root / "bin" / "ptxas", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for arch in (parse_arch(name) for name in known_names() if name != "cpu"):
+        known = arch.since <= cuda_release and (arch.until is None or cuda_release < arch.until)
+        assert (f"'{arch.name}'" in said) is known, arch.name

@@ -1,0 +1,118 @@
+"""Names of architectures: reading them, combining several in one binary, asking nvcc for them.
+
+A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cpu`. Anything else is
+`UnknownArch`, whose `hint` says what would be right: no spelling is guessed silently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from tilusbuild.arch.table import ARCHS, CPU, Arch
+from tilusbuild.errors import did_you_mean
+
+__all__ = [
+    "CPU",
+    "PtxNeedsBase",
+    "UnknownArch",
+    "combined",
+    "gencode",
+    "known_names",
+    "parse_arch",
+]
+
+_LOOSE = re.compile(
+    r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
+)
+
+
+class UnknownArch(ValueError):  # noqa: N818 - the name is the message
+    """A name that is no architecture; `hint` says what would be right, or is None."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class PtxNeedsBase(ValueError):  # noqa: N818 - the name is the message
+    """PTX was asked for, and no architecture of the target gives PTX that later GPUs can use."""
+
+    def __init__(self, archs: Sequence[Arch]) -> None:
+        names = ", ".join(arch.name for arch in archs)
+        super().__init__(f"ptx = true has nothing to embed for {names}")
+        bases = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch in archs))
+        self.hint = (
+            "PTX of an `a` or `f` architecture does not run on later GPUs; "
+            f"add {bases} to the target's archs, or leave ptx out"
+        )
+
+
+def known_names() -> tuple[str, ...]:
+    """Every name that `parse_arch` takes."""
+    return (*ARCHS, CPU.name)
+
+
+def parse_arch(name: str) -> Arch:
+    """The architecture of that name. Raises `UnknownArch`."""
+    if name == CPU.name:
+        return CPU
+    found = ARCHS.get(name)
+    if found is None:
+        raise UnknownArch(f'unknown architecture "{name}"', _hint(name))
+    return found
+
+
+def _hint(name: str) -> str | None:
+    match = _LOOSE.fullmatch(name.strip())
+    if match is None:
+        if name.strip().lower() == "native":
+            return "a package must run elsewhere: name the architecture, as in sm_90a"
+        return did_you_mean(name, known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
+    number, suffix = match[1] + match[2], match[3].lower()
+    exact, base = f"sm_{number}{suffix}", f"sm_{number}"
+    if exact in ARCHS:
+        return f'write "{exact}"'
+    if base in ARCHS:
+        have = [arch.suffix for arch in ARCHS.values() if arch.number == int(number)]
+        others = " and ".join(f"{base}{suffix}" for suffix in have)
+        return f"there is {others}"
+    numbers = dict.fromkeys(str(arch.number) for arch in ARCHS.values())
+    return "known: " + ", ".join(f"sm_{n}" for n in numbers)
+
+
+def combined(archs: Sequence[Arch]) -> Mapping[str, int]:
+    """`attributes` that hold on each of several architectures at once: the smallest limit of each.
+
+    What is taken from a block's memory (`smem_granularity`, `smem_reserved`) is the largest.
+    """
+    if not archs:
+        raise ValueError("no architecture to combine")
+    tables = [arch.attributes() for arch in archs]
+    costs = {"smem_granularity", "smem_reserved"}
+    return {
+        key: (max if key in costs else min)(table[key] for table in tables) for key in tables[0]
+    }
+
+
+def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
+    """nvcc's `-gencode` arguments: code for each architecture and, with `ptx`, PTX for later GPUs.
+
+    Each architecture is compiled from its own PTX and once: `-arch=sm_90a` would run the front end
+    twice and embed three images. The PTX is that of the newest architecture without a suffix, as
+    PTX of the others runs on no later GPU; without one, `PtxNeedsBase` is raised. The order is the
+    table's, whatever the order asked for.
+    """
+    known = list(dict.fromkeys(archs))
+    if not known or any(arch.is_cpu for arch in known):
+        raise ValueError("gencode is for GPU architectures")
+    known.sort(key=lambda arch: (arch.number, arch.suffix))
+    bases = [arch for arch in known if not arch.suffix]
+    if ptx and not bases:
+        raise PtxNeedsBase(known)
+    arguments: list[str] = []
+    for arch in known:
+        embed = ptx and arch is bases[-1]
+        code = f"[{arch.name},{arch.virtual}]" if embed else arch.name
+        arguments += ["-gencode", f"arch={arch.virtual},code={code}"]
+    return tuple(arguments)
