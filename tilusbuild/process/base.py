@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tilusbuild.errors import TilusbuildError
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -21,7 +23,8 @@ class Command:
     timeout: float | None = None
     """Seconds until the whole process group is killed."""
     output_limit: int = 4 << 20
-    """Bytes of output kept: the first half and the last half of what was printed."""
+    """Bytes of output kept: the first half and the last half of what was printed. Between the two
+    stands a line that says how much was left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,19 @@ class Cancelled(Exception):  # noqa: N818 - an event, not a mistake
     """The runner was closed or interrupted while the command ran; its processes are gone."""
 
 
+class RunnerLost(TilusbuildError):  # noqa: N818 - an event, as `Cancelled` is
+    """What starts the processes was itself killed: they are gone, and it is of no more use."""
+
+
 class Runner(Protocol):
     """Starts processes and waits for them."""
 
     def run(self, command: Command) -> Finished:
-        """Run to the end. Raises `Cancelled`, and `OSError` when the program cannot be started."""
+        """Run to the end. Raises `Cancelled`, and `OSError` when the program cannot be started.
+
+        A program without a slash is looked up along the PATH of the command's own `env`. When the
+        program ends, its process group is killed; stdin is empty.
+        """
         ...
 
     def cancel(self) -> None:

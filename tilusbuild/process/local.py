@@ -1,0 +1,241 @@
+"""The runner of real processes: it asks a spawn server (`warden.py`) to start them.
+
+Why not `subprocess` from our own threads: a fork of a large process is slow, its children could
+not be tied to our life by PR_SET_PDEATHSIG (which follows the thread that forked), orphans of a
+compiler would fall to init, and a Ctrl-C in the terminal would reach compilers before us. The
+server is started at the first command; a runner that runs nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from tilusbuild.process import warden
+from tilusbuild.process.base import Cancelled, Command, Finished, RunnerLost
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_CHANNEL = 3
+"""The descriptor under which the warden finds its end of the socket."""
+
+
+class _Pending:
+    """A command in flight. The reader thread sets `frame` (or nobody does), then `done`."""
+
+    __slots__ = ("cancelled", "done", "frame")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.frame: tuple[int, bytes] | None = None
+        self.cancelled = False
+
+
+class LocalRunner:
+    """Runs commands on this machine; safe to call from many threads. Use as a context manager.
+
+    After `cancel` the runner can run further commands; after `close` it raises `Cancelled`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[int, _Pending] = {}
+        self._last_number = 0
+        self._owner = os.getpid()
+        self._socket: socket.socket | None = None
+        self._reader: threading.Thread | None = None
+        self._warden = 0
+        self._closed = False
+        self._lost: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, command: Command) -> Finished:
+        """Run to the end.
+
+        Raises `Cancelled`; `OSError` when the program cannot be started, with the program or the
+        working directory as its `filename`; `RunnerLost` when the spawn server was killed.
+        """
+        payload = _request(command)
+        with self._lock:
+            number, pending = self._submit(payload)
+        try:
+            pending.done.wait()
+        except BaseException:  # KeyboardInterrupt: nobody waits for the command any more
+            with self._lock:
+                self._send(warden.KILL, number)
+            raise
+        return self._answer(pending, command)
+
+    def cancel(self) -> None:
+        """Kill every running process group now; every `run` in progress raises `Cancelled`."""
+        with self._lock:
+            for pending in self._pending.values():
+                pending.cancelled = True
+            if self._pending:
+                self._send(warden.KILL, warden.EVERYTHING)
+
+    def close(self) -> None:
+        """As `cancel`, and end the spawn server. When it returns, no process of ours is left."""
+        with self._lock:
+            self._closed = True
+            for pending in self._pending.values():
+                pending.cancelled = True
+            if self._socket is None or self._owner != os.getpid():
+                return
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+        if self._reader is not None:
+            self._reader.join()
+        self._socket.close()
+
+    def _submit(self, payload: bytes) -> tuple[int, _Pending]:
+        if self._closed:
+            raise Cancelled
+        if self._lost is not None:
+            raise RunnerLost(self._lost)
+        if self._owner != os.getpid():
+            raise RuntimeError("a LocalRunner does not survive a fork: make one in the child")
+        if self._socket is None:
+            self._start()
+        self._last_number += 1
+        pending = self._pending[self._last_number] = _Pending()
+        self._send(warden.RUN, self._last_number, payload)
+        return self._last_number, pending
+
+    def _send(self, kind: int, number: int, payload: bytes = b"") -> None:
+        frame = warden.HEADER.pack(len(payload), kind, number) + payload
+        # An error means that the warden is gone: the reader thread sees it, and tells every waiter.
+        with contextlib.suppress(OSError):
+            if self._socket is not None:
+                self._socket.sendall(frame)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py")
+        argv = [sys.executable, "-I", "-S", script, str(_CHANNEL), str(self._owner)]
+        with theirs:
+            # A duplicate above the target: dup2 onto itself would leave it close-on-exec.
+            actions = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            ]
+            end = theirs.fileno()
+            if end == _CHANNEL:
+                end = os.dup(end)
+            try:
+                self._warden = os.posix_spawn(
+                    sys.executable,
+                    argv,
+                    {},
+                    file_actions=[*actions, (os.POSIX_SPAWN_DUP2, end, _CHANNEL)],
+                    setsid=True,
+                    setsigmask=(),
+                )
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                if end != theirs.fileno():
+                    os.close(end)
+        self._socket = ours
+        self._reader = threading.Thread(
+            target=self._read_answers, args=(ours,), name="process-reader", daemon=True
+        )
+        self._reader.start()
+
+    def _read_answers(self, channel: socket.socket) -> None:
+        received = bytearray()
+        while True:
+            try:
+                data = channel.recv(1 << 20)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            received += data
+            while len(received) >= warden.HEADER.size:
+                length, kind, number = warden.HEADER.unpack_from(received)
+                end = warden.HEADER.size + length
+                if len(received) < end:
+                    break
+                frame = kind, bytes(received[warden.HEADER.size : end])
+                del received[:end]
+                with self._lock:
+                    pending = self._pending.pop(number)
+                pending.frame = frame
+                pending.done.set()
+        self._warden_ended()
+
+    def _warden_ended(self) -> None:
+        """Told to end, or killed: then the groups that it watched are ours to kill."""
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
+        except ChildProcessError:
+            status = 0
+        while left := [pid for pid, _, session in warden.processes() if session == self._warden]:
+            warden.kill_each(left)
+        with self._lock:
+            if not self._closed:
+                how = f"signal {-status}" if status < 0 else f"status {status}"
+                self._lost = f"the process that starts compilers ended unexpectedly ({how})"
+            waiting = list(self._pending.values())
+            self._pending.clear()
+        for pending in waiting:
+            pending.done.set()
+
+    def _answer(self, pending: _Pending, command: Command) -> Finished:
+        if pending.cancelled:
+            raise Cancelled
+        if pending.frame is None:
+            raise RunnerLost(self._lost or "the runner was closed")
+        kind, payload = pending.frame
+        if kind == warden.REFUSED:
+            (number,) = warden.REFUSAL.unpack_from(payload)
+            subject = os.fsdecode(payload[warden.REFUSAL.size :])
+            raise OSError(number, os.strerror(number), subject or command.argv[0])
+        status, seconds, peak_rss, timed_out = warden.RESULT.unpack_from(payload)
+        return Finished(
+            status=status,
+            output=payload[warden.RESULT.size :],
+            seconds=seconds,
+            peak_rss=peak_rss,
+            timed_out=timed_out,
+        )
+
+
+def _request(command: Command) -> bytes:
+    """The payload of a `RUN` frame. Raises `ValueError` for what no process can be given."""
+    if not command.argv:
+        raise ValueError("a command needs at least the program's name")
+    variables = [f"{name}={value}" for name, value in command.env.items()]
+    for name in command.env:
+        if not name or "=" in name:
+            raise ValueError(f"not a name of an environment variable: {name!r}")
+    strings = [os.fsencode(s) for s in (command.cwd, *command.argv, *variables)]
+    if any(b"\0" in s for s in strings):
+        raise ValueError("a command's strings cannot hold NUL")
+    numbers = warden.REQUEST.pack(
+        command.timeout or 0.0, command.output_limit, len(command.argv), len(variables)
+    )
+    return numbers + b"\0".join(strings) + b"\0"
+
+
+def signal_name(status: int) -> str | None:
+    """The name of the signal that a negative status stands for ("SIGSEGV"), else None."""
+    if status >= 0:
+        return None
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

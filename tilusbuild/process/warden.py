@@ -1,0 +1,414 @@
+"""The spawn server: a process of its own that starts compilers, and outlives nobody.
+
+`local.LocalRunner` starts this file as a script (`python -I -S warden.py`, standard library only)
+in a session of its own, so that a terminal's Ctrl-C reaches neither it nor a compiler. It talks
+over one socket. What it guarantees:
+
+- when the socket closes or its client dies, however that happens, everything it ever started is
+  killed, and only then does it end;
+- a command leads its own process group, and the group is killed when its leader ends or is late;
+- what escapes the group (a daemon with its own session) falls to the warden, which is a
+  subreaper, and is killed as soon as no command runs;
+- should the warden itself be killed, the kernel kills the leaders (PR_SET_PDEATHSIG), and the
+  client the rest of the session.
+
+It is single-threaded, because PR_SET_PDEATHSIG follows the thread that forked, and small, because a
+process's peak memory starts at that of the process it was forked from.
+
+A frame is `HEADER` (payload length, kind, command number) and a payload. `RUN` carries `REQUEST`
+and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import struct
+import sys
+import time
+
+HEADER = struct.Struct("<IBQ")
+REQUEST = struct.Struct("<dQII")
+"""Time limit in seconds (0: none), output limit in bytes, number of arguments, of variables."""
+RESULT = struct.Struct("<idQ?")
+"""Wait status, seconds, peak resident set in bytes, timed out; the output follows."""
+REFUSAL = struct.Struct("<i")
+"""The errno with which a start failed; the path that it is about follows."""
+
+RUN, KILL, FINISHED, REFUSED = 1, 2, 3, 4
+EVERYTHING = 0
+"""The command number that stands for all commands in a `KILL`."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_CHUNK = 1 << 16
+_SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals with no effect on the warden: its life is that of its socket."""
+
+
+class Disconnected(Exception):  # noqa: N818 - an event, not a mistake
+    """The client is gone."""
+
+
+class Output:
+    """The first and the last half of what a process prints, in bounded memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = limit // 2
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_limit + _CHUNK:
+            self._trim()
+
+    def _trim(self) -> None:
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+            self._dropped += excess
+
+    def value(self) -> bytes:
+        self._trim()
+        if not self._dropped:
+            return bytes(self._head + self._tail)
+        gap = f"\n[... {self._dropped} bytes left out ...]\n"
+        return bytes(self._head + gap.encode() + self._tail)
+
+
+class Child:
+    """A command that runs. `pid` is its process group too; a pipe that is closed is -1."""
+
+    __slots__ = ("deadline", "errors", "number", "output", "pid", "pipe", "started", "timed_out")
+
+    def __init__(
+        self, number: int, pid: int, pipe: int, errors: int, limit: int, timeout: float
+    ) -> None:
+        self.number = number
+        self.pid = pid
+        self.pipe = pipe
+        self.errors = errors
+        self.output = Output(limit)
+        self.started = time.monotonic()
+        self.deadline = self.started + timeout if timeout > 0 else None
+        self.timed_out = False
+
+
+class Warden:
+    """The server's state and loop. `channel` is the socket; `client` the pid at its other end."""
+
+    def __init__(self, channel: int, client: int) -> None:
+        import ctypes
+
+        self._prctl = ctypes.CDLL(None).prctl
+        self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._pid = os.getpid()
+        self._channel = channel
+        self._received = bytearray()
+        self._children: dict[int, Child] = {}
+        self._pipes: dict[int, Child] = {}
+        self._null = os.open(os.devnull, os.O_RDONLY)
+        self._poller = select.poll()
+        self._poller.register(channel, select.POLLIN)
+        self._wakeup = self._wake_on_child_death()
+        self._client_handle = self._watch_client(client)
+
+    def _wake_on_child_death(self) -> int:
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        os.set_blocking(write_end, False)
+        # Handlers, not SIG_IGN: an exec puts a handler back to the default, and keeps an ignore.
+        for number in (*_SURVIVED, signal.SIGCHLD):
+            signal.signal(number, lambda _number, _frame: None)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        self._poller.register(read_end, select.POLLIN)
+        return read_end
+
+    def _watch_client(self, client: int) -> int:
+        """A handle on the client's life: a fork of it may hold the socket open after its death."""
+        try:
+            handle = os.pidfd_open(client)
+        except OSError:
+            return -1
+        self._poller.register(handle, select.POLLIN)
+        if os.getppid() != client:
+            raise Disconnected
+        return handle
+
+    def serve(self) -> None:
+        """Work until the client is gone. Raises `Disconnected` then."""
+        while True:
+            for descriptor, _ in self._poller.poll(self._patience()):
+                if descriptor == self._channel:
+                    self._receive()
+                elif descriptor == self._wakeup:
+                    os.read(self._wakeup, _CHUNK)
+                elif descriptor == self._client_handle:
+                    raise Disconnected
+                elif descriptor in self._pipes:
+                    self._read_output(self._pipes[descriptor])
+            self._reap()
+            self._expire()
+
+    def _patience(self) -> float | None:
+        """Milliseconds until the next time limit."""
+        deadlines = [
+            c.deadline
+            for c in self._children.values()
+            if c.deadline is not None and not c.timed_out
+        ]
+        if not deadlines:
+            return None
+        return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1
+
+    def _receive(self) -> None:
+        try:
+            data = os.read(self._channel, _CHUNK)
+        except OSError as error:
+            raise Disconnected from error
+        if not data:
+            raise Disconnected
+        self._received += data
+        while len(self._received) >= HEADER.size:
+            length, kind, number = HEADER.unpack_from(self._received)
+            end = HEADER.size + length
+            if len(self._received) < end:
+                return
+            payload = bytes(self._received[HEADER.size : end])
+            del self._received[:end]
+            if kind == RUN:
+                self._start(number, payload)
+            elif kind == KILL:
+                self._kill_commands(number)
+
+    def _send(self, kind: int, number: int, *payload: bytes) -> None:
+        body = b"".join(payload)
+        view = memoryview(HEADER.pack(len(body), kind, number) + body)
+        try:
+            while view:
+                view = view[os.write(self._channel, view) :]
+        except OSError as error:
+            raise Disconnected from error
+
+    def _start(self, number: int, payload: bytes) -> None:
+        timeout, limit, arguments, variables = REQUEST.unpack_from(payload)
+        strings = payload[REQUEST.size :].split(b"\0")
+        cwd, argv = strings[0], strings[1 : 1 + arguments]
+        environment = strings[1 + arguments : 1 + arguments + variables]
+        opened: list[int] = []
+        try:
+            opened += os.pipe()
+            opened += os.pipe()
+            pipe, output, errors, complaint = opened
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in opened:
+                os.close(descriptor)
+            self._send(REFUSED, number, REFUSAL.pack(error.errno or 0), argv[0])
+            return
+        if pid == 0:
+            self._become(cwd, argv, environment, output, complaint)
+        os.close(output)
+        os.close(complaint)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # as the child does: whoever is first
+        os.set_blocking(pipe, False)
+        os.set_blocking(errors, False)
+        child = Child(number, pid, pipe, errors, limit, timeout)
+        self._children[pid] = child
+        self._pipes[pipe] = child
+        self._poller.register(pipe, select.POLLIN)
+
+    def _become(
+        self, cwd: bytes, argv: list[bytes], environment: list[bytes], output: int, complaint: int
+    ) -> None:
+        """In the forked child: turn into the command, or say why not. Never returns."""
+        subject = cwd
+        try:
+            os.setpgid(0, 0)
+            self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != self._pid:
+                os._exit(127)
+            os.dup2(self._null, 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.chdir(cwd)
+            subject = argv[0]
+            execute(argv, environment)
+        except OSError as error:
+            os.write(complaint, REFUSAL.pack(error.errno or 0) + subject)
+        finally:
+            os._exit(127)
+
+    def _read_output(self, child: Child) -> None:
+        try:
+            data = os.read(child.pipe, _CHUNK)
+        except BlockingIOError:
+            return
+        if data:
+            child.output.add(data)
+        else:
+            self._close_output(child)
+
+    def _close_output(self, child: Child) -> None:
+        if child.pipe >= 0:
+            self._poller.unregister(child.pipe)
+            del self._pipes[child.pipe]
+            os.close(child.pipe)
+            child.pipe = -1
+
+    def _reap(self) -> None:
+        """Collect the dead; when no command is left, kill what the commands left behind."""
+        while True:
+            try:
+                # The zombie stays until its group is killed, so that no other group has its number.
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if dead is None:
+                break
+            child = self._children.pop(dead.si_pid, None)
+            if child is None:
+                os.waitpid(dead.si_pid, 0)
+            else:
+                self._finish(child)
+        if not self._children:
+            kill_each(children_of_this_process())
+
+    def _finish(self, child: Child) -> None:
+        kill_group(child.pid)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.monotonic() - child.started
+        self._drain(child)
+        try:
+            refusal = os.read(child.errors, _CHUNK)
+        except BlockingIOError:
+            refusal = b""
+        os.close(child.errors)
+        if refusal:
+            self._send(REFUSED, child.number, refusal)
+            return
+        code = os.waitstatus_to_exitcode(status)
+        result = RESULT.pack(code, seconds, usage.ru_maxrss * 1024, child.timed_out)
+        self._send(FINISHED, child.number, result, child.output.value())
+
+    def _drain(self, child: Child) -> None:
+        """Take what is in the pipe, in a bounded number of reads: an escapee may write for ever."""
+        for _ in range(1 + (1 << 20) // _CHUNK):
+            if child.pipe < 0:
+                return
+            try:
+                data = os.read(child.pipe, _CHUNK)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            child.output.add(data)
+        self._close_output(child)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.deadline is not None and child.deadline <= now and not child.timed_out:
+                child.timed_out = True
+                kill_group(child.pid)
+
+    def _kill_commands(self, number: int) -> None:
+        for child in self._children.values():
+            if number in (EVERYTHING, child.number):
+                kill_group(child.pid)
+
+    def kill_everything(self) -> None:
+        """Kill every descendant and wait until the last one is gone."""
+        for pid in self._children:
+            kill_group(pid)
+        while True:
+            kill_each(children_of_this_process())
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(0.001)
+
+
+def execute(argv: list[bytes], environment: list[bytes]) -> None:
+    """Replace this process by a program, looked up along its own PATH. Raises `OSError`."""
+    variables = dict(variable.split(b"=", 1) for variable in environment)
+    program = argv[0]
+    if b"/" in program:
+        os.execve(program, argv, variables)  # noqa: S606 - no shell is wanted
+    found: OSError | None = None
+    for folder in variables.get(b"PATH", b"/usr/bin:/bin").split(b":"):
+        try:
+            os.execve(os.path.join(folder, program), argv, variables)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203
+            continue
+        except OSError as error:
+            found = found or error
+    raise found or FileNotFoundError(2, "No such file or directory")
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def kill_each(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def children_of_this_process() -> list[int]:
+    """The pids of our children, orphans that fell to us included."""
+    own = os.getpid()
+    try:
+        with open(f"/proc/{own}/task/{own}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return [pid for pid, parent, _ in processes() if parent == own]
+
+
+def processes() -> list[tuple[int, int, int]]:
+    """(pid, parent, session) of every process that /proc shows and that has not ended."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The second field is a name in parentheses, which may hold anything.
+                state, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if state not in (b"Z", b"X"):
+            found.append((int(name), int(parent), int(session)))
+    return found
+
+
+def main() -> None:
+    channel, client = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(channel, False)
+    os.closerange(channel + 1, 1 << 16)  # what an embedding application left inheritable
+    warden = None
+    try:
+        warden = Warden(channel, client)
+        warden.serve()
+    except Disconnected:
+        pass
+    finally:
+        if warden is not None:
+            warden.kill_everything()
+
+
+if __name__ == "__main__":
+    main()
