@@ -1,0 +1,347 @@
+"""The build loop against doubles: what is compiled, how often, and what the summary says of it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.build import build
+from tilusbuild.engine.events import Result, Summary
+from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from tilusbuild.engine.history import History
+from tilusbuild.errors import input_error
+
+
+def jobs(count: int, script: str = "matmul") -> list[FakeJob]:
+    return [FakeJob(f"{script} {i}", script=script, index=i) for i in range(count)]
+
+
+def run(
+    plan: Sequence[FakeJob],
+    store: FakeStore | None = None,
+    compiler: FakeCompiler | None = None,
+    listener: Listener | None = None,
+    **options: Any,
+) -> Result:
+    result = build(
+        plan,
+        store or FakeStore(),
+        compiler or FakeCompiler(),
+        listener or Listener(),
+        Options(**{"jobs": 4, **options}),
+    )
+    assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
+    return result
+
+
+def columns(summary: Summary) -> dict[str, int]:
+    names = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
+    counts = {name: getattr(summary, name) for name in names}
+    assert sum(counts.values()) == summary.programs
+    return {name: count for name, count in counts.items() if count}
+
+
+def only_failing(*texts: str, result: Compiled | None = None) -> FakeCompiler:
+    return FakeCompiler(lambda job: (result or failed()) if job.text in texts else built())
+
+
+def test_the_first_build_compiles_everything_and_the_second_nothing() -> None:
+    store, compiler = FakeStore(), FakeCompiler()
+    first = run(jobs(10), store, compiler).summary
+    second = run(jobs(10), store, compiler).summary
+    assert columns(first) == {"compiled": 10}
+    assert columns(second) == {"cached": 10}
+    assert (first.attempts, second.attempts) == (10, 0)
+    assert set(compiler.runs.values()) == {1}
+    assert (first.exit_status, second.exit_status) == (0, 0)
+
+
+def test_a_program_that_two_instances_share_is_compiled_once_and_counts_for_both() -> None:
+    twin = FakeJob("matmul 0", target="other", index=0)
+    compiler = only_failing("matmul 0")
+    result = run([*jobs(1), twin], compiler=compiler)
+    assert compiler.runs == {"matmul 0": 1}
+    assert columns(result.summary) == {"failed": 1}
+    assert [verdict.failed for verdict in result.summary.scripts] == [1, 1]
+
+
+def test_a_failure_is_a_result_and_is_not_tried_again() -> None:
+    store, compiler = FakeStore(), only_failing("matmul 3")
+    first = run(jobs(10), store, compiler).summary
+    second = run(jobs(10), store, compiler).summary
+    assert columns(first) == {"compiled": 9, "failed": 1}
+    assert columns(second) == {"cached": 9, "failed": 1}
+    assert (second.attempts, first.exit_status, second.exit_status) == (0, 0, 0)
+    assert run(jobs(10), store, compiler, strict=True).summary.exit_status == 1
+    assert compiler.runs["matmul 3"] == 1
+
+
+@pytest.mark.parametrize("status", ["crashed", "timed_out", "no_output"])
+def test_an_accident_fails_the_build_and_is_tried_again_by_the_next(status: str) -> None:
+    store = FakeStore()
+    bad = only_failing("matmul 3", result=failed(status=status))
+    first = run(jobs(10), store, bad).summary
+    assert columns(first) == {"compiled": 9, "crashed": 1}
+    assert first.exit_status == 1
+    second = run(jobs(10), store).summary
+    assert columns(second) == {"compiled": 1, "cached": 9}
+    assert second.exit_status == 0
+
+
+def test_a_script_fails_when_its_default_does_or_when_nothing_of_it_builds() -> None:
+    default = FakeJob("matmul default", index=9, is_default=True)
+    result = run([*jobs(3), default, *jobs(2, "norm")], compiler=only_failing(default.text))
+    assert [(v.script, v.ok) for v in result.summary.scripts] == [("matmul", False), ("norm", True)]
+    assert result.summary.scripts[0].reason == "its default schedule does not compile"
+    assert result.summary.exit_status == 1
+    none = run(jobs(2), compiler=only_failing("matmul 0", "matmul 1")).summary
+    assert none.scripts[0].reason == "none of its schedules builds"
+    assert none.exit_status == 1
+
+
+def test_pruned_schedules_are_no_failures_even_when_strict() -> None:
+    pruned = failed("spills 12 bytes", status="pruned")
+    summary = run(jobs(3), compiler=only_failing("matmul 1", result=pruned), strict=True).summary
+    assert columns(summary) == {"compiled": 2, "pruned": 1}
+    assert summary.exit_status == 0
+
+
+def test_keep_going_stops_after_so_many_failures() -> None:
+    compiler = FakeCompiler(lambda job: failed())
+    summary = run(jobs(20), compiler=compiler, jobs=1, keep_going=3).summary
+    assert columns(summary) == {"failed": 3, "skipped": 17}
+    assert summary.exit_status == 1
+
+
+def test_a_dry_run_compiles_and_writes_nothing() -> None:
+    store, compiler, listener = FakeStore(), FakeCompiler(), Listener()
+    summary = run(jobs(3), store, compiler, listener, dry_run=True).summary
+    assert columns(summary) == {"skipped": 3}
+    assert not compiler.runs
+    assert not store.stages
+    assert [event.label for event in listener.named("would_compile")] == [
+        f"matmul/{i} sm_90a" for i in range(3)
+    ]
+    assert summary.exit_status == 0
+
+
+def test_defaults_come_first_then_the_longest_by_history_then_plan_order() -> None:
+    history = History(None)
+    plan = [*jobs(4), FakeJob("default", index=4, is_default=True)]
+    for job, seconds in zip(plan, (1.0, 5.0, 1.0, 3.0, 0.5), strict=True):
+        history.record(job, seconds, 0)
+    compiler = FakeCompiler()
+    build(plan, FakeStore(), compiler, Listener(), Options(jobs=1), history=history)
+    assert compiler.order == ["default", "matmul 1", "matmul 3", "matmul 0", "matmul 2"]
+
+
+def test_what_another_builder_holds_comes_last_and_is_a_hit_when_it_let_go() -> None:
+    store, compiler, listener = FakeStore(), FakeCompiler(), Listener()
+    plan = jobs(5)
+    other = store.locked(plan[0].hash, wait=False)
+    assert other.__enter__()
+
+    def finish_elsewhere(event: Any) -> None:
+        if event.event == "finished" and event.done == 4:
+            stage = store.stage()
+            stage.publish_program(plan[0].hash, plan[0].text, "options\n", {"status": "built"})
+            other.__exit__(None, None, None)
+
+    listener.react = finish_elsewhere
+    summary = run(plan, store, compiler, listener).summary
+    assert columns(summary) == {"compiled": 4, "cached": 1}
+    assert "matmul 0" not in compiler.runs
+    assert [event.label for event in listener.named("waiting")] == [plan[0].label]
+
+
+def test_when_another_builder_died_its_program_is_compiled_here() -> None:
+    store, listener = FakeStore(), Listener()
+    plan = jobs(2)
+    other = store.locked(plan[0].hash, wait=False)
+    assert other.__enter__()
+    listener.react = lambda event: (
+        other.__exit__(None, None, None) if event.event == "waiting" else None
+    )
+    assert columns(run(plan, store, listener=listener).summary) == {"compiled": 2}
+
+
+def test_eight_builders_of_one_store_compile_each_program_once() -> None:
+    store, compiler = FakeStore(), FakeCompiler()
+    results: list[Result] = []
+
+    def builder() -> None:
+        results.append(build(jobs(60), store, compiler, Listener(), Options(jobs=3)))
+
+    threads = [threading.Thread(target=builder) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert compiler.runs == {f"matmul {i}": 1 for i in range(60)}
+    assert sum(result.summary.compiled for result in results) == 60
+    assert all(result.summary.exit_status == 0 for result in results)
+
+
+def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:
+    store = FakeStore()
+    store.publish_error = OSError(errno.ENOSPC, "No space left on device", "/cache")
+    compiler = FakeCompiler()
+    summary = run(jobs(50), store, compiler, jobs=2).summary
+    assert summary.error == "No space left on device: /cache"
+    assert columns(summary) == {"skipped": 50}
+    assert compiler.runs.total() < 50
+    assert summary.exit_status == 1
+    assert not store.entries
+    assert not any(stage.open for stage in store.stages)
+    store.publish_error = None
+    assert columns(run(jobs(50), store).summary) == {"compiled": 50}
+
+
+@pytest.mark.parametrize(
+    "log",
+    ["nvlink fatal: could not write: No space left on device", "ld: x.o: Disk quota exceeded"],
+)
+def test_a_compiler_that_meets_a_full_disk_is_no_failed_schedule(log: str) -> None:
+    store = FakeStore()
+    summary = run(jobs(1), store, FakeCompiler(lambda job: failed(log))).summary
+    assert summary.error is not None
+    assert summary.error.startswith("the compiler could not write")
+    assert not store.entries
+
+
+def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
+    running: set[str] = set()
+    beside: list[set[str]] = []
+    guard = threading.Lock()
+
+    def script(job: Any) -> Compiled:
+        with guard:
+            running.add(job.text)
+            if job.text == "matmul 1":
+                beside.append(set(running))
+        try:
+            first = job.text == "matmul 1" and len(beside) == 1
+            return failed("Killed", status="killed") if first else built()
+        finally:
+            running.discard(job.text)
+
+    compiler, listener = FakeCompiler(script), Listener()
+    summary = run(jobs(8), compiler=compiler, listener=listener).summary
+    assert columns(summary) == {"compiled": 8}
+    assert compiler.runs["matmul 1"] == 2
+    assert compiler.order[-1] == "matmul 1"
+    assert beside[-1] == {"matmul 1"}
+    assert [event.label for event in listener.named("retry")] == ["matmul/1 sm_90a"]
+
+
+def test_a_compile_killed_twice_is_an_accident() -> None:
+    killed = failed("Killed", status="killed")
+    compiler = only_failing("matmul 1", result=killed)
+    summary = run(jobs(3), compiler=compiler).summary
+    assert columns(summary) == {"compiled": 2, "crashed": 1}
+    assert compiler.runs["matmul 1"] == 2
+    assert summary.exit_status == 1
+
+
+def test_an_input_that_changes_during_the_compile_is_tried_again_and_not_published() -> None:
+    store, plan = FakeStore(), jobs(1)
+
+    def touch(job: Any) -> Compiled:
+        job.touched = "include/tile.cuh"
+        return built()
+
+    compiler = FakeCompiler(touch)
+    listener = Listener()
+    summary = run(plan, store, compiler, listener).summary
+    assert compiler.runs == {"matmul 0": 2}
+    assert not store.entries
+    assert not any(stage.open for stage in store.stages)
+    assert summary.exit_status == 1
+    (finished,) = listener.named("finished")
+    assert finished.status == "changed"
+    assert finished.reason == "include/tile.cuh changed while it was built; build again"
+
+
+def test_an_input_that_changed_once_and_then_rests_is_compiled_again() -> None:
+    def touch_once(job: Any) -> Compiled:
+        job.touched = "include/tile.cuh" if compiler.runs.total() == 1 else None
+        return built()
+
+    compiler = FakeCompiler(touch_once)
+    assert columns(run(jobs(1), compiler=compiler).summary) == {"compiled": 1}
+    assert compiler.runs == {"matmul 0": 2}
+
+
+def test_a_job_that_no_longer_renders_what_was_planned_is_not_compiled() -> None:
+    plan = jobs(1)
+    plan[0].text = "edited since"
+    compiler = FakeCompiler()
+    summary = run(plan, compiler=compiler).summary
+    assert not compiler.runs
+    assert columns(summary) == {"crashed": 1}
+
+
+def test_an_input_that_vanished_stops_the_build_with_its_message() -> None:
+    class Vanished(FakeJob):
+        def recipe(self) -> Any:
+            raise input_error("kernels/matmul.cu.j2 is gone")
+
+    summary = run([Vanished("x")]).summary
+    assert summary.error == "error: kernels/matmul.cu.j2 is gone"
+    assert summary.exit_status == 1
+
+
+def test_our_own_bug_is_raised_after_the_workers_ended() -> None:
+    def broken(job: Any) -> Compiled:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        run(jobs(5), compiler=FakeCompiler(broken))
+    assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
+
+
+def test_equal_failures_are_one_group_with_a_sample_and_what_reproduces_it() -> None:
+    def script(job: Any) -> Compiled:
+        if job.index % 2:
+            return failed(f'source.cu({job.index}): error: tile {job.index} is too wide for "f16"')
+        return failed("source.cu(7): error: no instance matches") if job.index == 4 else built()
+
+    store = FakeStore()
+    plan = jobs(8)
+    store.logs = {job.hash: f"source.cu({job.index}): error: x\ncontext\n" for job in plan}
+    groups = run(plan, store, FakeCompiler(script)).summary.failures
+    assert [(group.count, len(group.labels)) for group in groups] == [(4, 4), (1, 1)]
+    assert groups[1].error == "error: no instance matches"
+    assert groups[1].message.startswith("kernels/matmul.cu.j2(4): error: x")
+    assert groups[1].compile_sh == f"/cache/programs/{plan[4].hash}/module/compile.sh"
+
+
+def test_statuses_tell_every_program_s_answer() -> None:
+    plan = jobs(3)
+    result = run(plan, compiler=only_failing("matmul 1"))
+    assert result.statuses == {
+        plan[0].hash: "built",
+        plan[1].hash: "failed",
+        plan[2].hash: "built",
+    }
+
+
+def test_the_heavy_side_lives_only_while_it_compiles() -> None:
+    alive = threading.Semaphore(3)
+
+    class Heavy(FakeJob):
+        def recipe(self) -> Any:
+            assert alive.acquire(blocking=False), "more than -j recipes are alive"
+            return super().recipe()
+
+    def script(job: Any) -> Compiled:
+        alive.release()
+        return built()
+
+    plan = [Heavy(f"matmul {i}", index=i) for i in range(50)]
+    assert columns(run(plan, compiler=FakeCompiler(script), jobs=3).summary) == {"compiled": 50}

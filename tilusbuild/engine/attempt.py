@@ -1,0 +1,143 @@
+"""One try at one program, on a worker's thread: lock, look again, render, compile, publish.
+
+Under the program's lock the store is asked once more, so that what another builder published since
+the plan was made is found and not compiled twice. Nothing is published unless the texts that the
+job renders now are those that its hash was made of, and the inputs are still what they were when
+the compiler is through. A stage is published or discarded, whatever is raised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tilusbuild.digest import sha256_text
+from tilusbuild.engine.base import Compiled, Compiler, Job, W
+from tilusbuild.engine.store import RECORDED, Entry, Store
+from tilusbuild.process.base import Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another builder has the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The store has it by now."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The compiler ran."""
+
+    compiled: Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An input is not what the plan read, so that the hash is no longer this program's."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The build stops; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something other than the program is wrong: the disk, the machine, or our own code."""
+
+    error: BaseException
+
+
+Answer: TypeAlias = Busy | Found | Done | Changed | Gone | Trouble
+
+_TRIES = 2
+
+# What the tools print when the machine fails them. A schedule is not to blame and must not be
+# recorded as one that does not compile.
+_DISK = re.compile(r"No space left on device|Disk quota exceeded|Input/output error", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"Cannot allocate memory|std::bad_alloc|virtual memory exhausted"
+    r"|(?:fatal|internal error|compiler|cc1plus|ptxas|nvcc|cicc)\b.*\bout of memory",
+    re.IGNORECASE,
+)
+
+
+class DiskError(OSError):
+    """A compiler could not write."""
+
+
+def attempt(
+    job: Job[W],
+    store: Store,
+    compiler: Compiler[W],
+    *,
+    began: Callable[[], None],
+    stopped: Callable[[], bool],
+) -> Answer:
+    """Try once. `began` is called when a compiler is about to run; never raises."""
+    try:
+        if stopped():
+            return Gone()
+        with store.locked(job.hash, wait=False) as ours:
+            if not ours:
+                return Busy()
+            entry = store.lookup(job.hash)
+            if entry is not None and entry.status in RECORDED:
+                return Found(entry)
+            if stopped():
+                return Gone()
+            began()
+            return _compile(job, store, compiler)
+    except Cancelled:
+        return Gone()
+    except BaseException as error:
+        return Trouble(error)
+
+
+def _compile(job: Job[W], store: Store, compiler: Compiler[W]) -> Answer:
+    changed = "an input"
+    for _ in range(_TRIES):
+        work = job.recipe()
+        if sha256_text(work.program_txt + work.options_txt) != job.hash:
+            return Changed(job.changed_input() or "an input")
+        stage = store.stage()
+        published = False
+        try:
+            compiled = judged(compiler.compile(job, work, stage))
+            if compiled.status not in RECORDED:
+                return Done(compiled)
+            name = job.changed_input()
+            if name is None:
+                stage.publish_program(job.hash, work.program_txt, work.options_txt, compiled.meta)
+                published = True
+                return Done(compiled)
+            changed = name
+        finally:
+            if not published:
+                with suppress(OSError):
+                    stage.discard()
+    return Changed(changed)
+
+
+def judged(compiled: Compiled) -> Compiled:
+    """The same, but a failure that was the machine's is no failure of the schedule.
+
+    Raises `DiskError` when the compiler met a full or broken disk.
+    """
+    if compiled.status != "failed":
+        return compiled
+    if disk := _DISK.search(compiled.log):
+        raise DiskError(f"the compiler could not write: {disk.group()}")
+    if memory := _MEMORY.search(compiled.log):
+        return replace(compiled, status="killed", reason=f"out of memory: {memory.group()}")
+    return compiled

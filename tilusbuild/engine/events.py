@@ -1,0 +1,207 @@
+"""What the engine tells while it works: frozen values, in the order in which things happened.
+
+They are the one account of a build. Every display and the JSON lines are made from them alone, and
+their fields are the JSON schema (`docs/output.md`): without a new `SCHEMA` a field may be added,
+but not renamed or given another meaning. Times are seconds, memory is bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened."""
+
+    event: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStarted(Event):
+    """First of all."""
+
+    event: ClassVar[str] = "start"
+    jobs: int
+    """Compiles at once."""
+    version: str
+    """tilusbuild's."""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Event):
+    """Every program was looked up. `programs` counts a shared hash once."""
+
+    event: ClassVar[str] = "plan"
+    programs: int
+    cached: int
+    failed: int
+    """Known from before not to compile."""
+    pruned: int
+    """Known from before to be pruned."""
+    to_compile: int
+    expected_seconds: float | None
+    """Compiler seconds, summed over what is to be compiled, from history; None without any."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Event):
+    """A compiler runs."""
+
+    event: ClassVar[str] = "started"
+    hash: str
+    label: str
+    script: str
+    index: int
+    expected_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Event):
+    """A program has its answer. `done` of `to_compile` have one."""
+
+    event: ClassVar[str] = "finished"
+    hash: str
+    label: str
+    script: str
+    index: int
+    status: str
+    """"built", "failed", "pruned", "crashed", "killed", "timed_out", "no_output" or "changed"."""
+    cached: bool
+    """True when this run compiled nothing for it: another builder did, meanwhile or before."""
+    reason: str
+    """One line: why it is not "built"."""
+    seconds: float
+    peak_rss: int
+    expected_seconds: float | None
+    done: int
+    to_compile: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Event):
+    """Another builder compiles this program; it comes back later."""
+
+    event: ClassVar[str] = "waiting"
+    hash: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retried(Event):
+    """A compile was killed for memory and will be tried once more, alone."""
+
+    event: ClassVar[str] = "retry"
+    hash: str
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WouldCompile(Event):
+    """In a dry run: this program is not there."""
+
+    event: ClassVar[str] = "would_compile"
+    hash: str
+    label: str
+    script: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping(Event):
+    """Nothing more is started. `why` is "interrupted", "failures" or "error"."""
+
+    event: ClassVar[str] = "stopping"
+    why: str
+    message: str
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failures whose first error line is the same but for places, names and numbers."""
+
+    error: str
+    """The first error line of the sample."""
+    count: int
+    labels: tuple[str, ...]
+    """The first few."""
+    status: str
+    message: str
+    """The sample's log, with the template's places."""
+    compile_sh: str | None
+    """What reproduces the sample; None when nothing of it is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a script came to for one set of constants and one target."""
+
+    script: str
+    instance: tuple[str, ...]
+    schedules: int
+    built: int
+    failed: int
+    pruned: int
+    ok: bool
+    reason: str
+    """Why it is not ok; "" when it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Event):
+    """Last of all. `programs` is the sum of the six columns from `compiled` to `skipped`."""
+
+    event: ClassVar[str] = "summary"
+    programs: int
+    compiled: int
+    """Built in this run."""
+    cached: int
+    """Built before, or by another builder meanwhile."""
+    failed: int
+    """Do not compile, as found in this run or recorded before."""
+    pruned: int
+    crashed: int
+    """Have no answer: the compiler crashed, was killed, ran too long or wrote nothing."""
+    skipped: int
+    """Not tried: a dry run, or the build stopped."""
+    attempts: int
+    """How many programs this run compiled, whatever came of it."""
+    seconds: float
+    exit_status: int
+    scripts: tuple[Verdict, ...] = ()
+    failures: tuple[FailureGroup, ...] = ()
+    error: str | None = None
+    """What stopped the build, other than the user."""
+    signal: int | None = None
+    """The signal that stopped the build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What `build` returns: the summary, and each program's status by its hash."""
+
+    summary: Summary
+    statuses: Mapping[str, str] = field(repr=False)
+    """As in `Finished.status`, or "skipped"."""
+
+
+class Reporter(Protocol):
+    """Is told what happens, always on the thread that called `build`."""
+
+    def tell(self, event: Event, /) -> None: ...
+
+    def tick(self) -> None:
+        """Called at every event and about ten times a second in between."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back. May be called twice."""
+        ...

@@ -1,0 +1,184 @@
+"""Doubles of the engine's seams: a store in memory, a compiler that does as it is told, a listener.
+
+They keep the seams' promises (one holder a lock, an entry whole or absent) and count what was asked
+of them, so that a test can say "compiled exactly once".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilusbuild.digest import sha256_text
+from tilusbuild.engine.base import Compiled, Job
+from tilusbuild.engine.events import Event
+from tilusbuild.engine.store import Stage
+from tilusbuild.process.base import Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class FakeWork:
+    """The texts that a fake job's hash is made of."""
+
+    program_txt: str
+    options_txt: str = "options\n"
+
+
+@dataclass(slots=True)
+class FakeJob:
+    """A job whose `text` is its only input; change `text` later to play an edit."""
+
+    text: str
+    script: str = "matmul"
+    target: str = "sm_90a"
+    index: int = 0
+    is_default: bool = False
+    touched: str | None = None
+    """What `changed_input` says."""
+    hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hash = sha256_text(f"{self.text}options\n")
+
+    @property
+    def label(self) -> str:
+        return f"{self.script}/{self.index} {self.target}"
+
+    @property
+    def instance(self) -> tuple[str, ...]:
+        return (self.script, self.target)
+
+    def recipe(self) -> FakeWork:
+        return FakeWork(self.text)
+
+    def changed_input(self) -> str | None:
+        return self.touched
+
+    def readable(self, log: str, /) -> str:
+        return log.replace("source.cu", "kernels/matmul.cu.j2")
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEntry:
+    """What a `FakeStore` has."""
+
+    status: str
+    meta: Mapping[str, Any]
+
+
+class FakeStage:
+    """A stage of a `FakeStore`."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self.path = "/cache/staging/1"
+        self.open = True
+
+    def publish_program(
+        self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any], /
+    ) -> None:
+        if self._store.publish_error is not None:
+            raise self._store.publish_error
+        assert sha256_text(program_txt + options_txt) == program  # noqa: S101 - a double's promise
+        self._store.entries[program] = FakeEntry(str(meta["status"]), meta)
+        self.discard()
+
+    def discard(self) -> None:
+        self.open = False
+
+
+class FakeStore:
+    """Entries in a dict. Several builds may share one, each on its own thread."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FakeEntry] = {}
+        self.held: set[str] = set()
+        self.stages: list[FakeStage] = []
+        self.logs: dict[str, str] = {}
+        self.publish_error: OSError | None = None
+        self._guard = threading.Lock()
+
+    def lookup(self, program: str, /) -> FakeEntry | None:
+        return self.entries.get(program)
+
+    @contextmanager
+    def locked(self, program: str, /, wait: bool) -> Iterator[bool]:
+        with self._guard:
+            ours = program not in self.held
+            if ours:
+                self.held.add(program)
+        try:
+            yield ours
+        finally:
+            if ours:
+                self.held.discard(program)
+
+    def stage(self) -> FakeStage:
+        stage = FakeStage(self)
+        self.stages.append(stage)
+        return stage
+
+    def program_path(self, program: str, /) -> str:
+        return f"/cache/programs/{program}"
+
+    def log(self, program: str, /) -> str:
+        return self.logs.get(program, "")
+
+
+class FakeCompiler:
+    """Answers with `script(job)`; counts runs by the job's text."""
+
+    def __init__(self, script: Callable[[Job[Any]], Compiled] | None = None) -> None:
+        self.runs: Counter[str] = Counter()
+        self.order: list[str] = []
+        self.cancelled = threading.Event()
+        self._script = script or (lambda job: built())
+        self._guard = threading.Lock()
+
+    def compile(self, job: Job[Any], work: FakeWork, stage: Stage, /) -> Compiled:
+        with self._guard:
+            self.runs[work.program_txt] += 1
+            self.order.append(work.program_txt)
+        return self._script(job)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def hang(self, job: Job[Any]) -> Compiled:
+        """A script for a compiler that runs until it is cancelled."""
+        self.cancelled.wait()
+        raise Cancelled
+
+
+def built(seconds: float = 0.0, peak_rss: int = 0) -> Compiled:
+    """A compile that went well."""
+    return Compiled("built", {"status": "built"}, seconds=seconds, peak_rss=peak_rss)
+
+
+def failed(log: str = "source.cu(3): error: no", status: str = "failed") -> Compiled:
+    """A compile that did not."""
+    return Compiled(status, {"status": status, "reason": log}, log=log, reason=log)
+
+
+class Listener:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.react: Callable[[Event], None] = lambda event: None
+
+    def tell(self, event: Event, /) -> None:
+        self.events.append(event)
+        self.react(event)
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def named(self, name: str) -> list[Any]:
+        """The events with this name."""
+        return [event for event in self.events if event.event == name]

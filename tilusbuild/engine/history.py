@@ -1,0 +1,105 @@
+"""How long each program took and how much memory, the last time: for order, estimates and memory.
+
+A schedule is known by its instance and its place there, not by its hash, so that an edit of the
+template keeps its history. One never seen is estimated from those of its instance, and else from
+all of them. What was learned in this run counts at once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.engine.base import Job
+from tilusbuild.engine.state import StateFile
+
+_SAVE_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a compile will probably need; None where there is nothing to go by."""
+
+    seconds: float | None
+    peak_rss: int | None
+
+
+NOTHING = Estimate(None, None)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Of the schedules of an instance, or of all."""
+
+    count: int = 0
+    seconds: float = 0.0
+    peak_rss: int = 0
+
+    def add(self, seconds: float, peak_rss: int) -> None:
+        self.count += 1
+        self.seconds += seconds
+        self.peak_rss = max(self.peak_rss, peak_rss)
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(self.seconds / self.count, self.peak_rss or None)
+
+
+class History:
+    """`state_dir` is a folder of the cache, or None to remember nothing beyond this run."""
+
+    def __init__(self, state_dir: str | None) -> None:
+        path = os.path.join(state_dir, "history") if state_dir is not None else None
+        self._file = StateFile(path, "history")
+        self._groups: dict[str, _Sum] | None = None
+        self._all = _Sum()
+
+    def estimate(self, job: Job[Any]) -> Estimate:
+        """What is to be expected of a job."""
+        groups = self._summed()
+        if (known := _valid(self._file.get(_key(job)))) is not None:
+            return Estimate(known[0], known[1] or None)
+        if (group := groups.get(_group(job))) is not None:
+            return group.estimate
+        return self._all.estimate if self._all.count else NOTHING
+
+    def record(self, job: Job[Any], seconds: float, peak_rss: int) -> None:
+        """Remember a compile that came to an answer."""
+        group = self._summed().setdefault(_group(job), _Sum())
+        for total in (group, self._all):
+            total.add(seconds, peak_rss)
+        self._file.put(_key(job), [round(seconds, 3), peak_rss])
+        if self._file.unsaved >= _SAVE_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Write what is new; silently nothing where that is not possible."""
+        self._file.save()
+
+    def _summed(self) -> dict[str, _Sum]:
+        if self._groups is None:
+            self._groups = {}
+            for key, value in self._file.items():
+                if (known := _valid(value)) is not None:
+                    self._groups.setdefault(key.rpartition("#")[0], _Sum()).add(*known)
+                    self._all.add(*known)
+        return self._groups
+
+
+def _group(job: Job[Any]) -> str:
+    return "/".join(job.instance)
+
+
+def _key(job: Job[Any]) -> str:
+    return f"{_group(job)}#{job.index}"
+
+
+def _valid(value: Any) -> tuple[float, int] | None:
+    """A record of the file, when it has the shape of one."""
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    seconds, peak_rss = value
+    if not isinstance(seconds, int | float) or not isinstance(peak_rss, int):
+        return None
+    return (float(seconds), peak_rss) if 0 <= seconds < 1e7 and peak_rss >= 0 else None
