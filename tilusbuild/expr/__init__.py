@@ -1,0 +1,10 @@
+"""The one expression language: parsed once, then scalar, numpy, C and canonical forms that agree.
+
+Importing this package imports neither numpy nor the C writer; they come with their first use.
+"""
+
+from tilusbuild.expr.errors import ExprError
+from tilusbuild.expr.expression import Expr, c_prelude, parse
+from tilusbuild.expr.tree import Value
+
+__all__ = ["Expr", "ExprError", "Value", "c_prelude", "parse"]

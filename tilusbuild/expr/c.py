@@ -1,0 +1,340 @@
+"""A tree as one C expression over int64_t and double, and the prelude of helpers that it calls.
+
+The value is that of the scalar form, or `tb_expr_error` is set: C knows only 64 bits, so an
+intermediate integer beyond them is an error here where Python goes on. Strings have no C form:
+those that compare constants must have been folded away before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilusbuild.expr.errors import ExprError
+from tilusbuild.expr.tree import (
+    INT64_MIN,
+    Binary,
+    Call,
+    Compare,
+    Const,
+    Logic,
+    Member,
+    Name,
+    Node,
+    Select,
+    Unary,
+)
+
+MAX_TEXT = 1 << 16  # a chain repeats its middle, so nested chains could grow without bound
+INTEGER, REAL, BOOLEAN = "int", "float", "bool"
+_TYPES = (INTEGER, REAL, BOOLEAN)
+
+_INTEGER_HELPERS = {
+    "+": "tb_add",
+    "-": "tb_sub",
+    "*": "tb_mul",
+    "//": "tb_floordiv",
+    "%": "tb_mod",
+    "**": "tb_pow",
+    ">>": "tb_shr",
+}
+_REAL_HELPERS = {
+    "+": "tb_fadd",
+    "-": "tb_fsub",
+    "*": "tb_fmul",
+    "//": "tb_ffloordiv",
+    "%": "tb_fmod",
+    "**": "tb_fpow",
+}
+
+
+class CWriter:
+    """Writes trees as C. `names` gives each name's C text, `types` its type if it is no integer."""
+
+    def __init__(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> None:
+        self._names = names
+        self._types = types or {}
+
+    def write(self, node: Node) -> tuple[str, str]:
+        """The C text of `node` and its type: "int", "float" or "bool". Raises `ExprError`."""
+        text, kind = self._write(node)
+        if len(text) > MAX_TEXT:
+            raise ExprError("the expression is too large for C", node.column)
+        return text, kind
+
+    def _write(self, node: Node) -> tuple[str, str]:
+        match node:
+            case Const():
+                return self._constant(node)
+            case Name():
+                return self._name(node)
+            case Unary():
+                return self._unary(node)
+            case Binary():
+                return self._binary(node)
+            case Compare():
+                return self._compare(node), BOOLEAN
+            case Member():
+                return self._member(node), BOOLEAN
+            case Logic():
+                sign = " && " if node.op == "and" else " || "
+                return "(" + sign.join(self._condition(i) for i in node.items) + ")", BOOLEAN
+            case Select():
+                return self._select(node)
+            case Call():
+                return self._call(node)
+
+    def _constant(self, node: Const) -> tuple[str, str]:
+        value = node.value
+        if isinstance(value, bool):
+            return ("1" if value else "0"), BOOLEAN
+        if isinstance(value, str):
+            raise ExprError(f"the string {value!r:.60} has no form in C", node.column)
+        if isinstance(value, float):
+            return f"({value!r})", REAL
+        if value == INT64_MIN:
+            return "(-INT64_C(9223372036854775807) - 1)", INTEGER
+        return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))", INTEGER
+
+    def _name(self, node: Name) -> tuple[str, str]:
+        kind = self._types.get(node.name, INTEGER)
+        if node.name not in self._names or kind not in _TYPES:
+            raise ExprError(f"{node.name} is not known where this runs as C", node.column)
+        return self._names[node.name], kind
+
+    def _integer(self, node: Node, what: str) -> str:
+        text, kind = self.write(node)
+        if kind == REAL:
+            raise ExprError(f"{what} needs integers", node.column)
+        return text
+
+    @staticmethod
+    def _real(text: str, kind: str) -> str:
+        return text if kind == REAL else f"tb_real({text})"
+
+    def _condition(self, node: Node) -> str:
+        text, kind = self.write(node)
+        return text if kind == BOOLEAN else f"({text} != 0)"
+
+    def _unary(self, node: Unary) -> tuple[str, str]:
+        if node.op == "not":
+            return f"(!{self._condition(node.operand)})", BOOLEAN
+        if node.op == "~":
+            return f"(~(int64_t){self._integer(node.operand, '~')})", INTEGER
+        text, kind = self.write(node.operand)
+        if kind == REAL:
+            return f"({node.op}{text})", REAL
+        return (f"tb_sub(0, {text})" if node.op == "-" else f"((int64_t){text})"), INTEGER
+
+    def _binary(self, node: Binary) -> tuple[str, str]:
+        op = node.op
+        if op in "&|^":
+            left, right = self._integer(node.left, op), self._integer(node.right, op)
+            return f"((int64_t){left} {op} (int64_t){right})", INTEGER
+        if op == "<<" and isinstance(node.right, Const):
+            return f"tb_mul({self._integer(node.left, op)}, {1 << int(node.right.value)})", INTEGER
+        if op == ">>":
+            left, right = self._integer(node.left, op), self._integer(node.right, op)
+            return f"tb_shr({left}, {right})", INTEGER
+        left, left_kind = self.write(node.left)
+        right, right_kind = self.write(node.right)
+        if op == "/":
+            return f"tb_div({self._real(left, left_kind)}, {self._real(right, right_kind)})", REAL
+        if op == "**" and left_kind == REAL:
+            return f"tb_fpow({left}, {right})", REAL
+        if REAL not in (left_kind, right_kind):
+            return f"{_INTEGER_HELPERS[op]}({left}, {right})", INTEGER
+        left, right = self._real(left, left_kind), self._real(right, right_kind)
+        return f"{_REAL_HELPERS[op]}({left}, {right})", REAL
+
+    def _pair(self, left: Node, op: str, right: Node) -> str:
+        left_text, left_kind = self.write(left)
+        right_text, right_kind = self.write(right)
+        if REAL in (left_kind, right_kind):
+            left_text, right_text = (
+                self._real(left_text, left_kind),
+                self._real(right_text, right_kind),
+            )
+        return f"({left_text} {op} {right_text})"
+
+    def _compare(self, node: Compare) -> str:
+        pairs, left = [], node.first
+        for op, right in node.rest:
+            pairs.append(self._pair(left, op, right))
+            left = right
+        return pairs[0] if len(pairs) == 1 else "(" + " && ".join(pairs) + ")"
+
+    def _member(self, node: Member) -> str:
+        equal = " || ".join(self._pair(node.item, "==", choice) for choice in node.choices)
+        return f"(!({equal}))" if node.negated else f"({equal})"
+
+    def _select(self, node: Select) -> tuple[str, str]:
+        yes, yes_kind = self.write(node.yes)
+        no, no_kind = self.write(node.no)
+        if (yes_kind == REAL) != (no_kind == REAL):
+            raise ExprError(
+                'one side of "if … else" is an integer and one a float: in C both must be the same'
+                " (write 1.0 for 1)",
+                node.column,
+            )
+        kind = yes_kind if yes_kind == no_kind else INTEGER
+        return f"({self._condition(node.test)} ? {yes} : {no})", kind
+
+    def _call(self, node: Call) -> tuple[str, str]:
+        name = node.function
+        if name not in ("min", "max", "abs"):
+            arguments = ", ".join(self._integer(a, name) for a in node.arguments)
+            return f"tb_{name}({arguments})", BOOLEAN if name == "divides" else INTEGER
+        written = [self.write(argument) for argument in node.arguments]
+        if any(kind == REAL for _, kind in written):
+            texts, prefix, result = [self._real(t, k) for t, k in written], "tb_f", REAL
+        else:
+            texts, prefix, result = [text for text, _ in written], "tb_", INTEGER
+        text = texts[0] if len(texts) > 1 else f"{prefix}{name}({texts[0]})"
+        for other in texts[1:]:
+            text = f"{prefix}{name}({text}, {other})"
+        return text, result
+
+
+PRELUDE = r"""
+#include <stdint.h>
+
+/* An expression that has no value sets tb_expr_error and gives any number. Set it to 0 before, look
+ * at it after. Define TB_EXPR_FAIL(code) before this text to be told in another way. */
+#define TB_EXPR_DIVISION_BY_ZERO 1
+#define TB_EXPR_OVERFLOW 2
+#define TB_EXPR_DOMAIN 3
+#ifndef TB_EXPR_FAIL
+static __thread int tb_expr_error __attribute__((unused));
+#define TB_EXPR_FAIL(code) (tb_expr_error = tb_expr_error ? tb_expr_error : (code))
+#endif
+#define TB_EXPR_FN static inline __attribute__((unused))
+
+TB_EXPR_FN int64_t tb_add(int64_t a, int64_t b) {
+  int64_t r;
+  if (__builtin_add_overflow(a, b, &r)) { TB_EXPR_FAIL(TB_EXPR_OVERFLOW); return 0; }
+  return r;
+}
+TB_EXPR_FN int64_t tb_sub(int64_t a, int64_t b) {
+  int64_t r;
+  if (__builtin_sub_overflow(a, b, &r)) { TB_EXPR_FAIL(TB_EXPR_OVERFLOW); return 0; }
+  return r;
+}
+TB_EXPR_FN int64_t tb_mul(int64_t a, int64_t b) {
+  int64_t r;
+  if (__builtin_mul_overflow(a, b, &r)) { TB_EXPR_FAIL(TB_EXPR_OVERFLOW); return 0; }
+  return r;
+}
+TB_EXPR_FN int64_t tb_floordiv(int64_t a, int64_t b) {
+  int64_t q;
+  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
+  if (b == -1) return tb_sub(0, a);
+  q = a / b;
+  return q - (a % b != 0 && (a < 0) != (b < 0));
+}
+TB_EXPR_FN int64_t tb_mod(int64_t a, int64_t b) {
+  int64_t m;
+  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
+  if (b == -1) return 0;
+  m = a % b;
+  return m != 0 && (m < 0) != (b < 0) ? m + b : m;
+}
+TB_EXPR_FN int64_t tb_pow(int64_t base, int64_t n) {
+  int64_t r = 1;
+  if (base == 0 || base == 1) return n == 0 ? 1 : base;
+  if (base == -1) return n % 2 ? -1 : 1;
+  for (; n > 0; n--) r = tb_mul(r, base);
+  return r;
+}
+TB_EXPR_FN int64_t tb_shr(int64_t a, int64_t n) {
+  if (n < 0) { TB_EXPR_FAIL(TB_EXPR_DOMAIN); return 0; }
+  return a >> (n > 63 ? 63 : n);
+}
+TB_EXPR_FN int64_t tb_min(int64_t a, int64_t b) { return b < a ? b : a; }
+TB_EXPR_FN int64_t tb_max(int64_t a, int64_t b) { return b > a ? b : a; }
+TB_EXPR_FN int64_t tb_abs(int64_t a) { return a < 0 ? tb_sub(0, a) : a; }
+TB_EXPR_FN int64_t tb_cdiv(int64_t a, int64_t b) {
+  int64_t q;
+  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
+  if (b == -1) return tb_sub(0, a);
+  q = a / b;
+  return q + (a % b != 0 && (a < 0) == (b < 0));
+}
+TB_EXPR_FN int64_t tb_align(int64_t a, int64_t b) {
+  if (b <= 0) { TB_EXPR_FAIL(TB_EXPR_DOMAIN); return 0; }
+  return tb_mul(tb_cdiv(a, b), b);
+}
+TB_EXPR_FN int64_t tb_pow2(int64_t n) {
+  if (n < 0 || n > 62) { TB_EXPR_FAIL(TB_EXPR_DOMAIN); return 0; }
+  return (int64_t)1 << n;
+}
+TB_EXPR_FN int64_t tb_log2(int64_t a) {
+  if (a <= 0) { TB_EXPR_FAIL(TB_EXPR_DOMAIN); return 0; }
+  return 63 - __builtin_clzll((unsigned long long)a);
+}
+TB_EXPR_FN int tb_divides(int64_t d, int64_t a) { return tb_mod(a, d) == 0; }
+TB_EXPR_FN int64_t tb_gcd(int64_t a, int64_t b) {
+  while (b != 0) { int64_t t = b == -1 ? 0 : a % b; a = b; b = t; }
+  return tb_abs(a);
+}
+
+/* A volatile result keeps the compiler from fusing a product with the sum that it goes into: the
+ * value is then the same as Python's on every machine. */
+TB_EXPR_FN double tb_finite(double r) {
+  if (!__builtin_isfinite(r)) { TB_EXPR_FAIL(TB_EXPR_OVERFLOW); return 0; }
+  return r;
+}
+TB_EXPR_FN double tb_real(int64_t a) {
+  const int64_t limit = (int64_t)1 << 53;
+  if (a > limit || a < -limit) { TB_EXPR_FAIL(TB_EXPR_OVERFLOW); return 0; }
+  return (double)a;
+}
+TB_EXPR_FN double tb_fadd(double a, double b) { return tb_finite(a + b); }
+TB_EXPR_FN double tb_fsub(double a, double b) { return tb_finite(a - b); }
+TB_EXPR_FN double tb_fmul(double a, double b) { volatile double r = a * b; return tb_finite(r); }
+TB_EXPR_FN double tb_div(double a, double b) {
+  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
+  return tb_finite(a / b);
+}
+TB_EXPR_FN double tb_fpow(double base, int64_t n) {
+  double r = 1;
+  while (n) {
+    if (n & 1) { volatile double p = r * base; r = p; }
+    n >>= 1;
+    if (n) { volatile double s = base * base; base = s; }
+  }
+  return tb_finite(r);
+}
+TB_EXPR_FN double tb_fmin(double a, double b) { return b < a ? b : a; }
+TB_EXPR_FN double tb_fmax(double a, double b) { return b > a ? b : a; }
+TB_EXPR_FN double tb_fabs(double a) { return __builtin_fabs(a); }
+/* The remainder with the sign of a, without libm: every step of the long division is exact. */
+TB_EXPR_FN double tb_remainder(double a, double b) {
+  double x = __builtin_fabs(a), y = __builtin_fabs(b), t = y;
+  while (t <= x / 2) t *= 2;
+  for (; t >= y; t /= 2) if (x >= t) x -= t;
+  return __builtin_copysign(x, a);
+}
+TB_EXPR_FN double tb_fmod(double a, double b) {
+  double m;
+  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
+  m = tb_remainder(a, b);
+  if (m == 0) return __builtin_copysign(0.0, b);
+  return (m < 0) != (b < 0) ? m + b : m;
+}
+TB_EXPR_FN double tb_floor(double a) {
+  double whole;
+  if (__builtin_fabs(a) >= 4503599627370496.0) return a;
+  whole = (double)(int64_t)a;
+  return whole > a ? whole - 1 : whole;
+}
+TB_EXPR_FN double tb_ffloordiv(double a, double b) {
+  double m, q, whole;
+  if (b == 0) { TB_EXPR_FAIL(TB_EXPR_DIVISION_BY_ZERO); return 0; }
+  m = tb_remainder(a, b);
+  q = (a - m) / b;
+  if (m != 0 && (m < 0) != (b < 0)) q -= 1;
+  if (q == 0) return __builtin_copysign(0.0, a / b);
+  whole = tb_floor(q);
+  return tb_finite(q - whole > 0.5 ? whole + 1 : whole);
+}
+""".lstrip()

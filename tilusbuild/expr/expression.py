@@ -1,0 +1,177 @@
+"""`Expr`: a parsed expression with its four forms. Two are equal when their canonical texts are.
+
+The forms are made at their first use. An `Expr` never changes in any way that can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr.errors import ExprError
+from tilusbuild.expr.fold import fold
+from tilusbuild.expr.parser import parse_text, parse_value
+from tilusbuild.expr.scalar import Careful, careful, quick
+from tilusbuild.expr.semantics import NoValueError, result_of
+from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Const, Name, Node, Value, canonical, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INTEGERS = frozenset((int, bool))
+
+
+def _never(*values: Value) -> Value:
+    """Stands for the quick form of a tree that has none."""
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Expr:
+    """A parsed expression. `names` are its free names; those of arch and facts are dotted."""
+
+    source: str
+    tree: Node
+    names: frozenset[str] = field(init=False)
+    canonical: str = field(init=False)
+    _order: tuple[str, ...] = field(init=False)
+    _careful: Careful | None = field(init=False, default=None)
+    _quick: Callable[..., Value] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        names = frozenset(part.name for part in walk(self.tree) if isinstance(part, Name))
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "canonical", canonical(self.tree))
+        object.__setattr__(self, "_order", tuple(sorted(names)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self.canonical == other.canonical
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
+
+    def __repr__(self) -> str:
+        return f"Expr({self.source!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Expr, (self.source, self.tree)
+
+    @property
+    def constant(self) -> Value | None:
+        """The value, when the expression is a literal."""
+        return self.tree.value if isinstance(self.tree, Const) else None
+
+    def evaluate(self, env: Mapping[str, Value]) -> Value:
+        """The value at one point; an integer fits 64 bits and a float is finite.
+
+        Raises `ExprError`: a name that `env` lacks, a division by zero, an overflow, a wrong type.
+        """
+        try:
+            values = [env[name] for name in self._order]
+        except KeyError as error:
+            raise self._unknown(str(error.args[0]), env) from None
+        if self._quick is None:
+            object.__setattr__(self, "_quick", quick(self.tree, self._order) or _never)
+        if _INTEGERS.issuperset(map(type, values)):
+            try:
+                result: int = self._quick(*values)  # type: ignore[misc, assignment]
+            except Exception:  # noqa: S110
+                pass  # whatever it was, the careful form below tells it with its place
+            else:
+                if INT64_MIN <= result <= INT64_MAX:
+                    return result
+        return self.evaluate_carefully(env)
+
+    def evaluate_carefully(self, env: Mapping[str, Any]) -> Value:
+        """`evaluate` by the definition alone. Of the names in `env`, those that the value does not
+        depend on may be missing, or be an `ExprError`, which is raised when the name is needed."""
+        function = self._careful
+        if function is None:
+            function = careful(self.tree)
+            object.__setattr__(self, "_careful", function)
+        try:
+            return result_of(function(env))
+        except NoValueError as error:
+            raise ExprError(str(error), 1) from None
+
+    def _unknown(self, name: str, known: Mapping[str, Any]) -> ExprError:
+        hint = did_you_mean(name, known)
+        message = f'unknown name "{name}"' + (f"; {hint}" if hint else "")
+        return ExprError(message, self.column_of(name))
+
+    def column_of(self, name: str) -> int | None:
+        """The column (from 1) where `name` stands first."""
+        columns = [p.column for p in walk(self.tree) if isinstance(p, Name) and p.name == name]
+        return min((c for c in columns if c is not None), default=None)
+
+    def check_names(self, known: Mapping[str, Any] | frozenset[str] | set[str]) -> None:
+        """Raise `ExprError` with a suggestion if a free name is not in `known`."""
+        for name in self._order:
+            if name not in known:
+                raise self._unknown(name, dict.fromkeys(known))
+
+    def vector(self, columns: Mapping[str, Any]) -> Any:
+        """The values at many points: a numpy array of as many elements as the columns have.
+
+        `columns` maps each name to a numpy array or to one value for all points. The answers are
+        those of `evaluate`. Raises `ExprError` of the first point that has none.
+        """
+        from tilusbuild.expr.vector import evaluate_all
+
+        self.check_names(columns.keys())  # type: ignore[arg-type]
+        return evaluate_all(self, columns)
+
+    def substitute(self, env: Mapping[str, Value]) -> Expr:
+        """The expression with the names of `env` replaced by their values, and folded.
+
+        Names that `env` lacks stay. An operation without a value stays too.
+        """
+        replaced = {name: value for name, value in env.items() if name in self.names}
+        for name, value in replaced.items():
+            if not isinstance(value, str):
+                try:
+                    parse_value(value)
+                except ExprError as error:
+                    raise ExprError(f"{name}: {error.message}", self.column_of(name)) from None
+        tree = fold(self.tree, replaced)
+        return self if tree == self.tree else Expr(canonical(tree), tree)
+
+    def c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
+        """The expression in C11 (and C++), over the helpers of `c_prelude()`.
+
+        `names` gives the C text of every free name, `types` their types where they are not
+        integers: "int" (int64_t), "float" (double) or "bool". Raises `ExprError` for what C cannot
+        say: a name without a C text, a string.
+        """
+        from tilusbuild.expr.c import CWriter
+
+        return CWriter(names, types).write(self.tree)[0]
+
+    def c_type(self, types: Mapping[str, str] | None = None) -> str:
+        """The type that `c` gives its value: "int", "float" or "bool". Raises as `c` does."""
+        from tilusbuild.expr.c import CWriter
+
+        return CWriter(dict.fromkeys(self.names, "x"), types).write(self.tree)[1]
+
+
+def parse(source: str | int | float | bool) -> Expr:
+    """The expression that `source` says, or the literal that it is. Raises `ExprError`."""
+    if isinstance(source, str):
+        return Expr(source, parse_text(source))
+    if isinstance(source, bool | int | float):
+        return Expr(repr(source), parse_value(source))
+    raise ExprError(f"an expression is a string or a number, not {type(source).__name__}")
+
+
+def c_prelude() -> str:
+    """C source of the helpers that `Expr.c` calls; it includes nothing but <stdint.h>.
+
+    An expression without a value sets the thread-local `int tb_expr_error` to 1 (division by zero),
+    2 (overflow) or 3 (an argument outside a function's domain), and gives any number. To be told in
+    another way, define `TB_EXPR_FAIL(code)` before the prelude.
+    """
+    from tilusbuild.expr.c import PRELUDE
+
+    return PRELUDE

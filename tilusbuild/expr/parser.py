@@ -1,0 +1,320 @@
+"""Text to tree: Python's own parser, then a whitelist over what it made.
+
+Whatever the text, the outcome is a tree within the limits below or an `ExprError` with a column;
+nothing is evaluated here. What an integer may grow to is bounded here too, from the tree alone, so
+that no evaluation of a hostile expression can take much time or memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import warnings
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr.errors import ExprError
+from tilusbuild.expr.tree import (
+    FUNCTIONS,
+    INT64_MAX,
+    INT64_MIN,
+    Binary,
+    Call,
+    Compare,
+    Const,
+    Logic,
+    Member,
+    Name,
+    Node,
+    Select,
+    Unary,
+    children,
+)
+
+MAX_CHARACTERS = 2000
+MAX_NODES = 300
+MAX_DEPTH = 100
+MAX_EXPONENT = 62
+MAX_BITS = 16384  # of an intermediate integer, when every name holds 64 bits
+PREFIXES = ("arch", "facts")
+
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+}
+_UNARY: dict[type[ast.unaryop], str] = {
+    ast.USub: "-",
+    ast.UAdd: "+",
+    ast.Invert: "~",
+    ast.Not: "not",
+}
+_COMPARE: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_NUMBER_THEN_WORD = re.compile(r"[0-9][A-Za-z_]|\\")
+_REFUSED = {
+    ast.Lambda: "a function",
+    ast.Subscript: "an index",
+    ast.NamedExpr: "an assignment",
+    ast.JoinedStr: "a formatted string",
+    ast.ListComp: "a comprehension",
+    ast.SetComp: "a comprehension",
+    ast.DictComp: "a comprehension",
+    ast.GeneratorExp: "a comprehension",
+    ast.Dict: "a dictionary",
+    ast.Set: "a set",
+    ast.Starred: "a starred value",
+    ast.Await: "await",
+    ast.Yield: "yield",
+    ast.YieldFrom: "yield",
+}
+
+
+def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
+    """The tree of `source`. Raises `ExprError`."""
+    if len(source) > max_characters:
+        raise ExprError(f"the expression has {len(source)} characters, at most {max_characters}")
+    _check_characters(source)
+    lead = len(source) - len(source.lstrip())
+    # One line: Python's parser would end the expression at a newline outside parentheses.
+    text = " ".join(source[lead:].splitlines()).rstrip()
+    if not text:
+        raise ExprError("the expression is empty", 1)
+    reader = _Reader(text, lead)
+    tree = reader.read(_python_tree(text, lead), 1)
+    _bits(tree)
+    return tree
+
+
+def parse_value(value: bool | int | float) -> Node:
+    """The tree of a literal. Raises `ExprError` for a number that is not finite or too large."""
+    return Const(_checked_number(value, None))
+
+
+def _python_tree(text: str, lead: int) -> ast.expr:
+    try:
+        if _NUMBER_THEN_WORD.search(text):
+            # "1if a else 2" and "\d" only warn: here they are errors.
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return ast.parse(text, mode="eval").body
+        return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        column = lead + error.offset if error.offset and error.offset > 0 else None
+        raise ExprError(f"not an expression: {error.msg}", column) from None
+    except (RecursionError, MemoryError):
+        raise ExprError("the expression is nested too deeply") from None
+    except (ValueError, Warning) as error:
+        raise ExprError(f"not an expression: {error}") from None
+
+
+def _check_characters(source: str) -> None:
+    """Outside strings only ASCII, and no comment: Python would drop the rest of the line."""
+    outside = _QUOTED.sub(lambda match: "_" * len(match[0]), source)
+    for position, character in enumerate(outside, 1):
+        if character == "#":
+            raise ExprError("a comment inside an expression", position)
+        if character == "\0" or not (character.isascii() or character.isspace()):
+            raise ExprError(f"unexpected character {character!r}", position)
+
+
+def _checked_number(value: bool | int | float, column: int | None) -> bool | int | float:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ExprError("the number is not finite", column)
+    if not isinstance(value, float) and not INT64_MIN <= value <= INT64_MAX:
+        raise ExprError("the integer does not fit 64 bits", column)
+    return value
+
+
+def _refused(node: ast.expr, column: int) -> ExprError:
+    if isinstance(node, ast.Tuple | ast.List):
+        return ExprError('a tuple may only stand to the right of "in"', column)
+    what = _REFUSED.get(type(node), type(node).__name__)
+    return ExprError(f"{what} is not part of the expression language", column)
+
+
+class _Reader:
+    """One walk over Python's tree that checks every node and counts them."""
+
+    def __init__(self, text: str, lead: int) -> None:
+        self._bytes = None if text.isascii() else text.encode()
+        self._lead = lead
+        self._nodes = 0
+
+    def _column(self, node: ast.expr) -> int:
+        offset = node.col_offset
+        if self._bytes is not None:
+            offset = len(self._bytes[:offset].decode())
+        return self._lead + offset + 1
+
+    def read(self, node: ast.expr, depth: int) -> Node:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise ExprError(f"the expression has more than {MAX_NODES} parts", self._column(node))
+        if depth > MAX_DEPTH:
+            raise ExprError(
+                f"the expression is nested more than {MAX_DEPTH} deep", self._column(node)
+            )
+        column = self._column(node)
+        match node:
+            case ast.Constant() | ast.Name() | ast.Attribute():
+                return self._leaf(node, column)
+            case ast.UnaryOp():
+                return self._unary(node, column, depth)
+            case ast.BinOp():
+                return self._binary(node, column, depth)
+            case ast.Compare():
+                return self._compare(node, column, depth)
+            case ast.BoolOp():
+                items = tuple(self.read(item, depth + 1) for item in node.values)
+                return Logic("and" if isinstance(node.op, ast.And) else "or", items, column)
+            case ast.IfExp():
+                yes = self.read(node.body, depth + 1)
+                test = self.read(node.test, depth + 1)
+                return Select(test, yes, self.read(node.orelse, depth + 1), column)
+            case ast.Call():
+                return self._call(node, column, depth)
+            case _:
+                raise _refused(node, column)
+
+    def _leaf(self, node: ast.Constant | ast.Name | ast.Attribute, column: int) -> Node:
+        if isinstance(node, ast.Constant):
+            return self._literal(node, column)
+        if isinstance(node, ast.Name):
+            return self._name(node.id, column)
+        return self._dotted(node, column)
+
+    def _literal(self, node: ast.Constant, column: int) -> Const:
+        value = node.value
+        if isinstance(value, bool | int | float):
+            return Const(_checked_number(value, column), column)
+        if isinstance(value, str):
+            return Const(value, column)
+        raise ExprError(f"{value!r:.40} is not a number, a string or a bool", column)
+
+    def _name(self, name: str, column: int) -> Name:
+        if name in FUNCTIONS:
+            raise ExprError(f'"{name}" is a function and needs arguments', column)
+        if name in PREFIXES:
+            raise ExprError(f'"{name}" has no value of its own: write {name}.<something>', column)
+        return Name(name, column)
+
+    def _dotted(self, node: ast.Attribute, column: int) -> Name:
+        if isinstance(node.value, ast.Name) and node.value.id in PREFIXES:
+            return Name(f"{node.value.id}.{node.attr}", column)
+        raise ExprError("attributes are only those of arch and facts", column)
+
+    def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
+        op = _UNARY[type(node.op)]
+        literal = node.operand
+        if op in "+-" and isinstance(literal, ast.Constant) and type(literal.value) in (int, float):
+            self._nodes += 1
+            value = -literal.value if op == "-" else literal.value  # type: ignore[operator]
+            return Const(_checked_number(value, column), column)  # type: ignore[arg-type]
+        return Unary(op, self.read(literal, depth + 1), column)
+
+    def _binary(self, node: ast.BinOp, column: int, depth: int) -> Binary:
+        op = _BINARY.get(type(node.op))
+        if op is None:
+            raise ExprError(
+                f"{type(node.op).__name__} is not part of the expression language", column
+            )
+        left = self.read(node.left, depth + 1)
+        right = self.read(node.right, depth + 1)
+        if op in ("**", "<<") and not (
+            isinstance(right, Const)
+            and type(right.value) is int
+            and 0 <= right.value <= MAX_EXPONENT
+        ):
+            raise ExprError(
+                f'the right side of "{op}" must be a literal from 0 to {MAX_EXPONENT}'
+                " (pow2(x) is 2 to the x)",
+                right.column,
+            )
+        for side in (left, right):
+            if isinstance(side, Const) and isinstance(side.value, str):
+                raise ExprError(f'"{op}" needs numbers, not a string', side.column)
+        return Binary(op, left, right, column)
+
+    def _compare(self, node: ast.Compare, column: int, depth: int) -> Node:
+        if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
+            return self._member(node, column, depth)
+        first = self.read(node.left, depth + 1)
+        rest = []
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            op = _COMPARE.get(type(operator))
+            if op is None:
+                if isinstance(operator, ast.In | ast.NotIn):
+                    raise ExprError('put "in" inside a chain of comparisons in parentheses', column)
+                raise ExprError('compare with "==" and "!=", not with "is"', column)
+            rest.append((op, self.read(right, depth + 1)))
+        return Compare(first, tuple(rest), column)
+
+    def _member(self, node: ast.Compare, column: int, depth: int) -> Member:
+        right = node.comparators[0]
+        if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
+            raise ExprError(
+                'to the right of "in" stands a tuple such as (1, 2)', self._column(right)
+            )
+        item = self.read(node.left, depth + 1)
+        choices = tuple(self.read(choice, depth + 1) for choice in right.elts)
+        return Member(item, choices, isinstance(node.ops[0], ast.NotIn), column)
+
+    def _call(self, node: ast.Call, column: int, depth: int) -> Call:
+        if not isinstance(node.func, ast.Name):
+            raise ExprError("only the functions of the expression language can be called", column)
+        name = node.func.id
+        if name not in FUNCTIONS:
+            hint = did_you_mean(name, FUNCTIONS)
+            raise ExprError(f'unknown function "{name}"; {hint}', column)
+        if node.keywords:
+            raise ExprError(f'"{name}" takes no keyword arguments', column)
+        least, most = FUNCTIONS[name]
+        if len(node.args) < least or (most is not None and len(node.args) > most):
+            count = f"{least} argument{'s' * (least > 1)}"
+            need = count if most == least else f"at least {count}"
+            raise ExprError(f'"{name}" takes {need}, not {len(node.args)}', column)
+        return Call(name, tuple(self.read(a, depth + 1) for a in node.args), column)
+
+
+def _bits(node: Node) -> int:
+    """An upper bound of the bits of an integer that `node` can make; too many are an error."""
+    below = [_bits(child) for child in children(node)]
+    match node:
+        case Const(value=value):
+            bits = value.bit_length() if isinstance(value, int) else 0
+        case Name():
+            bits = 64
+        case Binary(op="*"):
+            bits = sum(below)
+        case Binary(op="**" | "<<", right=Const(value=int(exponent))):
+            bits = below[0] * max(exponent, 1) if node.op == "**" else below[0] + exponent
+        case Call(function="cdiv" | "align"):
+            bits = max(below) + 1
+        case Call(function="pow2"):
+            bits = 63
+        case Logic() | Compare() | Member():
+            bits = 1
+        case _:
+            bits = max(below) + 1
+    if bits > MAX_BITS:
+        raise ExprError(
+            f"an integer of this size could need {bits} bits, at most {MAX_BITS}", node.column
+        )
+    return bits

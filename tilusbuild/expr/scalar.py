@@ -1,0 +1,243 @@
+"""A tree as Python functions of one point.
+
+Two of them. `careful` is the definition: closures over the operations of `semantics`, with a column
+for each error. `quick` is for the common case that everything is an integer: one compiled lambda
+over the same operations of Python itself, without names, attributes or builtins beyond those it was
+given. Where `quick` raises anything, `careful` says what it means.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilusbuild.expr import semantics
+from tilusbuild.expr.errors import ExprError
+from tilusbuild.expr.semantics import NoValueError
+from tilusbuild.expr.tree import (
+    INT64_MAX,
+    INT64_MIN,
+    Binary,
+    Call,
+    Compare,
+    Const,
+    Logic,
+    Member,
+    Name,
+    Node,
+    Select,
+    Unary,
+    Value,
+    canonical,
+    is_boolean,
+    walk,
+)
+
+Careful = Callable[[Mapping[str, Any]], Value]
+
+
+def careful(node: Node) -> Careful:
+    """A function of a mapping from names to values. It raises `ExprError`.
+
+    A name whose value is an `ExprError` raises it when, and only when, the name is needed.
+    """
+    match node:
+        case Const(value=value):
+            return lambda env: value
+        case Name():
+            return _name(node)
+        case Unary():
+            apply, operand = semantics.UNARY[node.op], careful(node.operand)
+            return _located(node, lambda env: apply(operand(env)))
+        case Binary():
+            operation, left, right = (
+                semantics.BINARY[node.op],
+                careful(node.left),
+                careful(node.right),
+            )
+            return _located(node, lambda env: operation(left(env), right(env)))
+        case Compare():
+            return _compare(node)
+        case Member():
+            return _member(node)
+        case Logic():
+            return _logic(node)
+        case Select():
+            test, yes, no = careful(node.test), careful(node.yes), careful(node.no)
+            truth = _located(node.test, lambda env: semantics.truth(test(env)))
+            return lambda env: yes(env) if truth(env) else no(env)
+        case Call():
+            call, arguments = semantics.CALLS[node.function], [careful(a) for a in node.arguments]
+            return _located(node, lambda env: call(*[argument(env) for argument in arguments]))
+
+
+def _located(node: Node, function: Careful) -> Careful:
+    def apply(env: Mapping[str, Any]) -> Value:
+        try:
+            return function(env)
+        except NoValueError as error:
+            column = node.right.column if isinstance(node, Binary) else node.column
+            raise ExprError(f"{error} in {canonical(node):.200}", column) from None
+
+    return apply
+
+
+def _name(node: Name) -> Careful:
+    def value_of(env: Mapping[str, Any]) -> Value:
+        value = env[node.name]
+        if isinstance(value, int):
+            if INT64_MIN <= value <= INT64_MAX:
+                return value
+            raise ExprError(f"overflow: {node.name} does not fit 64 bits", node.column)
+        if isinstance(value, float):
+            if math.isfinite(value):
+                return value
+            raise ExprError(f"{node.name} is not finite", node.column)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, ExprError):
+            raise value
+        raise ExprError(
+            f"{node.name} is no bool, int, float or str but {type(value).__name__}", node.column
+        )
+
+    return value_of
+
+
+def _compare(node: Compare) -> Careful:
+    first = careful(node.first)
+    rest = [(semantics.COMPARE[op], careful(right)) for op, right in node.rest]
+
+    def holds(env: Mapping[str, Any]) -> Value:
+        left = first(env)
+        for compare, right_of in rest:
+            right = right_of(env)
+            if not compare(left, right):
+                return False
+            left = right
+        return True
+
+    return _located(node, holds)
+
+
+def _member(node: Member) -> Careful:
+    item, choices, negated = careful(node.item), [careful(c) for c in node.choices], node.negated
+
+    def contains(env: Mapping[str, Any]) -> Value:
+        value = item(env)
+        return any(value == choice(env) for choice in choices) != negated
+
+    return contains
+
+
+def _logic(node: Logic) -> Careful:
+    items = [careful(item) for item in node.items]
+    stop = node.op == "or"
+
+    def decide(env: Mapping[str, Any]) -> Value:
+        return any(semantics.truth(item(env)) == stop for item in items) == stop
+
+    return _located(node, decide)
+
+
+def quick(node: Node, names: Sequence[str]) -> Callable[..., Value] | None:
+    """A function of integers, one for each of `names`; None for a tree that is not of integers.
+
+    It may raise anything where `careful` has an error, and only there or where a choice of `in`
+    that is not needed has none.
+    """
+    for part in walk(node):
+        if isinstance(part, Const) and not isinstance(part.value, int):
+            return None
+        if isinstance(part, Binary) and part.op == "/":
+            return None
+    letters = {name: f"v{position}" for position, name in enumerate(names)}
+    arguments = ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg(arg=letter) for letter in letters.values()],
+        kwonlyargs=[],
+        kw_defaults=[],
+        defaults=[],
+    )
+    tree = ast.Expression(ast.Lambda(args=arguments, body=_python(node, letters)))
+    code = compile(ast.fix_missing_locations(tree), "<expression>", "eval")
+    # The tree was built here, node by node, from a checked one: no text of the user's is run.
+    function: Callable[..., Value] = eval(code, {"__builtins__": {}, **_QUICK})  # noqa: S307
+    return function
+
+
+_QUICK: dict[str, Any] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "cdiv": lambda left, right: -(-left // right),
+    "align": semantics.align,
+    "pow2": semantics.pow2,
+    "log2": semantics.log2,
+    "divides": lambda divisor, value: value % divisor == 0,
+    "gcd": math.gcd,
+}
+_OPERATORS: dict[str, ast.operator] = {
+    "+": ast.Add(),
+    "-": ast.Sub(),
+    "*": ast.Mult(),
+    "//": ast.FloorDiv(),
+    "%": ast.Mod(),
+    "**": ast.Pow(),
+    "<<": ast.LShift(),
+    ">>": ast.RShift(),
+    "&": ast.BitAnd(),
+    "|": ast.BitOr(),
+    "^": ast.BitXor(),
+}
+_SIGNS: dict[str, ast.unaryop] = {"-": ast.USub(), "+": ast.UAdd(), "not": ast.Not()}
+_COMPARISONS: dict[str, ast.cmpop] = {
+    "==": ast.Eq(),
+    "!=": ast.NotEq(),
+    "<": ast.Lt(),
+    "<=": ast.LtE(),
+    ">": ast.Gt(),
+    ">=": ast.GtE(),
+}
+
+
+def _python(node: Node, letters: Mapping[str, str]) -> ast.expr:
+    def below(child: Node) -> ast.expr:
+        return _python(child, letters)
+
+    match node:
+        case Const():
+            return ast.Constant(node.value)
+        case Name():
+            return ast.Name(letters[node.name], ast.Load())
+        case Unary():
+            if node.op == "~":  # as a difference: ~True is deprecated in Python
+                return ast.BinOp(ast.Constant(-1), ast.Sub(), below(node.operand))
+            return ast.UnaryOp(_SIGNS[node.op], below(node.operand))
+        case Binary():
+            return ast.BinOp(below(node.left), _OPERATORS[node.op], below(node.right))
+        case Compare():
+            operators = [_COMPARISONS[op] for op, _ in node.rest]
+            return ast.Compare(below(node.first), operators, [below(r) for _, r in node.rest])
+        case Member():
+            choices = ast.Tuple([below(choice) for choice in node.choices], ast.Load())
+            contains = ast.NotIn() if node.negated else ast.In()
+            return ast.Compare(below(node.item), [contains], [choices])
+        case Logic():
+            operator = ast.And() if node.op == "and" else ast.Or()
+            return ast.BoolOp(operator, [_condition(item, letters) for item in node.items])
+        case Select():
+            return ast.IfExp(below(node.test), below(node.yes), below(node.no))
+        case Call():
+            function = ast.Name(node.function, ast.Load())
+            return ast.Call(function, [below(argument) for argument in node.arguments], [])
+
+
+def _condition(node: Node, letters: Mapping[str, str]) -> ast.expr:
+    """`node` as a bool, so that `and` and `or` give one."""
+    value = _python(node, letters)
+    if is_boolean(node):
+        return value
+    return ast.Compare(value, [ast.NotEq()], [ast.Constant(0)])

@@ -1,0 +1,187 @@
+"""The tree of an expression: what the parser makes and all four forms are written from.
+
+Nodes are immutable and compare by content, but for the column where they stand in the source.
+`canonical` is a text of the tree that depends on no Python version: it may enter a hash, and it
+parses to the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Value: TypeAlias = bool | int | float | str
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+
+FUNCTIONS: dict[str, tuple[int, int | None]] = {  # name: least and most arguments
+    "min": (2, None),
+    "max": (2, None),
+    "abs": (1, 1),
+    "cdiv": (2, 2),
+    "align": (2, 2),
+    "pow2": (1, 1),
+    "log2": (1, 1),
+    "divides": (2, 2),
+    "gcd": (2, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: Value
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    name: str
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`op` is one of - + ~ not."""
+
+    op: str
+    operand: Node
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`op` is one of + - * / // % ** << >> & | ^; of ** and << the right side is a Const 0..62."""
+
+    op: str
+    left: Node
+    right: Node
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A chain `first op node op node …`; `op` is one of == != < <= > >=."""
+
+    first: Node
+    rest: tuple[tuple[str, Node], ...]
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`item in (choices)`, or `not in` when `negated`; means `item == a or item == b or …`."""
+
+    item: Node
+    choices: tuple[Node, ...]
+    negated: bool
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """`op` is `and` or `or`; the value is always a bool."""
+
+    op: str
+    items: tuple[Node, ...]
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`yes if test else no`."""
+
+    test: Node
+    yes: Node
+    no: Node
+    column: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    function: str
+    arguments: tuple[Node, ...]
+    column: int | None = field(default=None, compare=False)
+
+
+Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Select | Call
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes right below `node`, in the order of the source."""
+    match node:
+        case Unary():
+            return (node.operand,)
+        case Binary():
+            return (node.left, node.right)
+        case Compare():
+            return (node.first, *(right for _, right in node.rest))
+        case Member():
+            return (node.item, *node.choices)
+        case Logic():
+            return node.items
+        case Select():
+            return (node.yes, node.test, node.no)
+        case Call():
+            return node.arguments
+        case _:
+            return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """`node` and every node below it."""
+    stack = [node]
+    while stack:
+        here = stack.pop()
+        yield here
+        stack.extend(children(here))
+
+
+def is_boolean(node: Node) -> bool:
+    """Whether the value of `node` is a bool whatever its names stand for."""
+    match node:
+        case Const():
+            return isinstance(node.value, bool)
+        case Unary():
+            return node.op == "not"
+        case Call():
+            return node.function == "divides"
+        case _:
+            return isinstance(node, Compare | Member | Logic)
+
+
+def canonical(node: Node) -> str:
+    """The normal text of a tree: one space around operators, every operation in parentheses."""
+    match node:
+        case Const():
+            return _constant(node.value)
+        case Name():
+            return node.name
+        case Unary():
+            gap = " " if node.op == "not" else ""
+            return f"({node.op}{gap}{canonical(node.operand)})"
+        case Binary():
+            return f"({canonical(node.left)} {node.op} {canonical(node.right)})"
+        case Compare():
+            chain = "".join(f" {op} {canonical(right)}" for op, right in node.rest)
+            return f"({canonical(node.first)}{chain})"
+        case Member():
+            word = "not in" if node.negated else "in"
+            choices = "".join(f"{canonical(choice)}, " for choice in node.choices).rstrip(" ")
+            return f"({canonical(node.item)} {word} ({choices}))"
+        case Logic():
+            return "(" + f" {node.op} ".join(canonical(item) for item in node.items) + ")"
+        case Select():
+            parts = canonical(node.yes), canonical(node.test), canonical(node.no)
+            return "({} if {} else {})".format(*parts)
+        case Call():
+            arguments = ", ".join(canonical(argument) for argument in node.arguments)
+            return f"{node.function}({arguments})"
+
+
+def _constant(value: Value) -> str:
+    if isinstance(value, str):
+        return ascii(value)
+    text = repr(value)
+    return f"({text})" if text.startswith("-") else text
