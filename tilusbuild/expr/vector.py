@@ -76,11 +76,8 @@ def evaluate_marked(
     `bad` marks, for a name, the points where its value must not be used. `bounds` are intervals
     that the caller knows integer columns to lie in; they save looking for the extremes.
     """
-    rows = max(
-        (len(c) for c in columns.values() if isinstance(c, np.ndarray) and c.ndim), default=0
-    )
-    scalar = not any(isinstance(c, np.ndarray) and c.ndim for c in columns.values())
-    shape = () if scalar else (rows,)
+    lengths = [len(c) for c in columns.values() if isinstance(c, np.ndarray) and c.ndim]
+    shape = (max(lengths),) if lengths else ()
     try:
         with np.errstate(all="ignore"):
             part = _Walk(columns, bad or {}, bounds or {}).value(expr.tree)
@@ -116,17 +113,19 @@ def _one_by_one(
             unusable = ExprError(f"{name} has no value here")
             for row in np.flatnonzero(bad[name]):
                 lists[name][row] = unusable
-    marks = np.zeros(rows, dtype=bool)
-    values: list[Value] = []
+    values: list[Value | None] = []
     for row in range(rows):
-        try:
-            values.append(expr.evaluate_carefully({name: lists[name][row] for name in lists}))
-        except ExprError:
-            marks[row] = True
-            values.append(0)
-    array = _array(values)
-    marks = marks if marks.any() else None
-    return (array if shape else array[0]), marks
+        values.append(_or_none(expr, {name: lists[name][row] for name in lists}))
+    marks = np.array([value is None for value in values])
+    array = _array([0 if value is None else value for value in values])
+    return (array if shape else array[0]), (marks if marks.any() else None)
+
+
+def _or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
+    try:
+        return expr.evaluate_carefully(env)
+    except ExprError:
+        return None
 
 
 def _array(values: list[Value]) -> Any:
@@ -303,8 +302,8 @@ class _Walk:
         return _integer_call(node.function, [_integer(part) for part in parts], bad)
 
 
-def _constant(value: Value) -> _Part:
-    if isinstance(value, bool | np.bool_):
+def _constant(value: Any) -> _Part:
+    if isinstance(value, bool):
         return _Part(_BOOL, np.bool_(value), int(value), int(value))
     if isinstance(value, int):
         if not _fits(value, value):
