@@ -9,11 +9,13 @@ server is started at the first command; a runner that runs nothing costs nothing
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _CHANNEL = 3
 """The descriptor under which the warden finds its end of the socket."""
+
+_SWEEPS = 500
+"""How often, 10 ms apart, what a killed warden left is killed: a process may be uninterruptible."""
 
 
 class _Pending:
@@ -40,6 +45,7 @@ class _Pending:
 class LocalRunner:
     """Runs commands on this machine; safe to call from many threads. Use as a context manager.
 
+    No method may be called from a signal handler: the handler may have interrupted another one.
     After `cancel` the runner can run further commands; after `close` it raises `Cancelled`.
     """
 
@@ -115,39 +121,39 @@ class LocalRunner:
 
     def _send(self, kind: int, number: int, payload: bytes = b"") -> None:
         frame = warden.HEADER.pack(len(payload), kind, number) + payload
-        # An error means that the warden is gone: the reader thread sees it, and tells every waiter.
-        with contextlib.suppress(OSError):
-            if self._socket is not None:
-                self._socket.sendall(frame)
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendall(frame)
+        except OSError:
+            pass  # the warden is gone: the reader thread sees it, and tells every waiter
+        except BaseException:  # KeyboardInterrupt amid a frame: the stream makes no sense now
+            self._socket.shutdown(socket.SHUT_RDWR)
+            raise
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py")
         argv = [sys.executable, "-I", "-S", script, str(_CHANNEL), str(self._owner)]
-        with theirs:
-            # A duplicate above the target: dup2 onto itself would leave it close-on-exec.
-            actions = [
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-            ]
-            end = theirs.fileno()
-            if end == _CHANNEL:
-                end = os.dup(end)
+        try:
+            # Above the descriptors that the actions below replace, whatever this process has open.
+            end = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _CHANNEL + 1)
             try:
-                self._warden = os.posix_spawn(
-                    sys.executable,
-                    argv,
-                    {},
-                    file_actions=[*actions, (os.POSIX_SPAWN_DUP2, end, _CHANNEL)],
-                    setsid=True,
-                    setsigmask=(),
+                actions = (
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, end, _CHANNEL),
                 )
-            except BaseException:
-                ours.close()
-                raise
+                self._warden = os.posix_spawn(
+                    sys.executable, argv, {}, file_actions=actions, setsid=True, setsigmask=()
+                )
             finally:
-                if end != theirs.fileno():
-                    os.close(end)
+                os.close(end)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._socket = ours
         self._reader = threading.Thread(
             target=self._read_answers, args=(ours,), name="process-reader", daemon=True
@@ -178,13 +184,17 @@ class LocalRunner:
         self._warden_ended()
 
     def _warden_ended(self) -> None:
-        """Told to end, or killed: then the groups that it watched are ours to kill."""
+        """It was told to end, or killed: then the session that it led is ours to kill."""
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
         except ChildProcessError:
             status = 0
-        while left := [pid for pid, _, session in warden.processes() if session == self._warden]:
+        for _ in range(_SWEEPS if status else 0):
+            left = [pid for pid, _, session in warden.processes() if session == self._warden]
+            if not left:
+                break
             warden.kill_each(left)
+            time.sleep(0.01)
         with self._lock:
             if not self._closed:
                 how = f"signal {-status}" if status < 0 else f"status {status}"

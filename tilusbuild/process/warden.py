@@ -136,7 +136,7 @@ class Warden:
         """A handle on the client's life: a fork of it may hold the socket open after its death."""
         try:
             handle = os.pidfd_open(client)
-        except OSError:
+        except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one
             return -1
         self._poller.register(handle, select.POLLIN)
         if os.getppid() != client:
