@@ -1,0 +1,25 @@
+"""What compiled code says of itself, read in pure Python: no toolkit, no driver, no execution.
+
+Everything here takes bytes that nobody vouches for. A reader's work is bounded by the size of its
+input, and `BinaryError` is the only exception that it lets out.
+"""
+
+from tilusbuild.binary.cubin import KernelUsage, read_cubin
+from tilusbuild.binary.elf import BinaryError
+from tilusbuild.binary.fatbin import CodeImage, Cubin, extract_cubins, read_archs
+from tilusbuild.binary.needs import Needs, read_needs
+from tilusbuild.binary.ptxas import PtxasUsage, parse_ptxas
+
+__all__ = [
+    "BinaryError",
+    "CodeImage",
+    "Cubin",
+    "KernelUsage",
+    "Needs",
+    "PtxasUsage",
+    "extract_cubins",
+    "parse_ptxas",
+    "read_archs",
+    "read_cubin",
+    "read_needs",
+]

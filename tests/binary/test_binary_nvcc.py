@@ -1,0 +1,146 @@
+"""The readers against this machine's toolkit: what nvcc was asked for, what ptxas and cuobjdump say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_archs, read_cubin
+
+pytestmark = pytest.mark.nvcc
+
+Nvcc = Callable[..., str]
+
+SOURCE = """\
+extern "C" __global__ void __launch_bounds__(256) plain(float *x, int n) {
+    __shared__ float tile[256];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    if (n) x[threadIdx.x] = tile[255 - threadIdx.x];
+}
+extern "C" __global__ void __launch_bounds__(1024) spills(float *x, int n) {
+    float a[96];
+    _Pragma("unroll") for (int i = 0; i < 96; i++) a[i] = x[i * n + threadIdx.x];
+    for (int k = 0; k < n; k++)
+        _Pragma("unroll") for (int i = 0; i < 96; i++) a[i] = a[i] * a[(i * 7 + 1) % 96] + x[k];
+    _Pragma("unroll") for (int i = 0; i < 96; i++) x[i * n + threadIdx.x] = a[i];
+}
+__device__ __noinline__ float called(float *x, int n) {
+    float a[64];
+    for (int i = 0; i < 64; i++) a[i] = x[i];
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += a[(int)x[i] & 63];
+    return sum;
+}
+template <int N> __global__ void calls(float *x) {
+    extern __shared__ float dynamic[];
+    dynamic[threadIdx.x] = called(x, N);
+    asm volatile("bar.sync 3;");
+    asm volatile("bar.sync 7;");
+    x[0] = dynamic[1];
+}
+template __global__ void calls<20>(float *);
+extern "C" __global__ void empty() {}
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    (tmp_path / "k.cu").write_text(SOURCE)
+    return "k.cu"
+
+
+def gencode(arch: str, *, ptx: bool = False) -> tuple[str, str]:
+    virtual = arch.replace("sm_", "compute_")
+    return "-gencode", f"arch={virtual},code={f'[{arch},{virtual}]' if ptx else arch}"
+
+
+def known_to(nvcc: Nvcc, names: list[str]) -> list[str]:
+    helped = nvcc("--help")
+    return [name for name in names if f"'{name}'" in helped]
+
+
+def test_cubins_agree_with_ptxas(nvcc: Nvcc, source: str, tmp_path: Path) -> None:
+    archs = known_to(nvcc, ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100f", "sm_120a"])
+    assert archs
+    for arch in archs:
+        log = nvcc("-cubin", *gencode(arch), "-Xptxas", "-v", source, "-o", "k.cubin")
+        said = {usage.kernel: usage for usage in parse_ptxas(log)}
+        data = (tmp_path / "k.cubin").read_bytes()
+        kernels = {kernel.name: kernel for kernel in read_cubin(data)}
+        assert set(kernels) == set(said) == {"plain", "spills", "empty", "_Z5callsILi20EEvPf"}
+        for name, kernel in kernels.items():
+            log_of = said[name]
+            assert log_of.arch == arch
+            ours = (kernel.registers, kernel.stack, kernel.static_smem, kernel.barriers)
+            theirs = (log_of.registers, log_of.stack, log_of.static_smem, log_of.barriers)
+            assert ours == theirs, (arch, name)
+        assert kernels["spills"].max_threads == 1024
+        assert kernels["empty"].max_threads is None
+        assert said["spills"].spill_bytes > 0
+        assert said["plain"].spill_bytes == 0
+        (image,) = read_archs(data)
+        assert (image.kind, image.arch) == ("sass", arch)
+
+
+@pytest.mark.slow
+def test_every_name_that_nvcc_takes_is_read_back(nvcc: Nvcc, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')
+    names = sorted(set(re.findall(r"'(sm_\d+[af]?)'", nvcc("--help"))))
+    for name in names:
+        nvcc("-cubin", *gencode(name), "k.cu", "-o", "k.cubin")
+        nvcc("-fatbin", *gencode(name, ptx=True), "k.cu", "-o", "k.fatbin")
+        (image,) = read_archs((tmp_path / "k.cubin").read_bytes())
+        assert (image.arch, image.exact) == (name, True)
+        images = read_archs((tmp_path / "k.fatbin").read_bytes())
+        assert [(i.kind, i.arch) for i in images] == [("sass", name), ("ptx", name)]
+
+
+@pytest.mark.parametrize("mode", ["default", "none", "size", "speed"])
+def test_images_of_a_fatbin_and_of_a_library(
+    nvcc: Nvcc, source: str, tmp_path: Path, mode: str
+) -> None:
+    if "--compress-mode" not in nvcc("--help"):
+        pytest.skip("this nvcc has no compression modes")
+    archs = known_to(nvcc, ["sm_80", "sm_90a", "sm_100f", "sm_120a"])
+    flags = [flag for arch in archs for flag in gencode(arch, ptx=arch == "sm_80")]
+    expected = [("sass", "sm_80"), ("ptx", "sm_80"), *(("sass", arch) for arch in archs[1:])]
+    nvcc("-fatbin", "-compress-mode", mode, *flags, source, "-o", "k.fatbin")
+    nvcc("-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "-compress-mode", mode, *flags,
+         source, "-o", "k.so")  # fmt: skip
+    for name in ("k.fatbin", "k.so"):
+        data = (tmp_path / name).read_bytes()
+        assert sorted((i.kind, i.arch) for i in read_archs(data)) == sorted(expected)
+        try:
+            cubins = extract_cubins(data)
+        except BinaryError as error:
+            assert mode == "speed", error  # noqa: PT017
+            continue
+        assert [c.image.arch for c in cubins] == archs
+        assert all(len(read_cubin(c.data)) == 4 for c in cubins)
+
+
+def test_cuobjdump_agrees(nvcc: Nvcc, source: str, tmp_path: Path) -> None:
+    """Where NVIDIA's reader is installed. Its SHARED includes the reserved part from sm_90 on."""
+    cuobjdump = shutil.which("cuobjdump")
+    if cuobjdump is None:
+        pytest.skip("needs cuobjdump on PATH")
+    for arch, reserved in (("sm_80", 0), ("sm_90a", 1024)):
+        nvcc("-cubin", *gencode(arch), source, "-o", "k.cubin")
+        listed = subprocess.run(
+            [cuobjdump, "-res-usage", str(tmp_path / "k.cubin")],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        theirs = {
+            m[1]: (int(m[2]), int(m[3]), int(m[4]))
+            for m in re.finditer(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", listed)
+        }
+        for kernel in read_cubin((tmp_path / "k.cubin").read_bytes()):
+            registers, stack, shared = theirs[kernel.name]
+            assert (kernel.registers, kernel.stack) == (registers, stack)
+            assert kernel.static_smem == max(0, shared - reserved)

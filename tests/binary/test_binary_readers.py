@@ -1,0 +1,140 @@
+"""The readers on real binaries that are kept beside the tests: no toolkit is needed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tilusbuild.binary import (
+    BinaryError,
+    CodeImage,
+    KernelUsage,
+    extract_cubins,
+    read_archs,
+    read_cubin,
+    read_needs,
+)
+
+Sample = Callable[[str], bytes]
+
+
+def test_a_cubin_of_cuda_12(sample: Sample) -> None:
+    expected = KernelUsage(
+        name="k",
+        registers=8,
+        stack=0,
+        static_smem=512,
+        max_threads=None,
+        code_bytes=384,
+        barriers=1,
+    )
+    assert read_cubin(sample("cuda12_sm_80.cubin")) == (expected,)
+    assert read_cubin(sample("cuda12_sm_90a.cubin")) == (expected,)
+
+
+def test_a_cubin_of_cuda_13(sample: Sample) -> None:
+    (kernel,) = read_cubin(sample("cuda13_sm_100f.cubin"))
+    assert (kernel.name, kernel.static_smem, kernel.max_threads) == ("sample", 512, 128)
+    assert kernel.barriers == 1
+
+
+def test_a_cubin_names_its_architecture(sample: Sample) -> None:
+    for name in ("cuda12_sm_80", "cuda12_sm_90a", "cuda13_sm_100f"):
+        data = sample(f"{name}.cubin")
+        assert read_archs(data) == (CodeImage("sass", name[7:], len(data)),)
+
+
+def test_without_ptxas_note_the_suffix_is_not_claimed_to_be_known(sample: Sample) -> None:
+    data = sample("cuda13_sm_100f.cubin").replace(b"-arch sm_100f", b"-arch unknown")
+    (image,) = read_archs(data)
+    assert (image.arch, image.exact) == ("sm_100", False)
+
+
+def test_a_note_that_contradicts_the_header_is_not_believed(sample: Sample) -> None:
+    data = sample("cuda13_sm_100f.cubin").replace(b"-arch sm_100f", b"-arch sm_900f")
+    assert read_archs(data)[0].arch == "sm_100"
+
+
+@pytest.mark.parametrize(
+    ("name", "archs"),
+    [
+        ("packed.fatbin", ["sass sm_80", "ptx sm_80", "sass sm_90a"]),
+        ("plain.fatbin", ["sass sm_80", "ptx sm_80", "sass sm_120f"]),
+        ("library.so", ["sass sm_90a"]),
+    ],
+)
+def test_images_in_containers(sample: Sample, name: str, archs: list[str]) -> None:
+    data = sample(name)
+    images = read_archs(data)
+    assert [f"{image.kind} {image.arch}" for image in images] == archs
+    for cubin in extract_cubins(data):
+        (kernel,) = read_cubin(cubin.data)
+        assert kernel.static_smem == 512
+        assert read_archs(cubin.data)[0].arch == cubin.image.arch
+
+
+def test_fatbins_one_after_the_other_are_one_file(sample: Sample) -> None:
+    both = sample("packed.fatbin") + b"\0" * 8 + sample("plain.fatbin")
+    assert len(read_archs(both)) == 6
+
+
+def test_bytes_after_a_fatbin_are_an_error(sample: Sample) -> None:
+    with pytest.raises(BinaryError, match="none of it"):
+        read_archs(sample("packed.fatbin") + b"junk")
+
+
+def test_a_library_says_what_it_needs(sample: Sample) -> None:
+    needs = read_needs(sample("library.so"))
+    assert needs.machine == "x86_64"
+    assert needs.libraries == ("libc.so.6",)
+    assert needs.glibc == (2, 2)
+    assert needs.versions == ("GLIBC_2.2.5",)
+    assert needs.exports == {"launch"}
+    assert needs.missing("launch", "__tvm_ffi_launch") == ("__tvm_ffi_launch",)
+
+
+def test_what_only_looks_like_a_fatbin_is_passed_over(sample: Sample) -> None:
+    """The CUDA runtime holds the magic number as a constant of its code."""
+    data = sample("library.so") + struct.pack("<I", 0xBA55ED50) * 3
+    assert [image.arch for image in read_archs(data)] == ["sm_90a"]
+
+
+def test_a_flood_of_lookalikes_is_an_error_and_not_a_long_search(sample: Sample) -> None:
+    data = sample("library.so") + struct.pack("<I", 0xBA55ED50) * 10_000
+    with pytest.raises(BinaryError, match="looks like"):
+        read_archs(data)
+
+
+def test_sections_that_overlap_without_end_are_an_error(sample: Sample) -> None:
+    """Every section of the table becomes the whole file, a thousand times over."""
+    data = bytearray(sample("cuda12_sm_80.cubin"))
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    rows = [bytes(data[table + size * i : table + size * (i + 1)]) for i in range(count)]
+    long_name = len(data)
+    data += b"n" * 30_000 + b"\0"
+    strings = bytearray(rows[names])
+    struct.pack_into("<QQ", strings, 24, 0, len(data))
+    row = bytearray(rows[1])
+    struct.pack_into("<I", row, 0, long_name)
+    struct.pack_into("<Q", data, 40, len(data))
+    struct.pack_into("<HH", data, 60, 30_000, 0)
+    data += strings + row * 29_999
+    with pytest.raises(BinaryError, match="overlap"):
+        read_cubin(bytes(data))
+
+
+@pytest.mark.parametrize("junk", [b"", b"\x7fELF", b"!<arch>\n", b"\x7fELF\x02\x01" + b"\0" * 58])
+def test_other_files_are_errors(junk: bytes) -> None:
+    for read in (read_archs, read_cubin, read_needs, extract_cubins):
+        with pytest.raises(BinaryError):
+            read(junk)
+
+
+def test_each_reader_refuses_the_others_files(sample: Sample) -> None:
+    with pytest.raises(BinaryError, match="not a cubin"):
+        read_cubin(sample("library.so"))
+    with pytest.raises(BinaryError, match="x86-64"):
+        read_needs(sample("cuda12_sm_80.cubin"))

@@ -1,0 +1,152 @@
+"""The part of ELF that cubins and shared libraries share: 64 bit, little endian, section tables.
+
+Offsets and sizes come from the file and are checked before use: what lies outside of the file is a
+`BinaryError`, never a short slice. Sections may overlap, so all that is read of one file together
+is bounded by a multiple of its size. Layout: the System V ABI, "Object Files" (gabi 4.1).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilusbuild.errors import TilusbuildError
+
+MAGIC = b"\x7fELF\x02\x01"
+"""ELF, 64 bit, little endian."""
+
+MACHINE_CUDA = 190
+MACHINES = {62: "x86_64", 183: "aarch64"}
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_PROGRAM = struct.Struct("<IIQQQQQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_NOBITS = 8
+_LONGEST_NAME = 1 << 16
+
+
+class BinaryError(TilusbuildError):
+    """The bytes are not what they should be: truncated, damaged, or of an unknown kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A row of the section table. `size` is also that of a section without content (.bss)."""
+
+    name: str
+    kind: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    name: str
+    info: int
+    other: int
+    section: int
+    size: int
+
+    @property
+    def is_function(self) -> bool:
+        return self.info & 0xF == 2
+
+    @property
+    def is_visible(self) -> bool:
+        """Global or weak, and defined here."""
+        return self.info >> 4 in (1, 2) and self.section != 0
+
+
+class Elf:
+    """An ELF file that starts at `base` in `data`. Raises `BinaryError` when it is not one."""
+
+    def __init__(self, data: bytes, base: int = 0) -> None:
+        if data[base : base + len(MAGIC)] != MAGIC:
+            raise BinaryError("not a 64-bit little-endian ELF file")
+        if len(data) - base < _HEADER.size:
+            raise BinaryError("the ELF header is cut off")
+        fields = _HEADER.unpack_from(data, base)
+        self._data = data
+        self._base = base
+        self.ident: bytes = fields[0]
+        self.machine: int = fields[2]
+        self.flags: int = fields[7]
+        self._programs = (fields[5], fields[9], fields[10])
+        self._table = (fields[6], fields[11], fields[12])
+        self._budget = 16 * (len(data) - base) + (1 << 16)
+        self.sections = self._read_sections(fields[13])
+
+    def content(self, section: Section) -> bytes:
+        """A section's bytes; none for a section that has no content in the file."""
+        if section.kind == _NOBITS:
+            return b""
+        return self._slice(section.offset, section.size)
+
+    def named(self, name: str) -> Section | None:
+        """The first section of that name."""
+        return next((section for section in self.sections if section.name == name), None)
+
+    def strings(self, index: int) -> bytes:
+        """The content of a string table, by section index."""
+        return self.content(self._at(index))
+
+    def symbols(self, table: Section) -> Iterator[Symbol]:
+        """The rows of a symbol table, in order and from row 0."""
+        strings = self.strings(table.link)
+        content = self.content(table)
+        whole = len(content) - len(content) % _SYMBOL.size
+        for name, info, other, section, _, size in _SYMBOL.iter_unpack(content[:whole]):
+            yield Symbol(self.text(strings, name), info, other, section, size)
+
+    def text(self, strings: bytes, offset: int) -> str:
+        """The text that starts at `offset` in a string table."""
+        end = strings.find(b"\0", offset, offset + _LONGEST_NAME)
+        if end < 0:
+            raise BinaryError("a name has no end")
+        self._spend(end - offset)
+        return strings[offset:end].decode("utf-8", "backslashreplace")
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first of the header to the last that a table or a section takes."""
+        ends = [_HEADER.size]
+        for offset, unit, count in (self._table, self._programs):
+            ends.append(offset + unit * count)
+        ends += [s.offset + s.size for s in self.sections if s.kind not in (0, _NOBITS)]
+        return min(max(ends), len(self._data) - self._base)
+
+    def _at(self, index: int) -> Section:
+        if index >= len(self.sections):
+            raise BinaryError(f"there is no section {index}")
+        return self.sections[index]
+
+    def _slice(self, offset: int, size: int) -> bytes:
+        start = self._base + offset
+        if start + size > len(self._data):
+            raise BinaryError("a section lies outside of the file")
+        self._spend(size)
+        return self._data[start : start + size]
+
+    def _read_sections(self, names: int) -> tuple[Section, ...]:
+        offset, unit, count = self._table
+        if count and unit != _SECTION.size:
+            raise BinaryError("the section table has an unknown layout")
+        rows = list(_SECTION.iter_unpack(self._slice(offset, unit * count)))
+        strings = b""
+        if rows:
+            if names >= count:
+                raise BinaryError("the section table has no names")
+            strings = self._slice(rows[names][4], rows[names][5])
+        return tuple(
+            Section(self.text(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7]) for r in rows
+        )
+
+    def _spend(self, count: int) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            raise BinaryError("the sections of the file overlap without end")
