@@ -1,0 +1,72 @@
+"""`tilus.toml` → `Manifest`: read, located, checked, frozen.
+
+`find` and the settings import nothing heavy; everything else comes with its first use, because a
+build with nothing to do needs no model.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tilusbuild.manifest.find import MANIFEST_NAME, find, git_root
+from tilusbuild.manifest.names import snake_case
+from tilusbuild.manifest.settings import Setting, Settings, settings
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.arguments import Launch
+    from tilusbuild.manifest.check_expressions import signature_of
+    from tilusbuild.manifest.load import load
+    from tilusbuild.manifest.model import Manifest
+    from tilusbuild.manifest.project import IncludeDir
+    from tilusbuild.manifest.requirement import Requirement, parse_requirement
+    from tilusbuild.manifest.schema import schema
+    from tilusbuild.manifest.script import Script
+    from tilusbuild.manifest.space import RawParameter, expression
+    from tilusbuild.manifest.target import Target
+
+__all__ = [
+    "MANIFEST_NAME",
+    "IncludeDir",
+    "Launch",
+    "Manifest",
+    "RawParameter",
+    "Requirement",
+    "Script",
+    "Setting",
+    "Settings",
+    "Target",
+    "expression",
+    "find",
+    "git_root",
+    "load",
+    "parse_requirement",
+    "schema",
+    "settings",
+    "signature_of",
+    "snake_case",
+]
+
+_HOMES = {
+    "IncludeDir": "project",
+    "Launch": "arguments",
+    "Manifest": "model",
+    "RawParameter": "space",
+    "Requirement": "requirement",
+    "Script": "script",
+    "Target": "target",
+    "expression": "space",
+    "load": "load",
+    "parse_requirement": "requirement",
+    "schema": "schema",
+    "signature_of": "check_expressions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Importing `load` or `schema` sets the module under that very name, so the value is set after.
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

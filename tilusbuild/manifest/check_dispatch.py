@@ -1,0 +1,130 @@
+"""Checks of `dispatch` and `tune`: keys and sizes are arguments, rules use schedules of the space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import Value
+from tilusbuild.manifest.check_expressions import Scope, scope_of
+from tilusbuild.manifest.check_space import check_chosen
+from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.table import kind_of
+from tilusbuild.manifest.tune import Dispatch, Tune
+from tilusbuild.signature import SignatureError, parse_argument
+
+
+def check_dispatch(checks: Checks) -> None:
+    """Everything in `dispatch` and `tune` but the expressions."""
+    for path, _, script in checks.scripts():
+        scope = scope_of(checks, path, "", script)
+        if script.dispatch is not None:
+            _keys(checks, (*path, "dispatch"), script.dispatch, scope)
+            _buckets(checks, (*path, "dispatch", "bucket"), script.dispatch)
+            for number, row in enumerate(script.dispatch.table):
+                _use(checks, (*path, "dispatch", "table", number, "use"), row.use, script)
+        if script.tune is not None:
+            _sizes(checks, (*path, "tune", "sizes"), script.tune, script)
+
+
+def _keys(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
+    for number, key in enumerate(dispatch.keys):
+        place = checks.document.value(*path, "keys", number)
+        if key not in scope.sizes:
+            known = did_you_mean(key, scope.sizes)
+            what = "no integer argument" if key in scope.arguments else "no argument"
+            checks.error(f'"{key}" is {what}', place, known)
+        elif key in dispatch.keys[:number]:
+            checks.error(f'"{key}" is listed twice', place)
+
+
+def _buckets(checks: Checks, path: Path, dispatch: Dispatch) -> None:
+    for key, bucket in dispatch.bucket.items():
+        if key not in dispatch.keys:
+            checks.error(
+                f'"{key}" is none of the keys',
+                checks.document.key(*path, key),
+                did_you_mean(key, dispatch.keys),
+            )
+        edges = bucket.edges or ()
+        for number, edge in enumerate(edges):
+            place = checks.document.value(*path, key, "edges", number)
+            if edge < 1:
+                checks.error("an edge is at least 1", place)
+            elif number and edge <= edges[number - 1]:
+                checks.error(f"edges must rise, and {edge} follows {edges[number - 1]}", place)
+
+
+def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: Script) -> None:
+    known = list(checks.names_in(*path[:2], "space"))
+    for target in script.override:
+        known += checks.names_in(*path[:2], "override", target, "space")
+    for name in use:
+        if name not in known and script.space_file is None:
+            checks.error(
+                f'"{name}" is no parameter of the space',
+                checks.document.key(*path, name),
+                did_you_mean(name, known),
+            )
+    overridden = {key for override in script.override.values() for key in override.space}
+    for key, parameter in script.space.items():
+        if key not in overridden and _sound(parameter):
+            check_chosen(checks, path, use, key, parameter)
+
+
+def _sound(parameter: object) -> bool:
+    """Whether the domain can be counted out; a bad one is reported by `check_space`."""
+    try:
+        return bool(parameter.domain())  # type: ignore[attr-defined]
+    except (ValueError, TypeError):
+        return False
+
+
+def _sizes(checks: Checks, path: Path, tune: Tune, script: Script) -> None:
+    scalars, dimensions = _scalars(script)
+    for number, size in enumerate(tune.sizes):
+        for name, value in size.items():
+            if name not in checks.names_in(*path[:2], "args"):
+                checks.error(
+                    f'"{name}" is no argument',
+                    checks.document.key(*path, number, name),
+                    did_you_mean(name, scalars),
+                )
+            elif name not in scalars:
+                checks.error(
+                    f'"{name}" is a tensor: its size follows from the dimensions',
+                    checks.document.key(*path, number, name),
+                )
+            elif name in dimensions and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 0
+            ):
+                shown = value if isinstance(value, int) else kind_of(value)
+                checks.error(
+                    f'the size "{name}" must be a count, not {shown}',
+                    checks.document.value(*path, number, name),
+                )
+        lacking = [name for name in dimensions if name not in size]
+        if lacking:
+            checks.error(
+                "a size lacks " + ", ".join(f'"{name}"' for name in lacking),
+                checks.document.value(*path, number),
+                f"give every dimension: {', '.join(dimensions)}",
+            )
+
+
+def _scalars(script: Script) -> tuple[list[str], list[str]]:
+    """The scalar arguments, and those of them that are dimensions of tensors."""
+    scalars: list[str] = []
+    shapes: set[str] = set()
+    for name, arg in script.args.items():
+        try:
+            argument = parse_argument(name, arg.type)
+        except SignatureError:
+            continue
+        if argument.dims is None:
+            scalars.append(name)
+        else:
+            shapes.update(dim for dim in argument.dims if isinstance(dim, str))
+    return scalars, [name for name in scalars if name in shapes]

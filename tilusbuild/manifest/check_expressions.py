@@ -1,0 +1,332 @@
+"""Checks of every expression: that it can be read, and that each name in it means something there.
+
+Which names an expression sees depends on where it stands and, as overrides may add some, on the
+target: each is checked for every target that the script is built for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tilusbuild.arch import CPU
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.names import linked_names
+from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.space import Parameter, expression
+from tilusbuild.signature import (
+    Signature,
+    SignatureError,
+    integer_limits,
+    parse_argument,
+    signature,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names that a script's expressions see for one target."""
+
+    params: frozenset[str]
+    space: frozenset[str]
+    derived: frozenset[str]
+    sizes: frozenset[str]
+    """Integer arguments: known when the kernel is called."""
+    arguments: frozenset[str]
+    """All arguments, tensors too."""
+    facts: frozenset[str]
+    open_space: bool
+    """The space comes from a file, so names may be declared that the manifest does not show."""
+
+
+ARCH_NAMES = frozenset(CPU.attributes())
+
+
+def check_expressions(checks: Checks) -> None:
+    """All expressions of all scripts, and the types of their arguments."""
+    for path, name, script in checks.scripts():
+        _arguments(checks, path, script)
+        for target in checks.known_targets(name):
+            scope = scope_of(checks, path, target, script)
+            for place in _places(script, target):
+                check_expression(
+                    checks,
+                    _written(path, target, place.path, checks),
+                    place.source,
+                    scope,
+                    target,
+                    place.sees,
+                )
+            _cycles(checks, path, target, script)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: Path
+    source: Value
+    sees: frozenset[str]
+
+
+_STATIC = frozenset({"params", "space", "derived"})
+_CALL = _STATIC | {"sizes"}
+
+
+def _places(script: Script, target: str) -> Iterator[_Place]:
+    """Every expression that the target sees, with what it may refer to."""
+    override = script.override_for(target)
+    parameters: Mapping[str, Parameter] = {**script.space, **override.space}
+    for key, parameter in parameters.items():
+        if parameter.when is not None:
+            yield _Place(("space", key, "when"), parameter.when, _STATIC)
+    for name, source in {**script.derived, **override.derived}.items():
+        yield _Place(("derived", name), source, _STATIC)
+    for name, rule in script.restrict_sources(target).items():
+        yield _Place(("restrict", name), rule, _STATIC)
+    for table in (script.launch, override.launch):
+        if table is not None:
+            for axis in ("grid", "block"):
+                for number, source in enumerate(getattr(table, axis) or ()):
+                    yield _Place(("launch", axis, number), source, _CALL)
+            if table.smem is not None:
+                yield _Place(("launch", "smem"), table.smem, _CALL)
+    for key, limit in script.prune.model_dump(by_alias=True, exclude_none=True).items():
+        yield _Place(("prune", key), limit, _STATIC)
+    if script.dispatch is not None:
+        if script.dispatch.model is not None:
+            yield _Place(("dispatch", "model"), script.dispatch.model, _CALL)
+        for number, row in enumerate(script.dispatch.table):
+            sees = frozenset({"params", "sizes"})
+            yield _Place(("dispatch", "table", number, "when"), row.when, sees)
+
+
+def _written(path: Path, target: str, inner: Path, checks: Checks) -> Path:
+    own: Path = (*path, "override", target, *inner)
+    return own if checks.wrote(*own) is not None else (*path, *inner)
+
+
+def scope_of(checks: Checks, path: Path, target: str, script: Script) -> Scope:
+    """What is declared, as written: an entry with a mistake still declares its name."""
+
+    def declared(section: str) -> frozenset[str]:
+        return frozenset(
+            checks.names_in(*path, section) + checks.names_in(*path, "override", target, section)
+        )
+
+    broken = set(checks.names_in(*path, "args")) - set(script.args)
+    sizes = {name for name, arg in script.args.items() if _may_be_integer(arg.type)}
+    return Scope(
+        params=declared("params"),
+        space=declared("space"),
+        derived=declared("derived"),
+        sizes=frozenset(sizes | broken),
+        arguments=frozenset(checks.names_in(*path, "args")),
+        facts=frozenset(checks.names_in("target", target, "facts")),
+        open_space=script.space_file is not None,
+    )
+
+
+def _may_be_integer(type_text: str) -> bool:
+    """A scalar that is an integer, or whose dtype a constant says or a mistake hides."""
+    try:
+        argument = parse_argument("_", type_text)
+    except SignatureError:
+        return True
+    limits = integer_limits(argument.dtype)
+    return not argument.is_tensor and (limits is not None or argument.dtype not in _FLOATS)
+
+
+_FLOATS = frozenset({"bool", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
+
+
+def check_expression(
+    checks: Checks, path: Path, source: Value, scope: Scope, target: str, sees: frozenset[str]
+) -> None:
+    """One expression: its syntax, and each name in it."""
+    try:
+        parsed = expression(source)
+    except ExprError as error:
+        where = checks.document.inside(path, error.column)
+        checks.error(error.message, where, getattr(error, "hint", None))
+        return
+    for name in sorted(parsed.names):
+        problem = _name_problem(checks, path, name, scope, target, sees)
+        if problem:
+            checks.error(problem[0], _name_place(checks, path, str(source), name), problem[1])
+
+
+def _name_place(checks: Checks, path: Path, source: str, name: str):  # type: ignore[no-untyped-def]
+    pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
+    match = re.search(rf"(?<![\w.]){pattern}(?!\w)", source)
+    if match is None:
+        return checks.document.value(*path)
+    return checks.document.inside(path, match.start() + 1, match.end() - match.start())
+
+
+Problem = tuple[str, str | None]
+
+
+def _name_problem(
+    checks: Checks, path: Path, name: str, scope: Scope, target: str, sees: frozenset[str]
+) -> Problem | None:
+    if "." in name:
+        return _dotted_problem(name, scope, target)
+    if any(name in getattr(scope, section) for section in sees):
+        return None
+    if name in scope.space or name in scope.derived:
+        return (
+            f'"{name}" is not known here',
+            "a rule chooses the schedule, so it cannot depend on it",
+        )
+    if name in scope.sizes:
+        return (
+            f'"{name}" is an argument: it is not known until the kernel is called',
+            "only launch and dispatch depend on arguments",
+        )
+    if name in scope.arguments:
+        return f'"{name}" is no integer argument', "expressions see integer arguments only"
+    if scope.open_space:
+        return None
+    if _declared_elsewhere(checks, path, name):
+        return (
+            f'"{name}" is not declared for target "{target}"',
+            "another target's override declares it",
+        )
+    return f'unknown name "{name}"', _suggestion(name, scope, sees)
+
+
+def _declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
+    return any(
+        name in checks.names_in(*path[:2], "override", other, section)
+        for other in checks.names_in(*path[:2], "override")
+        for section in ("params", "space", "derived")
+    )
+
+
+def _dotted_problem(name: str, scope: Scope, target: str) -> Problem | None:
+    prefix, _, rest = name.partition(".")
+    if prefix == "arch":
+        if rest in ARCH_NAMES:
+            return None
+        return f'arch has no "{rest}"', did_you_mean(rest, ARCH_NAMES) or _listed(ARCH_NAMES)
+    if prefix == "facts":
+        if rest in scope.facts:
+            return None
+        near = did_you_mean(rest, scope.facts) if scope.facts else None
+        say = near if near and near.startswith("did") else None
+        return (
+            f'target "{target}" has no fact "{rest}"',
+            say or f"declare it: facts = {{ {rest} = … }} in [target.{target}]",
+        )
+    return f'unknown name "{name}"', "only arch.NAME and facts.NAME have a point"
+
+
+def _suggestion(name: str, scope: Scope, sees: Iterable[str]) -> str | None:
+    plain = {known for section in sees for known in getattr(scope, section)}
+    dotted = {f"arch.{known}" for known in ARCH_NAMES} | {f"facts.{known}" for known in scope.facts}
+    exact = next((known for known in sorted(dotted) if known.endswith(f".{name}")), None)
+    if exact:
+        return f'did you mean "{exact}"?'
+    return did_you_mean(name, plain) or _listed(plain)
+
+
+def _listed(names: Iterable[str]) -> str | None:
+    words = sorted(names)
+    return "known: " + ", ".join(words) if words else None
+
+
+def _arguments(checks: Checks, path: Path, script: Script) -> None:
+    """The types of the arguments, one by one, then all together."""
+    arguments, sound = [], len(script.args) == len(checks.names_in(*path, "args"))
+    for name, arg in script.args.items():
+        try:
+            arguments.append(
+                parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
+            )
+        except SignatureError as error:
+            sound = False
+            _signature_error(checks, path, name, error)
+    constants = [name for key in script.params for name in linked_names(key)]
+    constants += checks.names_in(*path, "params")
+    for target in script.override:
+        constants += checks.names_in(*path, "override", target, "params")
+    # A name that is both is reported as declared twice.
+    constants = [name for name in constants if name not in script.args]
+    if sound:
+        try:
+            signature(arguments, constants)
+        except SignatureError as error:
+            _signature_error(checks, path, error.argument or "", error)
+
+
+def _signature_error(checks: Checks, path: Path, name: str, error: SignatureError) -> None:
+    where: Path = (*path, "args", name, "type")
+    place = checks.document.inside(where, error.column)
+    checks.error(error.message, place, error.hint)
+
+
+def signature_of(script: Script) -> Signature:
+    """The signature that a checked script declares, its constants still names."""
+    constants = [name for key in script.params for name in linked_names(key)]
+    for override in script.override.values():
+        constants += [name for key in override.params for name in linked_names(key)]
+    arguments = [
+        parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
+        for name, arg in script.args.items()
+    ]
+    return signature(arguments, constants)
+
+
+def _cycles(checks: Checks, path: Path, target: str, script: Script) -> None:
+    """No derived value, and no parameter through its `when`, depends on itself."""
+    override = script.override_for(target)
+    uses: dict[str, frozenset[str]] = {}
+    where: dict[str, Path] = {}
+    for name, source in {**script.derived, **override.derived}.items():
+        uses[name], where[name] = _names(source), ("derived", name)
+    for key, parameter in {**script.space, **override.space}.items():
+        for name in linked_names(key) if parameter.when is not None else ():
+            uses[name], where[name] = _names(parameter.when or ""), ("space", key, "when")
+    done: set[str] = set()
+    for name in uses:
+        cycle = _cycle(name, uses, done)
+        if cycle:
+            checks.error(
+                f'"{cycle[0]}" depends on itself: {" → ".join(cycle)}',
+                checks.document.value(*_written(path, target, where[cycle[0]], checks)),
+            )
+
+
+def _names(source: Value) -> frozenset[str]:
+    try:
+        parsed: Expr = expression(source)
+    except ExprError:
+        return frozenset()
+    return parsed.names
+
+
+def _cycle(start: str, uses: Mapping[str, frozenset[str]], done: set[str]) -> list[str] | None:
+    """A cycle that can be reached from `start`, its first name repeated at the end. Not recursive:
+    a chain may be as long as the manifest."""
+    trail: list[str] = []
+    pending = [(start, iter(sorted(uses[start] & uses.keys())))] if start not in done else []
+    if pending:
+        trail.append(start)
+    while pending:
+        name, rest = pending[-1]
+        following = next((other for other in rest if other not in done), None)
+        if following is None:
+            done.add(name)
+            pending.pop()
+            trail.pop()
+        elif following in trail:
+            cycle = [*trail[trail.index(following) :], following]
+            done.update(trail)
+            return cycle
+        else:
+            trail.append(following)
+            pending.append((following, iter(sorted(uses[following] & uses.keys()))))
+    return None

@@ -1,0 +1,116 @@
+"""Checks of the files that a manifest names: they exist, and lie where they may."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.project import IncludeDir
+
+
+def check_files(checks: Checks) -> None:
+    """Templates, include folders, references, spaces in files, patterns of headers."""
+    _includes(checks, ("build",), checks.manifest.build.include_dirs)
+    _patterns(checks, ("build",), checks.manifest.build.headers)
+    for path, _, script in checks.scripts():
+        _file(checks, (*path, "template"), script.template, "template")
+        if script.space_file is not None:
+            _file(checks, (*path, "space-file"), script.space_file, "file")
+        if script.tune is not None and script.tune.ref is not None:
+            _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
+        _includes(checks, path, script.include_dirs)
+        _patterns(checks, path, script.headers)
+
+
+def _file(checks: Checks, path: Path, name: str, what: str) -> None:
+    """A regular file inside the project, also once symbolic links are followed."""
+    place = checks.document.value(*path)
+    root = checks.manifest.root
+    full = os.path.normpath(os.path.join(root, name))
+    if os.path.isabs(name):
+        checks.error(f"the {what} must be relative to the manifest", place, _relative(full, root))
+    elif not _inside(full, root):
+        checks.error(f"the {what} is outside the project", place, f"the project is {root}")
+    else:
+        try:
+            mode = os.stat(full).st_mode
+        except FileNotFoundError:
+            checks.error(f'there is no {what} "{name}"', place, _similar(full, name))
+            return
+        except OSError as error:
+            checks.error(f"the {what} cannot be read: {error.strerror}", place)
+            return
+        if not _inside(os.path.realpath(full), os.path.realpath(root)):
+            checks.error(
+                f"the {what} is outside the project, through a symbolic link",
+                place,
+                f"it is {os.path.realpath(full)}",
+            )
+        elif stat.S_ISDIR(mode):
+            checks.error(f"the {what} is a folder, not a file", place, _contents(full, name))
+        elif not stat.S_ISREG(mode):
+            checks.error(f"the {what} is no regular file", place)
+
+
+def _inside(path: str, root: str) -> bool:
+    return os.path.commonpath([path, root]) == root
+
+
+def _relative(full: str, root: str) -> str | None:
+    return f'write "{os.path.relpath(full, root)}"' if _inside(full, root) else None
+
+
+def _similar(full: str, name: str) -> str | None:
+    """The file of the same folder whose name is nearest, or the nearest folder that exists."""
+    folder, base = os.path.split(full)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return f'there is no folder "{os.path.dirname(name)}"'
+    near = did_you_mean(base, names)
+    if near is None or not near.startswith("did"):
+        return None
+    found = near.split('"')[1]
+    return f'did you mean "{os.path.join(os.path.dirname(name), found)}"?'
+
+
+def _contents(full: str, name: str) -> str | None:
+    try:
+        templates = sorted(entry for entry in os.listdir(full) if entry.endswith(".j2"))
+    except OSError:
+        return None
+    return f'did you mean "{os.path.join(name, templates[0])}"?' if templates else None
+
+
+def _includes(checks: Checks, path: Path, folders: tuple[IncludeDir, ...]) -> None:
+    for number, folder in enumerate(folders):
+        where: Path = (*path, "include-dirs", number, "path")
+        place = checks.document.value(*where)
+        if folder.package is not None:
+            # Whether the package is installed only matters to a build.
+            escapes = os.path.normpath(folder.path).split(os.sep)[0] == os.pardir
+            if os.path.isabs(folder.path) or escapes:
+                checks.error("a package's folder is relative to the package", place)
+            continue
+        full = os.path.join(checks.manifest.root, os.path.expanduser(folder.path))
+        if not os.path.exists(full):
+            checks.error(
+                f'there is no include folder "{folder.path}"',
+                place,
+                _similar(os.path.normpath(full), folder.path),
+            )
+        elif not os.path.isdir(full):
+            checks.error(f'the include folder "{folder.path}" is a file', place)
+
+
+def _patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
+    for number, pattern in enumerate(patterns):
+        if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
+            checks.error(
+                "a pattern of headers is relative to the include folders",
+                checks.document.value(*path, "headers", number),
+                'as in "generated/*.cuh"',
+            )

@@ -1,0 +1,309 @@
+"""Checks of `params`, `space` and `default`: every domain holds values, and every default is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import Value
+from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.names import linked_names
+from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.shape import toml_text
+from tilusbuild.manifest.space import Parameter, Row, as_row
+from tilusbuild.manifest.table import kind_of
+
+DOMAIN_LIMIT = 1_000_000
+"""The most values of one parameter."""
+_SHOWN = 12
+
+
+def check_space(checks: Checks) -> None:
+    """All parameters and defaults of all scripts, those of overrides too."""
+    for path, name, script in checks.scripts():
+        _source(checks, path, script)
+        for key, values in script.params.items():
+            rows = values if isinstance(values, tuple) else (values,)
+            _rows(checks, (*path, "params", key), key, rows)
+        sound = {
+            key: parameter
+            for key, parameter in script.space.items()
+            if _parameter(checks, (*path, "space", key), key, parameter)
+        }
+        _default(checks, (*path, "default"), script.default, sound, script)
+        for target, override in script.override.items():
+            own = (*path, "override", target)
+            for key, values in override.params.items():
+                rows = values if isinstance(values, tuple) else (values,)
+                _rows(checks, (*own, "params", key), key, rows)
+            changed = {
+                key: parameter
+                for key, parameter in override.space.items()
+                if _parameter(checks, (*own, "space", key), key, parameter)
+            }
+            if override.space or override.default:
+                kept = {k: p for k, p in sound.items() if k not in override.space}
+                merged = {**kept, **changed}
+                _default(checks, (*own, "default"), override.default, merged, script)
+                if target in checks.known_targets(name):
+                    inherited = {
+                        n: v for n, v in script.default.items() if n not in override.default
+                    }
+                    _inherited(checks, (*path, "default"), target, inherited, changed)
+
+
+def _source(checks: Checks, path: Path, script: Script) -> None:
+    if script.space_file is not None and checks.wrote(*path, "space") is not None:
+        checks.error(
+            'both "space" and "space-file" are set',
+            checks.document.key(*path, "space-file"),
+            "keep one; `override` and `restrict` work with either",
+        )
+
+
+def _parameter(checks: Checks, path: Path, key: str, parameter: Parameter) -> bool:
+    """Whether the parameter's domain is sound."""
+    before = len(checks.diagnostics)
+    kinds = [k for k in ("values", "range", "pow2") if _given(parameter, k)]
+    if len(kinds) != 1:
+        if not _cut_out(checks, path):
+            said = " and ".join(f'"{k}"' for k in kinds) if kinds else 'none of "values"'
+            rest = " are set" if kinds else ', "range" and "pow2" is set'
+            checks.error(f"{said}{rest}", checks.document.key(*path), "exactly one says the values")
+        return False
+    names = linked_names(key)
+    if kinds[0] == "values":
+        _rows(checks, (*path, "values"), key, parameter.values or ())
+    else:
+        _bounds(checks, (*path, kinds[0]), kinds[0], parameter)
+        if len(names) > 1:
+            checks.error(
+                f'linked parameters cannot have a "{kinds[0]}"',
+                checks.document.key(*path, kinds[0]),
+                f"list their values together: {toml_text(key)} = "
+                f"[[{', '.join('…' for _ in names)}], …]",
+            )
+    if len(checks.diagnostics) > before:
+        return False
+    _conditional(checks, path, key, parameter)
+    if parameter.default is not None and _arity(checks, (*path, "default"), key, parameter.default):
+        row = as_row(parameter.default)
+        if not _allowed(row, parameter):
+            checks.error(
+                f"default {toml_text(parameter.default)} is not among the values",
+                checks.document.value(*path, "default"),
+                _values_hint(parameter),
+            )
+    return True
+
+
+def _given(parameter: Parameter, kind: str) -> bool:
+    value = parameter.bounds if kind == "range" else getattr(parameter, kind)
+    return value is not None
+
+
+def _cut_out(checks: Checks, path: Path) -> bool:
+    """Whether the domain was written, and has been reported already."""
+    return any(checks.wrote(*path, kind) is not None for kind in ("values", "range", "pow2"))
+
+
+def _conditional(checks: Checks, path: Path, key: str, parameter: Parameter) -> None:
+    has_when = checks.wrote(*path, "when") is not None
+    has_else = checks.wrote(*path, "else") is not None
+    if has_when and not has_else:
+        checks.error(
+            f'"{key}" has "when" but no "else"',
+            checks.document.key(*path, "when"),
+            "else = VALUE says what it is where `when` is false",
+        )
+    if has_else and not has_when:
+        checks.error(
+            f'"{key}" has "else" but no "when"',
+            checks.document.key(*path, "else"),
+            "when = EXPRESSION says where it is tuned",
+        )
+    if parameter.otherwise is not None:
+        _arity(checks, (*path, "else"), key, parameter.otherwise)
+
+
+def _bounds(checks: Checks, path: Path, kind: str, parameter: Parameter) -> None:
+    place = checks.document.value(*path)
+    first, last, *steps = (parameter.bounds if kind == "range" else parameter.pow2) or (0, 0)
+    if kind == "pow2":
+        for number, bound in enumerate((first, last)):
+            if bound < 1 or bound.bit_count() != 1:
+                checks.error(
+                    f"{bound} is not a power of two",
+                    checks.document.value(*path, number),
+                    _nearest_powers(bound),
+                )
+    if first > last:
+        checks.error(
+            f"the {kind} [{first}, {last}] holds nothing: its first value is the larger",
+            place,
+            f"{kind} = [{last}, {first}]",
+        )
+    elif steps and steps[0] < 1:
+        checks.error("the step must be at least 1", checks.document.value(*path, 2))
+    elif kind == "range" and (last - first) // (steps[0] if steps else 1) >= DOMAIN_LIMIT:
+        checks.error(f"the range holds more than {DOMAIN_LIMIT:,} values", place)
+
+
+def _nearest_powers(bound: int) -> str:
+    if bound < 1:
+        return "the least power of two is 1"
+    lower = 1 << (bound.bit_length() - 1)
+    return f"the nearest are {lower} and {2 * lower}"
+
+
+def _rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row]) -> None:
+    """Each row has a value for each name, of one kind, and no row comes twice."""
+    names = linked_names(key)
+    if not rows:
+        checks.error(f'"{key}" has no value', checks.document.value(*path))
+        return
+    if len(rows) > DOMAIN_LIMIT:
+        checks.error(f'"{key}" has more than {DOMAIN_LIMIT:,} values', checks.document.value(*path))
+        return
+    first_kinds: list[str] | None = None
+    seen: set[tuple[tuple[type, Value], ...]] = set()
+    for number, row in enumerate(rows):
+        if not _arity(checks, (*path, number), key, row):
+            continue
+        values = as_row(row)
+        kinds = [kind_of(value) for value in values]
+        first_kinds = first_kinds or kinds
+        for name, kind, expected in zip(names, kinds, first_kinds, strict=True):
+            if kind != expected:
+                checks.error(
+                    f'"{name}" is {kind} here and {expected} before',
+                    checks.document.value(*path, number),
+                    "all values of a parameter are of one kind",
+                )
+        identity = tuple((type(value), value) for value in values)
+        if identity in seen:
+            checks.error(f"{toml_text(row)} is listed twice", checks.document.value(*path, number))
+        seen.add(identity)
+
+
+def _arity(checks: Checks, path: Path, key: str, row: Value | Row) -> bool:
+    names = linked_names(key)
+    if len(names) == 1 and not isinstance(row, tuple):
+        return True
+    place = checks.document.value(*path)
+    if len(names) == 1:
+        checks.error(
+            f'"{key}" is one parameter, and {toml_text(row)} is an array',
+            place,
+            'link several by naming them together, as in "m, n" = [[1, 2], [3, 4]]',
+        )
+        return False
+    if not isinstance(row, tuple) or len(row) != len(names):
+        given = f"{len(row)} values" if isinstance(row, tuple) else "1 value"
+        given = "1 value" if isinstance(row, tuple) and len(row) == 1 else given
+        checks.error(
+            f"{toml_text(row)} is {given} for {len(names)} parameters",
+            place,
+            f"one value for each of {', '.join(names)}",
+        )
+        return False
+    return True
+
+
+def _same(row: Sequence[Value], other: Sequence[Value]) -> bool:
+    return [(type(v), v) for v in row] == [(type(v), v) for v in other]
+
+
+def _allowed(row: Row, parameter: Parameter) -> bool:
+    others = parameter.otherwise
+    return any(_same(row, as_row(value)) for value in parameter.domain()) or (
+        others is not None and _same(row, as_row(others))
+    )
+
+
+def _values_hint(parameter: Parameter, position: int | None = None) -> str:
+    rows = [as_row(value) for value in parameter.domain()]
+    shown = (
+        list(dict.fromkeys(toml_text(row[position]) for row in rows))
+        if position is not None
+        else [toml_text(row[0] if len(row) == 1 else row) for row in rows]
+    )
+    more = f", … ({len(shown)} values)" if len(shown) > _SHOWN else ""
+    return f"its values: {', '.join(shown[:_SHOWN])}{more}"
+
+
+def _default(
+    checks: Checks,
+    path: Path,
+    default: Mapping[str, Value],
+    space: Mapping[str, Parameter],
+    script: Script,
+) -> None:
+    """A chosen schedule names parameters of the space, and values that they have."""
+    known = checks.names_in(*path[:2], "space") + tuple(
+        name
+        for target in script.override
+        for name in checks.names_in(*path[:2], "override", target, "space")
+    )
+    for name in default:
+        if name not in known and script.space_file is None:
+            elsewhere = next(
+                (s for s in ("params", "derived", "args") if name in checks.names_in(*path[:2], s)),
+                None,
+            )
+            checks.error(
+                f'"{name}" is no parameter of the space',
+                checks.document.key(*path, name),
+                f"it is declared in {elsewhere}" if elsewhere else did_you_mean(name, known),
+            )
+    for key, parameter in space.items():
+        check_chosen(checks, path, default, key, parameter)
+
+
+def check_chosen(
+    checks: Checks, path: Path, chosen: Mapping[str, Value], key: str, parameter: Parameter
+) -> None:
+    """The values chosen for a parameter (or for some of linked ones) are together in its domain."""
+    names = linked_names(key)
+    picked = [(position, name) for position, name in enumerate(names) if name in chosen]
+    if not picked:
+        return
+    rows = [as_row(value) for value in parameter.domain()]
+    if parameter.otherwise is not None:
+        rows.append(as_row(parameter.otherwise))
+    for position, name in picked:
+        if not any(_same([chosen[name]], [row[position]]) for row in rows):
+            checks.error(
+                f'{toml_text(chosen[name])} is no value of "{name}"',
+                checks.document.value(*path, name),
+                _values_hint(parameter, position),
+            )
+            return
+    wanted = [chosen[name] for _, name in picked]
+    if not any(_same(wanted, [row[position] for position, _ in picked]) for row in rows):
+        checks.error(
+            f"{toml_text(wanted)} is no row of the linked parameters {key}",
+            checks.document.value(*path, picked[-1][1]),
+            _values_hint(parameter),
+        )
+
+
+def _inherited(
+    checks: Checks,
+    path: Path,
+    target: str,
+    default: Mapping[str, Value],
+    changed: Mapping[str, Parameter],
+) -> None:
+    """The script's default must also hold where the target has another domain."""
+    before = len(checks.diagnostics)
+    for key, parameter in changed.items():
+        check_chosen(checks, path, default, key, parameter)
+    for number in range(before, len(checks.diagnostics)):
+        found = checks.diagnostics[number]
+        checks.diagnostics[number] = type(found)(
+            f'{found.message} for target "{target}"',
+            found.place,
+            f"{found.hint}\nset override.{target}.default",
+        )

@@ -1,0 +1,66 @@
+"""What the checks of a manifest share: where mistakes are collected, and what was written.
+
+A check looks at one matter and adds every mistake it finds. It must stay silent about consequences
+of a mistake that `structure` has already reported: `wrote` tells what the file says, also of
+entries that were cut out of the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.names import linked_names
+from tilusbuild.manifest.script import Script
+
+
+@dataclass(slots=True)
+class Checks:
+    """The manifest under check, and the mistakes found so far."""
+
+    document: Document
+    manifest: Manifest
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def error(self, message: str, place: Place, hint: str | None = None) -> None:
+        """Add a mistake; the same words at the same place are added once."""
+        diagnostic = Diagnostic(message, place, hint)
+        if diagnostic not in self.diagnostics:
+            self.diagnostics.append(diagnostic)
+
+    def wrote(self, *path: str | int) -> Any:
+        """The value in the file, checked or not; None when there is none."""
+        at: Any = self.document.data
+        for part in path:
+            if isinstance(at, dict) and part in at:
+                at = at[part]
+            elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+                at = at[part]
+            else:
+                return None
+        return at
+
+    def names_in(self, *path: str | int) -> tuple[str, ...]:
+        """The keys of a table as written; `"m, n"` of linked parameters gives both."""
+        table = self.wrote(*path)
+        keys = table if isinstance(table, dict) else ()
+        return tuple(name for key in keys for name in linked_names(str(key)))
+
+    def scripts(self) -> Iterator[tuple[Path, str, Script]]:
+        """Every script that could be read: its path, name and table."""
+        for name, script in self.manifest.scripts.items():
+            yield ("script", name), name, script
+
+    def known_targets(self, script: str) -> tuple[str, ...]:
+        """The script's targets, less unknown ones, which are reported elsewhere."""
+        return tuple(t for t in self.manifest.targets_of(script) if t in self.manifest.targets)
+
+    def names_of_tables(self, kind: str) -> tuple[str, ...]:
+        """The names of all `[kind.NAME]` as written."""
+        table = self.wrote(kind)
+        return tuple(table) if isinstance(table, dict) else ()

@@ -1,0 +1,200 @@
+"""One TOML file as read: its values, and where each of them stands.
+
+What is wrong with the file itself (missing, not UTF-8, not TOML) is found here and is one error:
+nothing more can be said about such a file. A byte-order mark and `\\r\\n` line ends are accepted.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import re
+import sys
+from typing import Any
+
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.manifest.locate import Locations, Path, Span, decode_string, locate
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MANIFEST_LIMIT = 16 << 20
+_SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
+"""Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
+_TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+class Document:
+    """A TOML file's values with places. `shown` is the path as messages spell it."""
+
+    def __init__(self, path: str, text: str, data: dict[str, Any]) -> None:
+        self.path = os.path.abspath(path)
+        self.shown = shown_path(path)
+        self.text = text
+        self.lines = text.split("\n")
+        self.data = data
+        self._starts = _line_starts(text)
+        self._locations: Locations | None = None
+
+    @property
+    def locations(self) -> Locations:
+        """Scanned on first use: a manifest without mistakes is asked for few places."""
+        if self._locations is None:
+            self._locations = locate(self.text)
+        return self._locations
+
+    def key(self, *path: str | int) -> Place:
+        """Where a key is written; of an array's item, the item. The nearest table when absent."""
+        return self._place(self.locations.keys, path)
+
+    def value(self, *path: str | int) -> Place:
+        """Where a value is written. The nearest table when absent."""
+        return self._place(self.locations.values, path)
+
+    def inside(self, path: Path, column: int | None, width: int = 1) -> Place:
+        """A position within a string value; `column` counts its characters from 1."""
+        span = self.locations.values.get(self._written(path))
+        if column is None or span is None or self.text[span[0]] not in "\"'":
+            return self.value(*path)
+        raw = self.text[span[0] : span[1]]
+        content, offsets = decode_string(raw)
+        index = column - 1
+        at = offsets[index] if 0 <= index < len(offsets) else len(raw) - len(raw.lstrip(raw[0]))
+        if index >= len(offsets) and offsets:
+            at = offsets[-1] + 1
+        return self.at((span[0] + at, span[0] + at + max(1, min(width, len(content) - index))))
+
+    def at(self, span: Span) -> Place:
+        """A span as a place; a span of several lines ends, for showing, with its first."""
+        line, column, text = self._line(span[0])
+        width = min(span[1] - span[0], len(text) - column + 1)
+        return Place(self.shown, line, column, text, max(1, width))
+
+    def _line(self, offset: int) -> tuple[int, int, str]:
+        line = bisect.bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1, self.lines[line - 1]
+
+    def _place(self, spans: dict[Path, Span], path: Path) -> Place:
+        span = spans.get(self._written(path))
+        return self.at(span) if span else Place(self.shown)
+
+    def _written(self, path: Path) -> Path:
+        """The longest part of `path` that is in the text, over shorthands."""
+        keys = self.locations.keys
+        written: Path = ()
+        for name in path:
+            if (*written, name) in keys:
+                written = (*written, name)
+            elif name not in _SHORTHANDS:
+                break
+        return written
+
+
+def shown_path(path: str) -> str:
+    """A path as messages spell it: relative when it lies below the working directory."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return path
+    return path if relative.startswith(os.pardir) else relative
+
+
+def read_document(path: str) -> Document:
+    """Read a TOML file. Raises `InputError` with one diagnostic."""
+    data = _bytes(path)
+    text = _text(path, data).replace("\r\n", "\n")
+    if not text.strip():
+        raise input_error(
+            "the manifest is empty",
+            place=Place(shown_path(path)),
+            hint="the least is: edition = 1, [project], one [target.NAME], one [script.NAME]; "
+            "`tilusbuild init` makes a project to start from",
+        )
+    try:
+        return Document(path, text, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(_syntax(Document(path, text, {}), str(error))) from None
+    except RecursionError:
+        raise input_error("nested too deeply", place=Place(shown_path(path))) from None
+
+
+def _bytes(path: str) -> bytes:
+    place = Place(shown_path(path))
+    try:
+        if os.path.isdir(path):
+            raise input_error("is a folder, not a manifest", place=place)
+        with open(path, "rb") as file:
+            data = file.read(_MANIFEST_LIMIT + 1)
+    except FileNotFoundError:
+        raise input_error(
+            "there is no such manifest",
+            place=place,
+            hint="`tilusbuild init` makes a project to start from",
+        ) from None
+    except OSError as error:
+        raise input_error(f"cannot be read: {error.strerror}", place=place) from None
+    if len(data) > _MANIFEST_LIMIT:
+        raise input_error("is larger than 16 MiB: this is no manifest", place=place)
+    return data
+
+
+def _text(path: str, data: bytes) -> str:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise input_error(
+            "is UTF-16, not UTF-8", place=Place(shown_path(path)), hint="save it as UTF-8"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        start = data.rfind(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + 1
+        text = data[start:].split(b"\n", 1)[0].rstrip(b"\r").decode("utf-8", "replace")
+        before = data[start : error.start].decode("utf-8", "replace")
+        raise input_error(
+            f"not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+            place=Place(shown_path(path), line, len(before) + 1, text),
+            hint="save it as UTF-8",
+        ) from None
+
+
+def _syntax(document: Document, message: str) -> Diagnostic:
+    repeated = document.locations.repeated
+    if repeated and ("overwrite" in message or "twice" in message):
+        path, first, again = repeated
+        name = ".".join(str(part) for part in path)
+        line = document.at(first).line
+        return Diagnostic(
+            f'"{name}" is set twice', document.at(again), f"it is first set in line {line}"
+        )
+    match = _TOML_PLACE.search(message)
+    said = message[: match.start()] if match else message
+    if match and match.group(1):
+        line, column = int(match.group(1)), int(match.group(2))
+        text = document.lines[line - 1] if line <= len(document.lines) else ""
+    else:
+        line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
+        column = len(text) + 1
+    place = Place(document.shown, line, column, text)
+    return Diagnostic(f"not TOML: {said[:1].lower()}{said[1:]}", place, _syntax_hint(text, column))
+
+
+def _syntax_hint(text: str, column: int) -> str | None:
+    """What a person probably meant where TOML has no such value."""
+    rest = text[column - 1 :]
+    word = re.match(r"[A-Za-z_][\w./+-]*", rest)
+    if word and word.group().lower() in ("true", "false"):
+        return f"TOML spells it {word.group().lower()}"
+    if word and word.group() in ("None", "null", "nil"):
+        return "TOML has no null: leave the key out"
+    if word and "=" in text[: column - 1]:
+        return f'a string needs quotes: "{word.group()}"'
+    return None
+
+
+def _line_starts(text: str) -> list[int]:
+    starts = [0]
+    for line in text.split("\n")[:-1]:
+        starts.append(starts[-1] + len(line) + 1)
+    return starts

@@ -1,0 +1,55 @@
+"""Finding the manifest, and the git repository that it is in, from a folder upwards.
+
+Imports nothing heavy: a build with nothing to do comes through here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from tilusbuild.errors import input_error
+
+MANIFEST_NAME = "tilus.toml"
+
+
+def find(start: str) -> str:
+    """The absolute path of the nearest `tilus.toml` in `start` or above it.
+
+    Looks no higher than the root of the git repository that holds `start`. Raises `InputError`
+    that names the folders looked in.
+    """
+    looked = []
+    for folder in _upwards(start):
+        candidate = os.path.join(folder, MANIFEST_NAME)
+        if os.path.lexists(candidate):
+            return candidate
+        looked.append(folder)
+        if _is_git_root(folder):
+            break
+    raise input_error(
+        f"no {MANIFEST_NAME} here or above",
+        hint="looked in:\n"
+        + "".join(f"  {folder}\n" for folder in looked)
+        + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
+    )
+
+
+def git_root(start: str) -> str | None:
+    """The top folder of the git repository (or worktree) that holds `start`; None outside one."""
+    return next((folder for folder in _upwards(start) if _is_git_root(folder)), None)
+
+
+def _is_git_root(folder: str) -> bool:
+    # A folder in a clone, a file in a worktree or a submodule.
+    return os.path.exists(os.path.join(folder, ".git"))
+
+
+def _upwards(start: str) -> Iterator[str]:
+    folder = os.path.abspath(start)
+    while True:
+        yield folder
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return
+        folder = parent

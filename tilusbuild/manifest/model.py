@@ -1,0 +1,111 @@
+"""The whole manifest as one frozen value, which knows where each of its keys is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, PrivateAttr
+
+from tilusbuild.errors import Place
+from tilusbuild.expr import Value
+from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.package import Package
+from tilusbuild.manifest.project import Build, IncludeDir, Project
+from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.table import Entries, Table, entries
+from tilusbuild.manifest.target import Target
+from tilusbuild.manifest.toolchain import Toolchain
+
+
+class Manifest(Table):
+    """A project of tuned CUDA kernels: its scripts, their tuning spaces, and what to build for."""
+
+    edition: Literal[1] = Field(description="The format of this file; 1 is the only one so far.")
+    project: Project = Field(description="What the project is.")
+    build: Build = Field(
+        default_factory=Build, description="What holds for every program of the project."
+    )
+    toolchain: Toolchain = Field(
+        default_factory=Toolchain, description="Which compilers, and how they are asked."
+    )
+    targets: Entries[Target] = Field(
+        default_factory=entries, alias="target", description="What to compile for, by name."
+    )
+    scripts: Entries[Script] = Field(
+        default_factory=entries, alias="script", description="Kernel scripts, by name."
+    )
+    packages: Entries[Package] = Field(
+        default_factory=entries, alias="package", description="What to carry away, by name."
+    )
+
+    _document: Document = PrivateAttr()
+
+    @property
+    def path(self) -> str:
+        """The manifest's absolute path."""
+        return self._document.path
+
+    @property
+    def root(self) -> str:
+        """The project's folder: absolute, and what relative paths of the manifest start from."""
+        return os.path.dirname(self._document.path)
+
+    def place(self, *keys: str | int) -> Place:
+        """Where a key is written, as in `place("script", "matmul", "space", "stages")`.
+
+        For an item of an array, the item. Of a path that is not in the file, its longest part that
+        is.
+        """
+        return self._document.key(*keys)
+
+    def place_of_value(self, *keys: str | int) -> Place:
+        """Where a key's value is written."""
+        return self._document.value(*keys)
+
+    def place_inside(self, *keys: str | int, column: int | None, width: int = 1) -> Place:
+        """A position in a string value, such as an expression; `column` counts from 1."""
+        return self._document.inside(keys, column, width)
+
+    def written(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
+        """The path of a script's entry as the target sees it: its override's, else its own."""
+        own = ("script", script, "override", target, *keys)
+        return own if own in self._document.locations.keys else ("script", script, *keys)
+
+    def targets_of(self, script: str) -> tuple[str, ...]:
+        """The names of the targets that a script is built for."""
+        chosen = self.scripts[script].targets
+        return tuple(self.targets) if chosen is None else chosen
+
+    def flags_for(self, script: str, target: str) -> tuple[str, ...]:
+        """Compiler arguments: of `[build]`, the target, and the script or its override.
+
+        Those of `[build]` and of the script are the device compiler's, so a cpu target takes its
+        own and those that the script's override for it has.
+        """
+        owner, chosen = self.scripts[script], self.targets[target]
+        if chosen.is_cpu:
+            return (*chosen.flags, *(owner.override_for(target).flags or ()))
+        return (*self.build.flags, *chosen.flags, *owner.flags_for(target))
+
+    def defines_for(self, script: str, target: str) -> Mapping[str, str]:
+        """Macros as `-DNAME=TEXT` spells them, sorted by name; `true` is 1, `false` leaves out."""
+        merged: dict[str, Value] = {
+            **self.build.defines,
+            **self.targets[target].defines,
+            **self.scripts[script].defines_for(target),
+        }
+        return {
+            name: "1" if value is True else str(value)
+            for name, value in sorted(merged.items())
+            if value is not False
+        }
+
+    def include_dirs_for(self, script: str) -> tuple[IncludeDir, ...]:
+        """Include folders in search order: the script's, then the project's."""
+        return (*self.scripts[script].include_dirs, *self.build.include_dirs)
+
+    def headers_for(self, script: str) -> tuple[str, ...]:
+        """Patterns of headers that programs include by computed names."""
+        return (*self.scripts[script].headers, *self.build.headers)

@@ -1,0 +1,48 @@
+"""Which names a manifest may declare, and how a script's name becomes a folder's."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""A script's, target's or package's: safe as a file name and on a command line."""
+
+FUNCTIONS = frozenset({"min", "max", "abs", "cdiv", "align", "pow2", "log2", "divides", "gcd"})
+"""What expressions call."""
+RESERVED = FUNCTIONS | {
+    *("arch", "args", "derived", "facts", "launch", "params", "schedule", "script", "space"),
+    *("target", "project", "tilusbuild"),
+    # Jinja2's own names.
+    *("caller", "cycler", "dict", "joiner", "kwargs", "lipsum", "loop", "namespace", "none"),
+    *("range", "self", "super", "varargs", "true", "false"),
+}
+"""Names that a template or an expression already means something by."""
+
+
+def identifier_problem(name: str) -> str | None:
+    """Why `name` cannot name a parameter, a derived value or an argument; None when it can."""
+    if not IDENTIFIER.fullmatch(name):
+        return "a name is made of letters, digits and _, and does not start with a digit"
+    if keyword.iskeyword(name):
+        return "it is a word of the expression language"
+    if name in FUNCTIONS:
+        return "it is a function of the expression language"
+    if name in RESERVED:
+        return "templates and expressions already use this name"
+    return None
+
+
+def linked_names(key: str) -> tuple[str, ...]:
+    """The parameters that a key of `space` or `params` declares: `"m, n"` declares two."""
+    return tuple(name.strip() for name in key.split(","))
+
+
+def snake_case(name: str) -> str:
+    """The folder of a script, as Tilus makes it: `_` before each capital but the first, lower case.
+
+    A `-` becomes `_` too, so that two scripts never differ by punctuation only.
+    """
+    parts = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name))
+    return parts.lower().replace("-", "_")

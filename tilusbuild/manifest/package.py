@@ -1,0 +1,28 @@
+"""`[package.NAME]`: what to carry away from a cache."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tilusbuild.manifest.table import Size, Table, Text
+
+
+class Package(Table):
+    """What to carry away from a cache, for machines that compile nothing."""
+
+    scripts: tuple[Text, ...] | None = Field(
+        None, description="Which scripts; all without it.", examples=[["matmul"]]
+    )
+    targets: tuple[Text, ...] | None = Field(
+        None, description="Which targets; all without it.", examples=[["h100"]]
+    )
+    formats: tuple[Literal["dir", "tar.zst", "wheel", "oci"], ...] = Field(
+        ("tar.zst",), min_length=1, description="The carriers to make."
+    )
+    max_size: Size | None = Field(
+        None,
+        description="The most bytes that a carrier may have; more is an error.",
+        examples=["100MB"],
+    )

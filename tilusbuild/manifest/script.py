@@ -1,0 +1,261 @@
+"""`[script.NAME]`: a kernel template, how it is called, and what it is tuned over.
+
+The `…_for` methods are what a target sees: the script's tables with the target's override laid
+over them, entry by entry. An entry is replaced whole, and `restrict.x = false` removes a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from tilusbuild.expr import Expr, Value
+from tilusbuild.manifest.arguments import Arg, Launch, LaunchOverride
+from tilusbuild.manifest.project import IncludeDir
+from tilusbuild.manifest.space import (
+    Parameter,
+    ParamValues,
+    RawParameter,
+    expression,
+    raw_constant,
+    raw_parameter,
+    with_defaults,
+)
+from tilusbuild.manifest.table import (
+    AnyValue,
+    Entries,
+    ExprSource,
+    Table,
+    Text,
+    entries,
+    fault,
+    kind_of,
+)
+from tilusbuild.manifest.tune import Dispatch, Levels, Prune, Tune
+
+Entry = TypeVar("Entry")
+
+
+def _rule(value: object) -> object:
+    if not isinstance(value, str):
+        raise fault(
+            f"must be an expression in quotes, not {kind_of(value)}",
+            "only `override` removes a rule with false" if value is False else None,
+        )
+    return value
+
+
+def _rule_or_false(value: object) -> object:
+    return value if value is False else _rule(value)
+
+
+RestrictRule = Annotated[Text, BeforeValidator(_rule)]
+RuleOrFalse = Annotated[
+    Text | Literal[False],
+    BeforeValidator(_rule_or_false),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"const": False}]}),
+]
+
+
+class Override(Table):
+    """What differs for one target. Each entry replaces the script's of that name, whole.
+
+    So `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had.
+    `flags` replaces the script's list; `restrict.NAME = false` removes a rule.
+    """
+
+    params: Entries[ParamValues] = Field(
+        default_factory=entries,
+        description="Constants of this target.",
+        examples=[{"in_bytes": 1}],
+    )
+    space: Entries[Parameter] = Field(
+        default_factory=entries,
+        description="Parameters of this target.",
+        examples=[{"stages": {"range": [3, 8]}}],
+    )
+    derived: Entries[ExprSource] = Field(
+        default_factory=entries,
+        description="Derived values of this target.",
+        examples=[{"threads": "warp_m * warp_n * 32 + 128"}],
+    )
+    restrict: Entries[RuleOrFalse] = Field(
+        default_factory=entries,
+        description="Rules of this target; `false` removes one.",
+        examples=[{"tile_m": False}],
+    )
+    launch: LaunchOverride | None = Field(None, description="Launch geometry of this target.")
+    default: Entries[AnyValue] = Field(
+        default_factory=entries,
+        description="The default schedule of this target.",
+        examples=[{"block_m": 256}],
+    )
+    flags: tuple[Text, ...] | None = Field(
+        None, description="Compiler arguments in place of the script's.", examples=[["-O2"]]
+    )
+    defines: Entries[AnyValue] = Field(
+        default_factory=entries, description="Macros of this target.", examples=[{"USE_TMA": 1}]
+    )
+
+
+class Script(Table):
+    """A kernel template, how it is called, and what it is tuned over."""
+
+    description: str | None = Field(
+        None, description="One line for people.", examples=["C = A @ B, in half precision"]
+    )
+    template: Text = Field(
+        description="The Jinja2 template, relative to the manifest and inside the project.",
+        examples=["kernels/matmul.cu.j2"],
+    )
+    kernel: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
+        None,
+        description='The `extern "C" __global__` function that the template defines; the launcher '
+        "is written by tilusbuild. Exactly one of `kernel` and `entry`.",
+        examples=["matmul"],
+    )
+    entry: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
+        None,
+        description="The host launch function that the template defines itself. Exactly one of "
+        "`kernel` and `entry`.",
+        examples=["launch"],
+    )
+    targets: tuple[Text, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Names of `[target.NAME]` to build for; all without it.",
+        examples=[["h100", "ampere"]],
+    )
+    args: Entries[Arg] = Field(
+        default_factory=entries,
+        description="The call signature, in the kernel's order.",
+        examples=[{"a": "f16*[m, k]", "m": "i32"}],
+    )
+    params: Entries[ParamValues] = Field(
+        default_factory=entries,
+        description="Constants. An array makes one instance of the script for each value; several "
+        "arrays, one for each combination. Linked constants are written like linked parameters.",
+        examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}],
+    )
+    space: Entries[Parameter] = Field(
+        default_factory=entries,
+        description="The tuning space: the first parameter varies slowest.",
+        examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}],
+    )
+    space_file: Text | None = Field(
+        None,
+        description="A T1 JSON file that holds the space, in place of `space`.",
+        examples=["spaces/matmul.t1.json"],
+    )
+    derived: Entries[ExprSource] = Field(
+        default_factory=entries,
+        description="Values computed from the parameters. Rules, template, launch and dispatch "
+        "see them by name; they may use each other in any order.",
+        examples=[{"threads": "warp_m * warp_n * 32"}],
+    )
+    restrict: Entries[RestrictRule] = Field(
+        default_factory=entries,
+        description="Rules by name: a schedule is valid where every one of them is true.",
+        examples=[{"smem_fits": "smem <= arch.smem_per_block"}],
+    )
+    default: Entries[AnyValue] = Field(
+        default_factory=entries,
+        description="The schedule that is used when nothing better is known; it goes before the "
+        "`default` of a parameter.",
+        examples=[{"block_m": 128}],
+    )
+    override: Entries[Override] = Field(
+        default_factory=entries, description="What differs, by the name of a target."
+    )
+    launch: Launch | None = Field(
+        None, description="The launch geometry; needed with `kernel` for GPU targets."
+    )
+    include_dirs: tuple[IncludeDir, ...] = Field(
+        (),
+        description="Folders that `#include` searches, before those of `[build]`.",
+        examples=[["kernels/include"]],
+    )
+    headers: tuple[Text, ...] = Field(
+        (),
+        description="Patterns of headers for computed includes, besides those of `[build]`.",
+        examples=[["tables/*.inc"]],
+    )
+    flags: tuple[Text, ...] = Field(
+        (),
+        description="Device compiler arguments, after those of `[build]` and of the target.",
+        examples=[["--use_fast_math"]],
+    )
+    defines: Entries[AnyValue] = Field(
+        default_factory=entries,
+        description="Preprocessor macros, over those of `[build]` and of the target.",
+        examples=[{"EPILOGUE": "relu"}],
+    )
+    levels: Levels = Field(
+        default_factory=Levels, description="What the levels of the search space mean."
+    )
+    prune: Prune = Field(default_factory=Prune, description="Which compiled kernels are left out.")
+    dispatch: Dispatch | None = Field(None, description="Which schedule serves which sizes.")
+    tune: Tune | None = Field(None, description="How `run` and `tune` call the kernel.")
+
+    def override_for(self, target: str) -> Override:
+        """The target's override; an empty one when it has none."""
+        return self.override.get(target) or Override()
+
+    def params_for(self, target: str) -> tuple[RawParameter, ...]:
+        """The constants: an instance takes one row of each."""
+        values = _laid_over(self.params, self.override_for(target).params)
+        return tuple(raw_constant(key, value) for key, value in values.items())
+
+    def space_for(self, target: str) -> Mapping[str, RawParameter]:
+        """The tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
+        parameters = _laid_over(self.space, self.override_for(target).space)
+        return {key: raw_parameter(key, value) for key, value in parameters.items()}
+
+    def derived_for(self, target: str) -> Mapping[str, Expr]:
+        """The derived values, in declared order."""
+        sources = _laid_over(self.derived, self.override_for(target).derived)
+        return {name: expression(source) for name, source in sources.items()}
+
+    def restrict_for(self, target: str) -> Mapping[str, Expr]:
+        """The rules, in declared order, less those that the target removes."""
+        rules = self.restrict_sources(target)
+        return {name: expression(source) for name, source in rules.items()}
+
+    def restrict_sources(self, target: str) -> Mapping[str, str]:
+        """The rules as written."""
+        rules: Mapping[str, str | bool] = _laid_over(
+            self.restrict, self.override_for(target).restrict
+        )
+        return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
+
+    def launch_for(self, target: str) -> Launch | None:
+        """The launch geometry as written; None when there is none."""
+        own = self.override_for(target).launch
+        if own is None:
+            return self.launch
+        said = own.model_dump(exclude_unset=True)
+        base = self.launch.model_dump() if self.launch else {}
+        return Launch.model_validate({**base, **said})
+
+    def default_for(self, target: str) -> Mapping[str, Value]:
+        """The default schedule, as far as the manifest fixes it."""
+        override = self.override_for(target)
+        parameters = _laid_over(self.space, override.space)
+        return with_defaults(parameters, _laid_over(self.default, override.default))
+
+    def flags_for(self, target: str) -> tuple[str, ...]:
+        """The script's own flags; `Manifest.flags_for` has all of them."""
+        own = self.override_for(target).flags
+        return self.flags if own is None else own
+
+    def defines_for(self, target: str) -> Mapping[str, Value]:
+        """The script's own macros; `Manifest.defines_for` has all of them."""
+        return _laid_over(self.defines, self.override_for(target).defines)
+
+
+def _laid_over(base: Mapping[str, Entry], override: Mapping[str, Entry]) -> Mapping[str, Entry]:
+    """Entries in the base's order, then those that only the override has."""
+    return MappingProxyType({**base, **override})

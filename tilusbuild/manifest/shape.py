@@ -1,0 +1,122 @@
+"""What the models know about a path of keys: which table it is in, and which keys that table has.
+
+Read from the models' own fields, so that messages, schema and reference cannot differ from what is
+accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Union
+
+from pydantic.fields import FieldInfo
+
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.table import Table
+
+NAME = "NAME"
+"""Stands for the user's own name in the path of a table."""
+
+
+def keys_of(table: type[Table]) -> dict[str, FieldInfo]:
+    """A table's keys as the manifest spells them."""
+    return {field.alias or name: field for name, field in table.model_fields.items()}
+
+
+def table_at(path: Path) -> type[Table] | None:
+    """The model of the table at `path`; None where the path leads to no table with known keys."""
+    annotation: Any = Manifest
+    for part in path:
+        kind, inner = _peel(annotation)
+        if kind == "table":
+            field = keys_of(inner).get(part) if isinstance(part, str) else None
+            if field is None:
+                return None
+            annotation = field.annotation
+        elif kind in ("entries", "array"):
+            annotation = inner
+        else:
+            return None
+    kind, inner = _peel(annotation)
+    return inner if kind == "table" else None
+
+
+def field_at(path: Path) -> FieldInfo | None:
+    """The field that the last name of `path` sets, or that holds the item it leads to."""
+    for length in range(len(path), 0, -1):
+        table, key = table_at(path[: length - 1]), path[length - 1]
+        if table is not None and isinstance(key, str) and key in keys_of(table):
+            return keys_of(table)[key]
+    return None
+
+
+@cache
+def tables() -> Mapping[Path, type[Table]]:
+    """Every table of the manifest by its path, `NAME` for names of the user's, outer ones first."""
+    return dict(_below((), Manifest))
+
+
+def _below(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]:
+    yield path, table
+    for key, field in keys_of(table).items():
+        inner_path: Path = (*path, key)
+        kind, inner = _peel(field.annotation)
+        while kind in ("entries", "array"):
+            inner_path = (*inner_path, NAME if kind == "entries" else 0)
+            kind, inner = _peel(inner)
+        if kind == "table":
+            yield from _below(inner_path, inner)
+
+
+def header(path: Path) -> str:
+    """A table's path as its header: `[script.NAME.launch]`; the top is `the top level`."""
+    names = [str(part) for part in path if not isinstance(part, int)]
+    return f"[{'.'.join(names)}]" if names else "the top level"
+
+
+def example_of(key: str, field: FieldInfo) -> str | None:
+    """A line that sets the key, from the field's first example."""
+    if not field.examples:
+        return None
+    return f"{key} = {toml_text(field.examples[0])}"
+
+
+def toml_text(value: object) -> str:
+    """A value as TOML spells it on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(toml_text(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_toml_key(key)} = {toml_text(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    return str(value)
+
+
+def _toml_key(key: str) -> str:
+    bare = key.replace("-", "").replace("_", "").isalnum() and key.isascii()
+    return key if bare else json.dumps(key, ensure_ascii=False)
+
+
+def _peel(annotation: Any) -> tuple[str, Any]:
+    """("table", model), ("entries", item), ("array", item) or ("value", None)."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _peel(arguments[0])
+    if origin in (Union, types.UnionType):
+        structures = [_peel(argument) for argument in arguments]
+        return next((found for found in structures if found[0] != "value"), ("value", None))
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return "table", annotation
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "entries", arguments[1]
+    if origin is tuple and arguments:
+        return "array", arguments[0]
+    return "value", None

@@ -1,0 +1,254 @@
+"""From a document's values to the models, and from pydantic's errors to a person's words.
+
+A document with mistakes is still checked further: what is wrong is cut out, and the rest becomes a
+manifest that later checks look at, so that one run shows all there is to mend. Such a manifest never
+leaves this package.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tilusbuild.errors import Diagnostic, did_you_mean
+from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.shape import (
+    NAME,
+    example_of,
+    field_at,
+    header,
+    keys_of,
+    table_at,
+    tables,
+    toml_text,
+)
+from tilusbuild.manifest.table import kind_of
+
+_KINDS = {
+    "bool_type": "a boolean: true or false",
+    "dict_type": "a table",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "mapping_type": "a table",
+    "model_type": "a table",
+    "string_type": "a string",
+    "tuple_type": "an array",
+}
+_LIMITS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+_PLACEHOLDERS: Mapping[Path, Any] = {
+    ("edition",): 1,
+    ("project",): {"name": "unnamed", "version": "0"},
+    ("project", "name"): "unnamed",
+    ("project", "version"): "0",
+}
+_ROUNDS = 8
+
+
+def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
+    """The manifest, or what is left of it without its mistakes; None when nothing is."""
+    diagnostics: list[Diagnostic] = []
+    data: dict[str, Any] = copy.deepcopy(document.data)
+    for round_number in range(_ROUNDS):
+        try:
+            manifest = Manifest.model_validate(_frozen(data))
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            if round_number == 0:
+                diagnostics = [_diagnostic(document, detail) for detail in details]
+            for detail in details:
+                _cut(data, _existing(data, detail), missing=detail["type"] == "missing")
+        else:
+            manifest._document = document
+            return manifest, diagnostics
+    return None, diagnostics
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return value
+
+
+def _existing(data: dict[str, Any], detail: ErrorDetails) -> Path:
+    """The keys of an error's path that are in the data, down to the first array."""
+    path: Path = ()
+    at: Any = data
+    for part in detail["loc"]:
+        if not isinstance(at, dict) or part not in at:
+            break
+        path = (*path, part)
+        at = at[part]
+    return path
+
+
+def _cut(data: dict[str, Any], path: Path, *, missing: bool) -> None:
+    """Take out what is at `path`, or put in something harmless where it is required."""
+    if missing and path in ((), ("project",)):
+        for needed, value in _PLACEHOLDERS.items():
+            at = data
+            for part in needed[:-1]:
+                at = at[str(part)]
+            at.setdefault(str(needed[-1]), value)
+        return
+    if not path:
+        return
+    at = data
+    for part in path[:-1]:
+        at = at[str(part)]
+    if path in _PLACEHOLDERS:
+        at[str(path[-1])] = copy.deepcopy(_PLACEHOLDERS[path])
+    else:
+        at.pop(str(path[-1]), None)
+
+
+def _diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
+    path: Path = tuple(detail["loc"])
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(document, path)
+    if kind == "missing":
+        return _missing_key(document, path)
+    if path == ("edition",):
+        return Diagnostic(
+            f"edition {toml_text(detail['input'])} is not supported",
+            document.value("edition"),
+            "this tilusbuild reads edition = 1",
+        )
+    message, hint = _words(detail, path)
+    return Diagnostic(f"{_called(path)} {message}", document.value(*path), hint)
+
+
+def _called(path: Path) -> str:
+    """The key that an error is about, in quotes; of an array's item, the array's."""
+    names = [part for part in path if isinstance(part, str)]
+    shown = names[-1] if names else "manifest"
+    table = table_at(path[: len(path) - 1])
+    if len(names) > 1 and table is not None and not document_key(path):
+        shown = names[-2]
+    numbers = [part for part in path[-1:] if isinstance(part, int)]
+    return f'item {numbers[0] + 1} of "{shown}"' if numbers else f'"{shown}"'
+
+
+def document_key(path: Path) -> bool:
+    """Whether the last part of `path` is a key that a person writes, not a shorthand's."""
+    return path[-1] not in ("kind", "edges", "type") or len(path) < 2
+
+
+def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
+    kind, given = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    field = field_at(path)
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    example = example_of(key, field) if field else None
+    hint = f"as in: {example}" if example else None
+    if kind == "tilusbuild":
+        return context["message"], context["hint"] or hint
+    if kind in _KINDS:
+        return f"must be {_KINDS[kind]}, not {kind_of(given)}", _kind_hint(kind, given, key) or hint
+    if kind in _LIMITS:
+        limit, words = _LIMITS[kind]
+        return f"{words} {context[limit]}, not {toml_text(given)}", None
+    if kind == "literal_error":
+        hint = did_you_mean(given, _choices(context)) if isinstance(given, str) else None
+        return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
+    if kind == "string_pattern_mismatch":
+        return f"cannot be {toml_text(given)}", hint
+    if kind == "too_short":
+        return f"needs at least {_counted(context['min_length'])}", hint
+    if kind == "too_long":
+        return f"takes at most {_counted(context['max_length'])}", hint
+    if kind == "missing_positional_only_argument":
+        return "lacks an item", hint
+    return f"is wrong: {detail['msg']}", hint
+
+
+def _counted(number: int) -> str:
+    return "1 item" if number == 1 else f"{number} items"
+
+
+def _choices(context: Mapping[str, Any]) -> list[str]:
+    return [word.strip(" '") for word in context["expected"].replace(" or ", ",").split(",")]
+
+
+def _kind_hint(kind: str, given: Any, key: str) -> str | None:
+    """What the user probably meant, when the given value tells."""
+    if kind == "tuple_type" and isinstance(given, str):
+        words = given.split() if given.startswith("-") else [given]
+        return f"write {key} = {toml_text(words)}"
+    if kind == "bool_type" and given in ("true", "false", 0, 1):
+        truth = "true" if given in ("true", 1) else "false"
+        return f"write {key} = {truth}"
+    if kind == "int_type" and isinstance(given, str) and given.strip().isdigit():
+        return f"write {key} = {int(given)}"
+    if kind == "string_type" and isinstance(given, (int, float)) and not isinstance(given, bool):
+        return f'write {key} = "{given}"'
+    return None
+
+
+def _missing_key(document: Document, path: Path) -> Diagnostic:
+    *table, key = path
+    field = field_at(path)
+    example = example_of(str(key), field) if field else None
+    if key == "edition":
+        example = "edition = 1"
+    if path == ("project",):
+        example = '[project]\nname = "…"\nversion = "0.1.0"'
+    where = header(tuple(table))
+    subject = "the manifest" if not table else where
+    return Diagnostic(
+        f'{subject} lacks "{key}"',
+        document.key(*table),
+        f"as in: {example}" if example else None,
+    )
+
+
+def _unknown_key(document: Document, path: Path) -> Diagnostic:
+    *outer, last = path
+    key = str(last)
+    table = table_at(tuple(outer))
+    here = list(keys_of(table)) if table else []
+    close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)
+    hint = f'did you mean "{close[0]}"?' if close else None
+    hint = hint or _elsewhere(key) or did_you_mean(key, here) or _near_elsewhere(key)
+    where = header(tuple(outer))
+    return Diagnostic(f'unknown key "{key}" in {where}', document.key(*path), hint)
+
+
+def _homes(key: str) -> list[str]:
+    return [
+        header(path)
+        for path, table in tables().items()
+        if key in keys_of(table) and "override" not in path and 0 not in path
+    ]
+
+
+def _elsewhere(key: str) -> str | None:
+    homes = _homes(key)
+    if not homes or len(homes) > 4:
+        return None
+    return f'"{key}" is a key of {" and ".join(homes)}'
+
+
+def _near_elsewhere(key: str) -> str | None:
+    words = {word for table in tables().values() for word in keys_of(table)}
+    close = difflib.get_close_matches(key, sorted(words), n=1, cutoff=0.8)
+    if not close or not _homes(close[0]):
+        return None
+    return f'did you mean "{close[0]}" of {" and ".join(_homes(close[0]))}?'
+
+
+__all__ = ["NAME", "structured"]

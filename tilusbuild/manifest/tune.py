@@ -1,0 +1,166 @@
+"""`levels`, `prune`, `dispatch` and `tune` of a script: which programs are kept, and for what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from tilusbuild.manifest.project import or_shorthand
+from tilusbuild.manifest.table import (
+    AnyValue,
+    Entries,
+    ExprSource,
+    Table,
+    Text,
+    entries,
+    fault,
+    kind_of,
+    shorthand,
+)
+
+
+class Levels(Table):
+    """What the levels of the search space mean: 0 is the default only, 1 a sample, 2 all."""
+
+    sample: int = Field(64, ge=1, description="How many schedules level 1 builds of an instance.")
+    seed: int = Field(
+        0, ge=0, description="What the sample is drawn with; the same seed, the same."
+    )
+
+
+class Prune(Table):
+    """Which compiled kernels are left out, by the resources that their cubin says.
+
+    Each is a number, or an expression over parameters, derived values and `arch.*`. A program that
+    is left out is recorded with the reason, and is not compiled again.
+    """
+
+    max_registers: ExprSource | None = Field(
+        None,
+        description="The most registers of a thread.",
+        examples=[255, "255 if stages > 3 else 128"],
+    )
+    max_spill_bytes: ExprSource | None = Field(
+        None,
+        description="The most bytes that a thread spills to local memory; leave it out to keep "
+        "spillers.",
+        examples=[0],
+    )
+    min_blocks_per_sm: ExprSource | None = Field(
+        None, description="The fewest blocks that fit one multiprocessor at a time.", examples=[1]
+    )
+
+
+class Bucket(Table):
+    """How the sizes of one dimension are grouped.
+
+    Written `"tilus"` (two buckets an octave, the default), `"pow2"` (one), `"exact"` (each size),
+    as an array of edges, or as `{ every = N }`.
+    """
+
+    kind: Literal["tilus", "pow2", "exact"] | None = Field(
+        None, description="A rule by name.", examples=["tilus"]
+    )
+    edges: tuple[int, ...] | None = Field(
+        None,
+        min_length=1,
+        description="The greatest size of each bucket, rising.",
+        examples=[[16, 64, 256]],
+    )
+    every: int | None = Field(None, ge=1, description="Buckets of this many sizes.", examples=[128])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: object) -> object:
+        if not isinstance(value, (str, tuple, dict)):
+            raise fault(
+                f"must be a rule, not {kind_of(value)}",
+                'one of "tilus", "pow2", "exact", an array of edges, { every = N }',
+            )
+        return shorthand("edges", tuple)(shorthand("kind", str)(value))
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Bucket:
+        if sum(rule is not None for rule in (self.kind, self.edges, self.every)) != 1:
+            raise fault(
+                "must be exactly one rule",
+                '"tilus", "pow2", "exact", an array of edges, { every = N }',
+            )
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return or_shorthand(
+            cls,
+            core,
+            handler,
+            {"enum": ["tilus", "pow2", "exact"]},
+            {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+        )
+
+
+class Rule(Table):
+    """One row of a hand-written dispatch table."""
+
+    when: Text = Field(
+        description="An expression over the integer arguments of the call, `params`, `arch.*` and "
+        "`facts.*`.",
+        examples=["m <= 16"],
+    )
+    use: Entries[AnyValue] = Field(
+        description="The schedule to use: parameters of the space; what is left out is as in the "
+        "default schedule.",
+        examples=[{"block_m": 16}],
+    )
+
+
+class Dispatch(Table):
+    """Which schedule serves which sizes, where nothing is measured or a person knows better.
+
+    The first rule of `table` whose `when` holds decides; then what was measured; then `model`; then
+    the default schedule.
+    """
+
+    keys: tuple[Text, ...] = Field(
+        min_length=1,
+        description="The integer arguments that the choice depends on.",
+        examples=[["m", "n"]],
+    )
+    bucket: Entries[Bucket] = Field(
+        default_factory=entries,
+        description="How the sizes of each key are grouped; a key that is left out: `tilus`.",
+        examples=[{"m": "tilus", "n": "exact"}],
+    )
+    model: Text | None = Field(
+        None,
+        description="An expression for the cost of a schedule at some sizes: lower is better.",
+        examples=["cdiv(m, block_m) * cdiv(n, block_n) / facts.sms"],
+    )
+    table: tuple[Rule, ...] = Field(
+        (),
+        description="Rules by hand, which go before everything else.",
+        examples=[[{"when": "m <= 16", "use": {"block_m": 16}}]],
+    )
+
+
+class Tune(Table):
+    """How `run` and `tune` call the kernel and check its results."""
+
+    ref: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
+        None,
+        description="A Python function that takes the arguments and returns the expected outputs: "
+        "`FILE.py:FUNCTION`, relative to the manifest.",
+        examples=["ref.py:matmul"],
+    )
+    rtol: float = Field(1e-3, ge=0, description="The relative error allowed.", examples=[1e-2])
+    atol: float = Field(1e-5, ge=0, description="The absolute error allowed.", examples=[1e-3])
+    sizes: tuple[Entries[AnyValue], ...] = Field(
+        (),
+        description="Sizes to call with: the dimensions, and other scalar arguments where wanted.",
+        examples=[[{"m": 16, "n": 4096, "k": 4096}]],
+    )
