@@ -1,0 +1,63 @@
+"""Which reporter suits where the output goes.
+
+With `json` the events go to stdout and only what is wrong to stderr. A terminal that can move its
+cursor gets the live display, anything else plain lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TextIO
+
+from tilusbuild.engine.events import Event, Reporter
+from tilusbuild.report.plain import PlainReporter
+
+
+class Several:
+    """Tells each of some reporters."""
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self._reporters = reporters
+
+    def tell(self, event: Event, /) -> None:
+        for reporter in self._reporters:
+            reporter.tell(event)
+
+    def tick(self) -> None:
+        for reporter in self._reporters:
+            reporter.tick()
+
+    def close(self) -> None:
+        for reporter in self._reporters:
+            reporter.close()
+
+
+def choose(
+    *,
+    stdout: TextIO,
+    stderr: TextIO,
+    env: Mapping[str, str],
+    json: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> Reporter:
+    """The reporter for a command. Imports no display that it does not need."""
+    if json:
+        from tilusbuild.report.jsonl import JsonReporter
+
+        beside = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
+        return Several(JsonReporter(stdout), beside)
+    if not quiet and can_redraw(stderr, env):
+        from tilusbuild.report.live import LiveReporter
+
+        return LiveReporter(stderr, colour=not env.get("NO_COLOR"), verbose=verbose)
+    return PlainReporter(stderr, quiet=quiet, verbose=verbose)
+
+
+def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
+    """Whether a stream is a terminal that understands cursor movement."""
+    try:
+        terminal = stream.isatty()
+    except (OSError, ValueError):
+        return False
+    return terminal and env.get("TERM", "") not in ("", "dumb", "unknown")

@@ -1,0 +1,189 @@
+"""Progress on a terminal: a few lines at the bottom that are redrawn in place.
+
+A frame is written with one call and over the old one, never erased first, so it does not flicker.
+No line of it is as wide as the terminal, so nothing wraps; when the terminal became narrower since,
+the rows that the old frame now takes are counted anew. Failures and notes are written once, above
+the frame, and scroll away as output does. Nothing is drawn in the first moments, so that a build
+with nothing to do shows none of this (and imports no rich).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from tilusbuild.engine import events
+from tilusbuild.report.plain import note, plan_line
+from tilusbuild.report.progress import Progress, Running
+from tilusbuild.report.summary import failure_line, summary_text
+from tilusbuild.report.text import Stream, clock, duration, one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_FRAME_PAUSE = 0.1
+_FIRST_DRAW = 0.25
+_MOST_ROWS = 8
+_BAR = 24
+
+
+class LiveReporter:
+    """Draws on `stream`, a terminal. `size` gives its columns and rows."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        colour: bool = True,
+        verbose: bool = False,
+        now: Callable[[], float] = time.monotonic,
+        size: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
+        self._out = Stream(stream)
+        self._colour = colour
+        self._verbose = verbose
+        self._now = now
+        self._size = size or (lambda: _terminal_size(stream))
+        self._progress = Progress()
+        self._above: list[str] = []
+        self._widths: list[int] = []
+        """Cells of each line of the frame that is on the screen."""
+        self._began = now()
+        self._last = 0.0
+        self._over = False
+        self._console: Console | None = None
+
+    def tell(self, event: events.Event, /) -> None:
+        self._progress.tell(event, self._now())
+        if isinstance(event, events.Summary):
+            self.close()
+            self._out.write(summary_text(event))
+        elif (line := self._line(event)) is not None:
+            self._above.append(line)
+
+    def tick(self) -> None:
+        now = self._now()
+        due = now - self._began >= _FIRST_DRAW and now - self._last >= _FRAME_PAUSE
+        if due and self._progress.total and not self._over:
+            self._last = now
+            self._draw(now)
+
+    def close(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        erase = f"{self._home(self._size()[0])}\x1b[J" if self._widths else ""
+        self._out.write(erase + self._news())
+        self._widths = []
+
+    def _line(self, event: events.Event) -> str | None:
+        """What an event leaves above the frame."""
+        if isinstance(event, events.Finished):
+            if event.status not in ("built", "pruned"):
+                return failure_line(event.label, event.status, event.reason)
+            if self._verbose:
+                return f"{one_line(event.label)} {event.status} {duration(event.seconds)}"
+            return None
+        if isinstance(event, events.Planned):
+            return plan_line(event, self._progress)
+        return note(event)
+
+    def _news(self) -> str:
+        news = "".join(f"{line}\n" for line in self._above)
+        self._above.clear()
+        return news
+
+    def _home(self, columns: int) -> str:
+        """To the frame's first column and row, however the terminal has wrapped it by now."""
+        rows = sum(max(1, -(-width // max(1, columns))) for width in self._widths)
+        return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "")
+
+    def _draw(self, now: float) -> None:
+        columns, height = self._size()
+        home = self._home(columns)
+        lines = self._frame(now, columns, height)
+        news = f"\x1b[J{self._news()}" if self._above else ""
+        drawn = []
+        self._widths = []
+        for line in lines:
+            text, width = self._rendered(line, max(1, columns - 1))
+            drawn.append(f"{text}\x1b[K")
+            self._widths.append(width)
+        self._out.write(home + news + "\n".join(drawn) + "\x1b[J")
+
+    def _rendered(self, line: Text, columns: int) -> tuple[str, int]:
+        """A line as the terminal takes it, cut to `columns` cells, and how many it has."""
+        line.truncate(columns, overflow="ellipsis")
+        console = self._console or self._open_console()
+        with console.capture() as capture:
+            console.print(line, end="", soft_wrap=True)
+        return capture.get(), line.cell_len
+
+    def _open_console(self) -> Console:
+        import io
+
+        from rich.console import Console
+
+        self._console = Console(
+            file=io.StringIO(),
+            force_terminal=True,
+            no_color=not self._colour,
+            highlight=False,
+            legacy_windows=False,
+        )
+        return self._console
+
+    def _frame(self, now: float, columns: int, height: int) -> list[Text]:
+        lines = [self._head(now, columns)]
+        running = sorted(self._progress.running.values(), key=lambda each: each.since)
+        room = max(0, min(_MOST_ROWS, height - 2))
+        shown = running if len(running) <= room else running[: max(0, room - 1)]
+        lines += [_row(each, now, columns) for each in shown]
+        if room and len(shown) < len(running):
+            from rich.text import Text
+
+            lines.append(Text(f"  … and {len(running) - len(shown)} more", style="dim"))
+        return lines
+
+    def _head(self, now: float, columns: int) -> Text:
+        from rich.text import Text
+
+        state = self._progress
+        head = Text(no_wrap=True)
+        if columns >= 60 and state.total:
+            full = _BAR * state.done // state.total
+            head.append("━" * full, "green").append("━" * (_BAR - full), "bright_black").append(" ")
+        head.append(f"{state.done}/{state.total}", "bold")
+        if state.failed:
+            head.append(f"  {state.failed} failed", "red")
+        remaining = state.remaining(now)
+        if remaining is not None:
+            head.append(f"  {clock(remaining)} left")
+        rate = state.rate(now)
+        if rate is not None:
+            head.append(f"  {rate:.1f}/s", "dim")
+        if state.waiting:
+            head.append(f"  {len(state.waiting)} elsewhere", "dim")
+        return head
+
+
+def _row(each: Running, now: float, columns: int) -> Text:
+    """What runs, for how long, and how long that will probably be."""
+    from rich.text import Text
+
+    expected = f" of {duration(each.expected)}" if each.expected else ""
+    times = f"{max(0.0, now - each.since):.1f}{expected or ' s'}"
+    label = Text(one_line(each.label), no_wrap=True)
+    label.truncate(max(1, columns - len(times) - 5), overflow="ellipsis")
+    return Text("  ").append_text(label).append(f"  {times}", "dim")
+
+
+def _terminal_size(stream: TextIO) -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return size.columns or 80, size.lines or 24

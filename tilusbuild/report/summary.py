@@ -1,0 +1,89 @@
+"""The last words of a build: equal failures together with a sample, verdicts, the sums.
+
+Pure: from the summary event to text. The paths of `compile.sh` are quoted for a shell.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from tilusbuild.engine.events import FailureGroup, Summary, Verdict
+from tilusbuild.report.text import cleaned, counted, duration, one_line
+
+_SAMPLE_LINES = 24
+
+_VERB = {
+    "failed": "does not compile",
+    "crashed": "crashed the compiler",
+    "killed": "was killed",
+    "timed_out": "took too long",
+    "no_output": "left no output",
+    "changed": "changed meanwhile",
+}
+
+
+def summary_text(summary: Summary, *, quiet: bool = False) -> str:
+    """Several lines with a final newline; with `quiet` only what is wrong, "" when all is well."""
+    parts = []
+    if not quiet or summary.exit_status:
+        parts += [_group(group) for group in summary.failures]
+        verdicts = [_verdict(verdict) for verdict in summary.scripts if not verdict.ok]
+        if verdicts:
+            parts.append("\n".join(verdicts) + "\n")
+        if summary.error is not None:
+            error = cleaned(summary.error)
+            prefix = "" if "error: " in error else "error: "
+            parts.append(f"{prefix}{error}\n")
+    if not quiet:
+        parts.append(sums(summary) + "\n")
+    return "\n".join(parts)
+
+
+def sums(summary: Summary) -> str:
+    """The sums in one line."""
+    total = counted(summary.programs, "program")
+    took = duration(summary.seconds)
+    if summary.signal is not None:
+        kept = f"{summary.compiled} compiled and kept, {summary.skipped} not done"
+        return f"interrupted: {kept} ({took})"
+    if summary.cached == summary.programs:
+        return f"{total}, nothing to do ({took})" if summary.programs else "nothing to build"
+    words = (
+        (summary.compiled, "compiled"),
+        (summary.cached, "up to date"),
+        (summary.failed, "failed"),
+        (summary.pruned, "pruned"),
+        (summary.crashed, "without an answer"),
+        (summary.skipped, "not tried"),
+    )
+    columns = ", ".join(f"{count} {word}" for count, word in words if count)
+    return f"{total}: {columns} ({took})"
+
+
+def _group(group: FailureGroup) -> str:
+    head = f"{counted(group.count, 'schedule')}: {one_line(group.error)}"
+    more = group.count - len(group.labels)
+    labels = ", ".join(one_line(label) for label in group.labels) + (
+        f" … {more} more" if more else ""
+    )
+    lines = [head, f"  {labels}"]
+    sample = cleaned(group.message).strip("\n").splitlines()
+    if len(sample) > _SAMPLE_LINES:
+        cut = len(sample) - _SAMPLE_LINES
+        sample = [*sample[:_SAMPLE_LINES], f"… {counted(cut, 'more line')}"]
+    lines += [f"  | {line}" for line in sample]
+    if group.compile_sh is not None:
+        lines.append(f"  reproduce: sh {shlex.quote(group.compile_sh)}")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(verdict: Verdict) -> str:
+    name = one_line(" ".join(verdict.instance) or verdict.script)
+    return f"error: {name}: {verdict.reason} ({verdict.built} of {verdict.schedules} built)"
+
+
+def failure_line(label: str, status: str, reason: str) -> str:
+    """One failure in one line."""
+    what = _VERB.get(status, status)
+    why = f": {one_line(reason)}" if reason else ""
+    return f"{one_line(label)} {what}{why}"

@@ -1,0 +1,81 @@
+"""Words for people, and a stream that survives its reader.
+
+Names come from manifests and logs from compilers, so a line for a terminal is cleaned first: no
+control character of theirs reaches it. Writing to a pipe that closed or a terminal that is gone is
+no error of the build: the stream falls silent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TextIO
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def cleaned(text: str) -> str:
+    """Text of several lines without terminal escapes and control characters."""
+    text = text.replace("\r\n", "\n")
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", _ESCAPES.sub("", text))
+
+
+def one_line(text: str) -> str:
+    """The same in one line."""
+    return cleaned(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def duration(seconds: float) -> str:
+    """0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15", 3700 -> "1:01:40"."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    return clock(seconds)
+
+
+def clock(seconds: float) -> str:
+    """75 -> "1:15", 3700 -> "1:01:40"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """counted(1, "program") -> "1 program", counted(2, "program") -> "2 programs"."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+class Stream:
+    """Writes to a text stream, each time at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.alive = True
+
+    def write(self, text: str) -> None:
+        """Write and flush; silently nothing when nobody reads any more."""
+        if not self.alive:
+            return
+        try:
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                encoding = self._stream.encoding or "ascii"
+                plain = text.encode(encoding, "backslashreplace").decode(encoding)
+                self._stream.write(plain)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.alive = False
+            self._silence()
+
+    def _silence(self) -> None:
+        """What is still buffered must not raise again when the interpreter ends."""
+        try:
+            number = self._stream.fileno()
+        except (OSError, ValueError):
+            return
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
