@@ -1,0 +1,67 @@
+"""The one table printer: plain text with aligned columns, for files and terminals alike.
+
+The look is that of Tilus' own tables: a header, a rule of dashes, two spaces between columns.
+Columns of numbers align to the right, others to the left. A cell never breaks its line.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+Cell = bool | int | float | str | None
+"""What a table shows. None is an empty cell; booleans print as in TOML."""
+
+_HEADER_PADDING = 2
+_GAP = "  "
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """The table, each line with its newline. Raises `ValueError` for a row of another length."""
+    body = [tuple(row) for row in rows]
+    for row in body:
+        if len(row) != len(headers):
+            raise ValueError(f"a row of {len(row)} cells under {len(headers)} headers")
+    columns = []
+    for number, header in enumerate(headers):
+        cells = [row[number] for row in body]
+        columns.append(_column(header, [cell_text(c) for c in cells], all(map(_numeric, cells))))
+    return "".join(_GAP.join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
+
+
+def cell_text(cell: Cell) -> str:
+    """One cell in one line: control characters are shown as escapes."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if not isinstance(cell, str):
+        return repr(cell)
+    if cell.isprintable():
+        return cell
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cell)
+
+
+def _numeric(cell: Cell) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+
+
+def _column(header: str, cells: list[str], right: bool) -> list[str]:
+    texts = [cell_text(header), *cells]
+    widths = [_width(text) for text in texts]
+    total = max(widths[0] + _HEADER_PADDING, *widths)
+    padded = [
+        " " * (total - width) + text if right else text + " " * (total - width)
+        for text, width in zip(texts, widths, strict=True)
+    ]
+    return [padded[0], "-" * total, *padded[1:]]
+
+
+def _width(text: str) -> int:
+    """Terminal columns: East Asian wide characters take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
