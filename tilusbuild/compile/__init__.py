@@ -1,0 +1,19 @@
+"""From a recipe to a `lib.so`: the three pipelines, the launcher, `compile.sh`, `options.txt`."""
+
+from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe, Status
+from tilusbuild.compile.options import options_text
+from tilusbuild.compile.program import compile_program, module_files
+from tilusbuild.compile.store import LauncherStore
+
+__all__ = [
+    "Launch",
+    "LauncherStore",
+    "Outcome",
+    "Pipeline",
+    "Prune",
+    "Recipe",
+    "Status",
+    "compile_program",
+    "module_files",
+    "options_text",
+]

@@ -1,0 +1,188 @@
+"""What must hold before a compile counts: the launch fits the hardware, the code is what was asked.
+
+Each check gives the reason why the program is not built, as one line, or None.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from tilusbuild.arch import Arch, gencode, occupancy
+from tilusbuild.binary import (
+    BinaryError,
+    CodeImage,
+    KernelUsage,
+    PtxasUsage,
+    read_archs,
+    read_needs,
+)
+from tilusbuild.compile.launcher import EXPORTS, Geometry, geometry
+from tilusbuild.compile.model import Prune, Recipe
+
+_GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
+_MOST_BLOCK = (1024, 1024, 64)
+
+
+def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
+    """The values of those numbers of a launch, if the schedule alone decides all of them."""
+    if any(launch.sources[place] for place in places):
+        return None
+    return tuple(launch.constants[place] for place in places)
+
+
+def launch_problem(recipe: Recipe) -> str | None:
+    """Why no device of the target can run a launch of this size, known before anything compiles."""
+    try:
+        launch = geometry(recipe)
+    except ValueError as error:
+        return str(error)
+    block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
+    if block is not None:
+        for axis, size, most in zip("xyz", block, _MOST_BLOCK, strict=True):
+            if not 1 <= size <= most:
+                return f"block.{axis} is {size}, outside 1..{most}"
+        if math.prod(block) > 1024:
+            return f"a block of {block} has {math.prod(block)} threads, more than 1024"
+    for place in _GRID:
+        size = launch.constants[place]
+        if not launch.sources[place] and size < 1:
+            return f"grid.{'xyz'[place]} is {size}"
+    if smem is not None and smem[0] < 0:
+        return f"smem is {smem[0]} bytes"
+    for arch in recipe.archs:
+        if smem is not None and smem[0] > arch.smem_per_block:
+            return (
+                f"a block needs {smem[0]} bytes of dynamic shared memory; "
+                f"{arch.name} has {arch.smem_per_block}"
+            )
+    return None
+
+
+def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -> str | None:
+    """Why the compiled kernel could not be launched as the schedule wants."""
+    launch = geometry(recipe)
+    block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
+    threads = math.prod(block) if block is not None else None
+    dynamic = smem[0] if smem is not None else 0
+    for arch, usage in usages:
+        needed = usage.static_smem + dynamic
+        if needed > arch.smem_per_block:
+            return (
+                f"a block needs {needed} bytes of shared memory ({usage.static_smem} static); "
+                f"{arch.name} has {arch.smem_per_block}"
+            )
+        if threads is None:
+            continue
+        if usage.max_threads is not None and threads > usage.max_threads:
+            return (
+                f"a block has {threads} threads; the kernel is bounded to {usage.max_threads} "
+                "(__launch_bounds__)"
+            )
+        held = occupancy(
+            arch,
+            threads=threads,
+            registers=usage.registers,
+            static_smem=usage.static_smem,
+            dynamic_smem=dynamic,
+        )
+        if held.blocks_per_sm < 1:
+            return f"no block fits on {arch.name}: too many {' and '.join(held.limited_by)}"
+    return None
+
+
+def prune_reason(
+    recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]], ptxas: Sequence[PtxasUsage]
+) -> str | None:
+    """Which limit of the script the kernel exceeds."""
+    limits = recipe.prune
+    if limits is None:
+        return None
+    for arch, usage in usages:
+        if limits.max_registers is not None and usage.registers > limits.max_registers:
+            return f"{usage.registers} registers on {arch.name}, more than {limits.max_registers}"
+        if reason := _low_occupancy(recipe, limits, arch, usage):
+            return reason
+    if limits.max_spill_bytes is not None:
+        for said in ptxas:
+            if said.kernel == recipe.symbol and said.spill_bytes > limits.max_spill_bytes:
+                return (
+                    f"{said.spill_bytes} bytes of spills on {said.arch}, "
+                    f"more than {limits.max_spill_bytes}"
+                )
+    return None
+
+
+def _low_occupancy(recipe: Recipe, limits: Prune, arch: Arch, usage: KernelUsage) -> str | None:
+    launch = geometry(recipe)
+    block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
+    if limits.min_blocks_per_sm is None or block is None:
+        return None
+    held = occupancy(
+        arch,
+        threads=math.prod(block),
+        registers=usage.registers,
+        static_smem=usage.static_smem,
+        dynamic_smem=smem[0] if smem is not None else 0,
+    )
+    if held.blocks_per_sm >= limits.min_blocks_per_sm:
+        return None
+    return (
+        f"{held.blocks_per_sm} blocks per SM on {arch.name}, "
+        f"fewer than {limits.min_blocks_per_sm} (limited by {' and '.join(held.limited_by)})"
+    )
+
+
+def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
+    """Why the kernel cannot be found under its name in the code."""
+    if recipe.symbol in names:
+        return None
+    mangled = [
+        name for name in names if re.match(rf"_Z\d*{len(recipe.symbol)}{recipe.symbol}", name)
+    ]
+    if mangled:
+        return f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): declare it extern "C"'
+    held = ", ".join(names) or "none"
+    return f'the source holds no kernel "{recipe.symbol}" (it holds: {held})'
+
+
+def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
+    """Why the linked library is not what was asked for. This is never the program's own fault."""
+    try:
+        needs = read_needs(data)
+    except BinaryError as error:
+        return f"lib.so is no usable library: {error}"
+    if missing := needs.missing(*EXPORTS):
+        return f"lib.so does not export {', '.join(missing)}"
+    if recipe.pipeline == "kernel" and needs.libraries:
+        return f"lib.so needs {', '.join(needs.libraries)}, and must need nothing"
+    held = {(image.kind, image.arch) for image in images}
+    asked = asked_images(recipe)
+    if held != asked:
+        return f"lib.so holds code for {_listed(held)}; asked for was {_listed(asked)}"
+    return None
+
+
+def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
+    """The (kind, arch) of the code that the recipe's library must hold, no more and no less."""
+    if recipe.pipeline == "cpu":
+        return set()
+    codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
+    names = [name for code in codes for name in code.split("code=")[1].strip("[]").split(",")]
+    return {
+        ("ptx", name.replace("compute_", "sm_")) if "compute_" in name else ("sass", name)
+        for name in names
+    }
+
+
+def _listed(images: set[tuple[str, str]]) -> str:
+    return ", ".join(sorted(f"{arch} ({kind})" for kind, arch in images)) or "nothing"
+
+
+def images_of(data: bytes) -> tuple[CodeImage, ...]:
+    """The code in a library; none for what is no library."""
+    try:
+        return read_archs(data)
+    except BinaryError:
+        return ()

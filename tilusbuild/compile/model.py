@@ -1,0 +1,95 @@
+"""What a compile is told and what it answers, as values.
+
+A `Recipe` holds everything that decides the bytes of a `lib.so` but the toolchain; two equal recipes
+and two equal toolchains give two equal libraries, wherever they are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilusbuild.arch import Arch
+from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
+from tilusbuild.expr import Expr, Value
+from tilusbuild.signature import Signature
+
+Pipeline = Literal["kernel", "host", "cpu"]
+Status = Literal["built", "failed", "pruned", "crashed", "timed_out", "no_output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel is launched: up to three expressions each, over constants and arguments."""
+
+    grid: tuple[Expr, ...]
+    block: tuple[Expr, ...]
+    smem: Expr
+    """Bytes of dynamic shared memory of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Limits that a compiled kernel must keep to be linked. None: no limit."""
+
+    max_registers: int | None = None
+    max_spill_bytes: int | None = None
+    """Bytes of spill stores and spill loads, together."""
+    min_blocks_per_sm: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One program to compile."""
+
+    pipeline: Pipeline
+    archs: tuple[Arch, ...]
+    ptx: bool
+    source: str
+    symbol: str
+    """The kernel, the host function, or the cpu function: an `extern "C"` name."""
+    signature: Signature
+    """Resolved: no constant is left in it."""
+    launch: Launch | None
+    """For the kernel pipeline; the others ignore it."""
+    constants: Mapping[str, Value]
+    """What the launch's expressions see: parameters, schedule, derived values."""
+    include_digest: str | None = None
+    include_roots: tuple[tuple[str, bool], ...] = ()
+    """(folder in the include layout, found by #include "…" only), in order of search."""
+    flags: tuple[str, ...] = ()
+    """For nvcc, or for the host compiler on the cpu target."""
+    defines: tuple[tuple[str, str], ...] = ()
+    std: str = "c++17"
+    host_march: str | None = None
+    """None: x86-64-v2, or armv8-a."""
+    prune: Prune | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a compile ended.
+
+    `built`, `failed` and `pruned` are results, which a cache records. `crashed`, `timed_out` and
+    `no_output` say nothing of the program: it is tried again.
+    """
+
+    status: Status
+    log: str
+    """What the compilers printed, free of times and temporary names."""
+    usages: tuple[KernelUsage, ...] = ()
+    ptxas: tuple[PtxasUsage, ...] = ()
+    images: tuple[CodeImage, ...] = ()
+    seconds: float = 0.0
+    peak_rss: int = 0
+    """Bytes: the largest of the compile's processes."""
+    reason: str = ""
+    """One line: why it is not built."""
+    files: tuple[str, ...] = field(default=())
+    """What the compile added, relative to the stage."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether this is a result that will be the same next time."""
+        return self.status in ("built", "failed", "pruned")

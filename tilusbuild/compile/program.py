@@ -1,0 +1,297 @@
+"""Compile one program: run its steps in a private folder, judge what came out, keep what is good.
+
+The stage's `module` folder holds what `module_files` gave; after `built` it holds `lib.so` too, and
+always `nvcc_output.txt`. Nothing else is left in the stage, however the compile ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tilusbuild.arch import Arch, parse_arch
+from tilusbuild.binary import (
+    BinaryError,
+    CodeImage,
+    KernelUsage,
+    PtxasUsage,
+    extract_cubins,
+    parse_ptxas,
+    read_cubin,
+)
+from tilusbuild.compile import checks
+from tilusbuild.compile.launcher import launcher_source, program_source
+from tilusbuild.compile.model import Outcome, Recipe, Status
+from tilusbuild.compile.script import ENVIRONMENT, compile_script
+from tilusbuild.compile.scrub import scrub
+from tilusbuild.compile.steps import CC_FLAGS, Step, image_name, steps
+from tilusbuild.compile.store import LauncherStore
+from tilusbuild.compile.tools import Tools, tools_of
+from tilusbuild.process.base import Command, Finished, Runner
+
+if TYPE_CHECKING:
+    from tilusbuild.toolchain import Toolchain
+
+_CRASHES = (
+    "died due to signal",
+    "signal terminated program",
+    "internal compiler error",
+    "Internal compiler error",
+    "virtual memory exhausted",
+    "No space left on device",
+    "Cannot allocate memory",
+    "out of memory allocating",
+)
+"""What compilers print when it is the machine, or they, that failed, and not the source."""
+
+_EXPORT_MAP = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
+
+
+def module_files(recipe: Recipe, toolchain: Toolchain) -> Mapping[str, bytes]:
+    """What a module folder holds before the compile: the source and everything generated.
+
+    Raises `ValueError` for a recipe that no launcher can serve.
+    """
+    texts = {"source.cu": recipe.source, "launcher.c": launcher_source(recipe)}
+    if recipe.pipeline == "kernel":
+        texts["program.s"] = program_source(recipe, image_name(recipe))
+    else:
+        texts["exports.map"] = _EXPORT_MAP
+    fingerprint = tools_of(toolchain).fingerprint(recipe)
+    texts["compile.sh"] = compile_script(recipe, tuple(texts), fingerprint)
+    return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
+
+
+def compile_program(
+    recipe: Recipe,
+    toolchain: Toolchain,
+    stage: str,
+    include_dir: str | None,
+    runner: Runner,
+    launchers: LauncherStore,
+    timeout: float | None = None,
+    dump_ir: bool = False,
+) -> Outcome:
+    """Make `module/lib.so` in the stage, whose `module` folder holds the module's files.
+
+    `include_dir` is the folder of the recipe's include layout, `timeout` is in seconds for each
+    process. Raises `Cancelled` and `OSError` (of the stage's file system).
+    """
+    if recipe.pipeline == "kernel" and (problem := checks.launch_problem(recipe)):
+        return _finish(stage, Outcome("failed", "", reason=problem))
+    work = os.path.join(stage, "work")
+    try:
+        compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
+        compiling.prepare(include_dir)
+        outcome = compiling.run()
+        if dump_ir and outcome.status in ("built", "pruned"):
+            from tilusbuild.compile.dump import dump
+
+            dump(recipe, compiling, os.path.join(stage, "module", "ir"))
+        return _finish(stage, outcome)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _finish(stage: str, outcome: Outcome) -> Outcome:
+    log = outcome.log
+    if outcome.reason and outcome.reason not in log:
+        log = f"{log}{outcome.reason}\n"
+    with open(os.path.join(stage, "module", "nvcc_output.txt"), "w", encoding="utf-8") as file:
+        file.write(log)
+    return outcome
+
+
+class _Stop(Exception):  # noqa: N818 - how a compile ends early
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status: Status = status
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Compile:
+    """One compile in progress: what it has printed, used and found so far."""
+
+    recipe: Recipe
+    tools: Tools
+    stage: str
+    work: str
+    runner: Runner
+    launchers: LauncherStore
+    timeout: float | None
+    logs: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    peak_rss: int = 0
+    usages: list[tuple[Arch, KernelUsage]] = field(default_factory=list)
+    ptxas: tuple[PtxasUsage, ...] = ()
+
+    def prepare(self, include_dir: str | None) -> None:
+        """The private folder: copies of the inputs that carry no time, and the headers' link."""
+        module = os.path.join(self.stage, "module")
+        os.makedirs(os.path.join(self.work, "tmp"))
+        for name in ("source.cu", "program.s", "exports.map"):
+            source = os.path.join(module, name)
+            if os.path.exists(source):
+                shutil.copyfile(source, os.path.join(self.work, name))
+                os.utime(os.path.join(self.work, name), (1, 1))
+        if include_dir is not None:
+            os.symlink(os.path.abspath(include_dir), os.path.join(self.work, "include"))
+
+    def run(self) -> Outcome:
+        images: tuple[CodeImage, ...] = ()
+        status: Status = "built"
+        reason = ""
+        try:
+            for step in steps(self.recipe):
+                if step.name == "launcher":
+                    self._launcher(step)
+                else:
+                    self._step(step)
+                if self.recipe.pipeline == "kernel" and step.output == image_name(self.recipe):
+                    self._judge_kernel()
+            images = self._publish()
+        except _Stop as stop:
+            status, reason = stop.status, stop.reason
+        return Outcome(
+            status=status,
+            log="".join(self.logs),
+            usages=tuple(usage for _, usage in self.usages),
+            ptxas=self.ptxas,
+            images=images,
+            seconds=self.seconds,
+            peak_rss=self.peak_rss,
+            reason=reason,
+        )
+
+    def _step(self, step: Step) -> None:
+        tool = step.argv[0].strip("{}")
+        try:
+            finished = self.execute(step)
+        except OSError as error:
+            raise _Stop("crashed", f"{tool} cannot be started: {error}") from None
+        log = self.scrub(finished.output)
+        if log:
+            self.logs.append(log if log.endswith("\n") else log + "\n")
+        if problem := _broken(tool, finished, log):
+            raise problem
+        if finished.status != 0:
+            raise _Stop(
+                "failed", _first_error(log) or f"{tool} ended with status {finished.status}"
+            )
+        if not os.path.isfile(os.path.join(self.work, step.output)):
+            raise _Stop("no_output", f"{tool} ended well but made no {step.output}")
+
+    def execute(self, step: Step) -> Finished:
+        """Run one step's command in the private folder. Raises `OSError` if it cannot start."""
+        environment = {
+            **self.tools.environment,
+            **ENVIRONMENT,
+            "TMPDIR": os.path.join(self.work, "tmp"),
+        }
+        command = Command(self.tools.fill(step.argv), self.work, environment, self.timeout)
+        finished = self.runner.run(command)
+        self.seconds += finished.seconds
+        self.peak_rss = max(self.peak_rss, finished.peak_rss)
+        return finished
+
+    def scrub(self, output: bytes) -> str:
+        return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.folders})
+
+    def _launcher(self, step: Step) -> None:
+        with open(os.path.join(self.stage, "module", "launcher.c"), encoding="utf-8") as file:
+            source = file.read()
+
+        def make() -> bytes:
+            path = os.path.join(self.work, "launcher.c")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(source)
+            self._step(step)
+            with open(os.path.join(self.work, step.output), "rb") as made:
+                return made.read()
+
+        key = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
+        data = self.launchers.get(key, make)
+        with open(os.path.join(self.work, step.output), "wb") as file:
+            file.write(data)
+
+    def _judge_kernel(self) -> None:
+        name = image_name(self.recipe)
+        with open(os.path.join(self.work, name), "rb") as file:
+            data = file.read()
+        try:
+            found = [
+                (parse_arch(cubin.image.arch), kernels)
+                for cubin in extract_cubins(data)
+                for kernels in [read_cubin(cubin.data)]
+            ]
+        except BinaryError as error:
+            raise _Stop(
+                "no_output", f"nvcc ended well but {name} cannot be read: {error}"
+            ) from None
+        if not found:
+            raise _Stop("no_output", f"nvcc ended well but {name} holds no code")
+        self.ptxas = parse_ptxas("".join(self.logs))
+        for _, kernels in found:
+            if problem := checks.symbol_problem(self.recipe, [kernel.name for kernel in kernels]):
+                raise _Stop("failed", problem)
+        self.usages = [
+            (arch, kernel)
+            for arch, kernels in found
+            for kernel in kernels
+            if kernel.name == self.recipe.symbol
+        ]
+        if problem := checks.kernel_problem(self.recipe, self.usages):
+            raise _Stop("failed", problem)
+        if reason := checks.prune_reason(self.recipe, self.usages, self.ptxas):
+            raise _Stop("pruned", reason)
+
+    def _publish(self) -> tuple[CodeImage, ...]:
+        made = os.path.join(self.work, "lib.so")
+        with open(made, "rb") as file:
+            data = file.read()
+        images = checks.images_of(data)
+        if self.recipe.pipeline == "host":
+            self.ptxas = parse_ptxas("".join(self.logs))
+        if problem := checks.library_problem(self.recipe, data, images):
+            raise _Stop("no_output", problem)
+        os.chmod(made, 0o755)
+        os.replace(made, os.path.join(self.stage, "module", "lib.so"))
+        return images
+
+
+def _broken(tool: str, finished: Finished, log: str) -> _Stop | None:
+    """An end that says nothing of the program: killed, hung, or the compiler's own failure."""
+    if finished.timed_out:
+        return _Stop("timed_out", f"{tool} was stopped after {finished.seconds:.0f} s")
+    if finished.status < 0 or finished.status > 128 and finished.status != 255:
+        number = -finished.status if finished.status < 0 else finished.status - 128
+        return _Stop("crashed", f"{tool} was ended by {_signal_name(number)}")
+    if finished.status != 0:
+        for mark in _CRASHES:
+            if mark in log:
+                line = next(line for line in log.splitlines() if mark in line)
+                return _Stop("crashed", line.strip())
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name}, as when memory runs out" if name == "SIGKILL" else name
+
+
+def _first_error(log: str) -> str | None:
+    """The first line that a compiler marks as an error."""
+    lines: Sequence[str] = log.splitlines()
+    for mark in ("error:", "error ", "fatal", "undefined reference", "Error:"):
+        for line in lines:
+            if mark in line:
+                return line.strip()
+    return lines[0].strip() if lines else None

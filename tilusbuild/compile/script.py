@@ -1,0 +1,140 @@
+"""`compile.sh`: the commands of a build as a script that needs nothing but the tree and the tools.
+
+It works in a folder of its own, so that a read-only tree can be compiled too, and it leaves a
+`lib.so` alone that already holds the bytes it made. All words are quoted for the shell, whatever
+characters the manifest had in them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.steps import Step, steps
+
+ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1", "PWD": "/proc/self/cwd"}
+"""What every command sees: __DATE__ is constant, and debug information names no folder."""
+
+_UNSET = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "GCC_EXEC_PREFIX",
+    "COMPILER_PATH",
+    "DEPENDENCIES_OUTPUT",
+    "CDPATH",
+)
+
+_VARIABLES = {
+    "{nvcc}": '"$NVCC"',
+    "{nvcc_flags}": '"${nvcc_flags[@]}"',
+    "{fatbinary}": '"$nvcc_folder/fatbinary"',
+    "{cxx}": '"$CXX"',
+    "{cc}": '"$CC"',
+    "{as}": '"$AS"',
+    "{ld}": '"$LD"',
+    "{sed}": "sed",
+}
+
+
+def compile_script(recipe: Recipe, inputs: Iterable[str], toolchain: Iterable[str]) -> str:
+    """The script for a program whose module folder holds the files `inputs`.
+
+    `toolchain` are lines that say which tools made the recorded `lib.so`, for people.
+    """
+    commands = steps(recipe)
+    used = {word for step in commands for word in step.argv}
+    return "".join(
+        [
+            _HEAD,
+            "".join(f"#   {line}\n" for line in toolchain),
+            _START.replace("@UNSET@", " ".join(_UNSET)),
+            "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
+            _NVCC_FOLDER if "{nvcc}" in used else "",
+            f'cp -- {shlex.join(inputs)} "$work"\n',
+            _include(recipe),
+            'cd -- "$work"\ntouch -d @1 -- *\n\n',
+            "run() { env "
+            + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
+            + ' TMPDIR="$work/tmp" "$@"; }\n\n',
+            "\n".join(_command(step) for step in commands),
+            _END,
+        ]
+    )
+
+
+def _command(step: Step) -> str:
+    return "run " + " ".join(_VARIABLES.get(word) or shlex.quote(word) for word in step.argv) + "\n"
+
+
+def _include(recipe: Recipe) -> str:
+    if recipe.include_digest is None:
+        return ""
+    return f'ln -s -- "$module../../../include/{recipe.include_digest}" "$work/include"\n'
+
+
+_HEAD = """\
+#!/bin/bash
+# Compiles source.cu to lib.so: the same bytes as the build that wrote this script.
+#
+#   ./compile.sh [OUTPUT]      NVCC, CXX, CC, AS and LD say which tools to use
+#
+# The tools that made the recorded lib.so:
+"""
+
+_START = """\
+set -euo pipefail
+unset @UNSET@
+export LC_ALL=C
+module=${BASH_SOURCE[0]}
+case $module in */*) module=${module%/*}/ ;; *) module=./ ;; esac
+case $module in /*) ;; *) module=$PWD/$module ;; esac
+output=${1:-${OUT:-${module}lib.so}}
+case $output in /*) ;; *) output=$PWD/$output ;; esac
+work=$(mktemp -d "${TMPDIR:-/tmp}/tilusbuild-XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
+mkdir -- "$work/tmp"
+cd -- "$module"
+
+"""
+
+_DEFAULTS = {
+    "{nvcc}": "NVCC=${NVCC:-nvcc}",
+    "{cxx}": "CXX=${CXX:-g++}",
+    "{cc}": "CC=${CC:-gcc}",
+    "{as}": "AS=${AS:-as}",
+    "{ld}": "LD=${LD:-ld}",
+}
+
+_NVCC_FOLDER = """\
+nvcc_folder=$("$NVCC" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#[$] _HERE_=//p')
+nvcc_flags=()
+if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
+  nvcc_flags=("-L$nvcc_folder/../lib")
+fi
+"""
+
+_END = """
+digest() { sha256sum < "$1" | cut -d ' ' -f 1; }
+made=$(digest lib.so)
+recorded=
+if [ -r "$module../meta.json" ]; then
+  recorded=$(tr -d ' \\n' < "$module../meta.json" |
+    sed -n 's/.*"module\\/lib\\.so":{[^}]*"sha256":"\\([0-9a-f]*\\)".*/\\1/p')
+fi
+if [ -e "$output" ] && [ "$(digest "$output")" = "$made" ]; then
+  echo "$made  unchanged" >&2
+elif [ -n "$recorded" ] && [ "$made" != "$recorded" ] && [ "$output" = "${module}lib.so" ]; then
+  echo "these tools make other bytes than the recorded lib.so, which is kept" >&2
+  echo "  recorded $recorded" >&2
+  echo "  made     $made (name an output to have it)" >&2
+  exit 1
+else
+  cp -- lib.so "$output"
+  echo "$made  written" >&2
+fi
+"""

@@ -1,0 +1,234 @@
+"""A pipeline as a list of commands. The compile, `compile.sh` and `options.txt` all come from it.
+
+Commands run in a private folder that holds `source.cu`, the generated files, and `include`, a link
+to the program's headers. Inputs are named through /proc/self/cwd, so that what compilers write of
+their inputs' names is the same wherever that folder is. Tools are placeholders (`{nvcc}`), and no
+other argument depends on where anything is installed.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+from tilusbuild.arch import gencode
+from tilusbuild.compile.model import Recipe
+
+HERE = "/proc/self/cwd"
+SOURCE = f"{HERE}/source.cu"
+
+TOOLS = ("nvcc", "fatbinary", "cxx", "cc", "as", "ld", "sed")
+"""The programs, as placeholders. `{nvcc_flags}` stands for what an installation of nvcc needs."""
+
+CC_FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-stack-protector",
+    "-U_FORTIFY_SOURCE",
+)
+"""For the launcher: nothing that a distribution's compiler adds by default changes what it calls."""
+
+_LINE_INFO = frozenset(
+    {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
+)
+
+_LIBRARY = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command. `argv[0]` is a placeholder of `TOOLS`; `output` is what it must make."""
+
+    name: str
+    argv: tuple[str, ...]
+    output: str
+    prepares: bool = False
+    """Whether the build keeps the output for the next program of the same script."""
+
+
+def steps(recipe: Recipe) -> tuple[Step, ...]:
+    """The commands that make `lib.so`, in order."""
+    compiled = {"kernel": _kernel, "host": _host, "cpu": _cpu}[recipe.pipeline](recipe)
+    launcher = Step(
+        "launcher",
+        ("{cc}", *CC_FLAGS, "-c", "launcher.c", "-o", "launcher.o"),
+        "launcher.o",
+        prepares=True,
+    )
+    *before, link = compiled
+    return (*before, launcher, link)
+
+
+def default_march(machine: str | None = None) -> str:
+    """What code for the host may assume of its CPU, when nobody says."""
+    return {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}[machine or platform.machine()]
+
+
+def image_name(recipe: Recipe) -> str:
+    """The file of device code that the kernel pipeline links."""
+    return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
+
+
+def _defines(recipe: Recipe) -> list[str]:
+    return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines]
+
+
+def _includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
+    """`quoted` is how the compiler takes a folder that only #include "…" searches."""
+    found: list[str] = []
+    for name, quoted_only in recipe.include_roots:
+        folder = f"{HERE}/include/{name}"
+        if quoted_only:
+            found += (
+                [*quoted, folder] if len(quoted) == 1 else [quoted[0], quoted[1], quoted[0], folder]
+            )
+        else:
+            found += ["-I", folder]
+    return found
+
+
+def _nvcc(recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
+    """What both CUDA pipelines ask of nvcc.
+
+    --orig_src_path_name: names of entities with internal linkage hold a hash of the source's folder,
+    and this is where cudafe++ and cicc take it from. The last one given wins.
+    """
+    return [
+        "{nvcc}",
+        "{nvcc_flags}",
+        mode,
+        *code,
+        "-ccbin",
+        "{cxx}",
+        f"-std={recipe.std}",
+        *_defines(recipe),
+        *_includes(recipe, ("-Xcompiler", "-iquote")),
+        "-Xcompiler",
+        f"-ffile-prefix-map={HERE}/=",
+        "-Xcudafe",
+        "--orig_src_path_name",
+        "-Xcudafe",
+        "/tilusbuild/source.cu",
+        "-Xptxas",
+        "-v",
+        *recipe.flags,
+    ]
+
+
+def _kernel(recipe: Recipe) -> list[Step]:
+    image = image_name(recipe)
+    mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
+    if _LINE_INFO.isdisjoint(recipe.flags):
+        argv = (*_nvcc(recipe, mode, gencode(recipe.archs, ptx=recipe.ptx)), SOURCE, "-o", image)
+        device = [Step("device", argv, image)]
+    else:
+        device = _through_ptx(recipe, image)
+    return [
+        *device,
+        Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o"),
+        Step(
+            "link",
+            ("{ld}", "-shared", *_LIBRARY, "-z", "noseparate-code", "--hash-style=gnu")
+            + ("--eh-frame-hdr", "-o", "lib.so", "program.o", "launcher.o"),
+            "lib.so",
+        ),
+    ]
+
+
+_ANONYMOUS_FILES = (
+    "-e",
+    rf's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")({HERE}/)?#\1/tilusbuild/#',
+    "-e",
+    r's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")[^"]*/bin/\.\./[^"]*/?include/#\1/cuda/include/#',
+    "-e",
+    r's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")/tilusbuild//#\1/#',
+)
+
+
+def _through_ptx(recipe: Recipe, image: str) -> list[Step]:
+    """With line information, ptxas writes the name, time and size of each source file it finds.
+
+    So the PTX is made first, and its `.file` lines are given names under which nothing is found and
+    which do not tell where the toolkit is.
+    """
+    made: list[Step] = []
+    images: list[str] = []
+    for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
+        virtual, real = code.removeprefix("arch=").split(",code=")
+        names = real.strip("[]").split(",")
+        stem = "program" if image.endswith(".cubin") else names[0]
+        ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
+        single = ("-gencode", f"arch={virtual},code={names[0]}")
+        made += [
+            Step("ptx", (*_nvcc(recipe, "-ptx", ("-arch", virtual)), SOURCE, "-o", ptx), ptx),
+            Step("names", ("{sed}", "-E", "-i", *_ANONYMOUS_FILES, ptx), ptx),
+            Step("device", (*_nvcc(recipe, "-cubin", single), ptx, "-o", cubin), cubin),
+        ]
+        number = names[0].removeprefix("sm_")
+        images.append(f"--image3=kind=elf,sm={number},file={cubin}")
+        if len(names) > 1:
+            images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
+    if not image.endswith(".cubin"):
+        argv = ("{fatbinary}", f"--create={image}", "-64", *images)
+        made.append(Step("fatbinary", argv, image))
+    return made
+
+
+def _host(recipe: Recipe) -> list[Step]:
+    march = recipe.host_march or default_march()
+    compiler = ["-Xcompiler", f"-fPIC,-march={march},-frandom-seed=0"]
+    linker = [word for flag in (*_LIBRARY, *_EXPORTS) for word in ("-Xlinker", flag)]
+    return [
+        Step(
+            "source",
+            (*_nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx)), *compiler)
+            + (SOURCE, "-o", "source.o"),
+            "source.o",
+        ),
+        Step(
+            "link",
+            ("{nvcc}", "{nvcc_flags}", "-shared", "-ccbin", "{cxx}", "-cudart", "static")
+            + ("-cudadevrt", "none", "-nodlink", *linker)
+            + ("source.o", "launcher.o", *_link_flags(recipe), "-o", "lib.so"),
+            "lib.so",
+        ),
+    ]
+
+
+_EXPORTS = ("--version-script=exports.map", "--as-needed")
+
+
+def _link_flags(recipe: Recipe) -> list[str]:
+    """Those of the user's flags that mean something to a link."""
+    kept: list[str] = []
+    words = iter(recipe.flags)
+    for word in words:
+        if word in ("-l", "-L", "-Xlinker"):
+            kept += [word, next(words, "")]
+        elif word.startswith(("-l", "-L", "-Wl,")) and not word.startswith("-lineinfo"):
+            kept.append(word)
+    return kept
+
+
+def _cpu(recipe: Recipe) -> list[Step]:
+    """No -ffast-math, and no contraction of a*b+c: the same numbers whatever the CPU can do."""
+    march = recipe.host_march or default_march()
+    linker = [f"-Wl,{flag}" for flag in (*_LIBRARY, *_EXPORTS)]
+    return [
+        Step(
+            "source",
+            ("{cxx}", "-c", "-x", "c++", f"-std={recipe.std}", "-O3", f"-march={march}")
+            + ("-ffp-contract=off", "-fPIC", "-frandom-seed=0", f"-ffile-prefix-map={HERE}/=")
+            + (*_defines(recipe), *_includes(recipe, ("-iquote",)), *recipe.flags)
+            + (SOURCE, "-o", "source.o"),
+            "source.o",
+        ),
+        Step(
+            "link",
+            ("{cxx}", "-shared", *linker, "source.o", "launcher.o", *recipe.flags, "-o", "lib.so"),
+            "lib.so",
+        ),
+    ]

@@ -1,0 +1,61 @@
+"""The toolchain as the pipelines use it: placeholders filled, one environment, names for folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilusbuild.compile.model import Recipe
+
+if TYPE_CHECKING:
+    from tilusbuild.toolchain import Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Where the tools of one toolchain are, and what is known of them."""
+
+    paths: Mapping[str, tuple[str, ...]]
+    environment: Mapping[str, str]
+    folders: Mapping[str, str]
+    """Absolute folders, and what stands for them in a log."""
+    cuda_fingerprint: tuple[str, ...]
+    cc_fingerprint: tuple[str, ...]
+
+    def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """The command with paths for its placeholders."""
+        return tuple(
+            word for part in argv for word in (self.paths[part] if part in self.paths else (part,))
+        )
+
+    def fingerprint(self, recipe: Recipe) -> tuple[str, ...]:
+        """The lines that say which tools a recipe's library comes from."""
+        return self.cc_fingerprint if recipe.pipeline == "cpu" else self.cuda_fingerprint
+
+
+def tools_of(toolchain: Toolchain) -> Tools:
+    """The tools of a toolchain. One without CUDA serves only the cpu pipeline."""
+    paths: dict[str, tuple[str, ...]] = {
+        "{cxx}": (toolchain.cxx.path,),
+        "{cc}": (toolchain.cc.path,),
+        "{as}": (toolchain.as_.path,),
+        "{ld}": (toolchain.ld.path,),
+        "{sed}": ("sed",),
+    }
+    folders: dict[str, str] = {}
+    cuda = toolchain.cuda
+    if cuda is not None:
+        paths["{nvcc}"] = (cuda.nvcc,)
+        paths["{nvcc_flags}"] = tuple(cuda.nvcc_flags)
+        paths["{fatbinary}"] = (os.path.join(cuda.root, "bin", "fatbinary"),)
+        paths["{cuobjdump}"] = (os.path.join(cuda.root, "bin", "cuobjdump"),)
+        folders[cuda.root] = "{cuda}"
+    return Tools(
+        paths=paths,
+        environment=toolchain.environment(),
+        folders=folders,
+        cuda_fingerprint=tuple(toolchain.fingerprint_cuda),
+        cc_fingerprint=tuple(toolchain.fingerprint_host),
+    )
