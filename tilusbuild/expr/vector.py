@@ -60,8 +60,8 @@ def evaluate_all(expr: Expr, columns: Mapping[str, Any]) -> Any:
     """The values at all points. Raises the `ExprError` of the first point that has none."""
     values, bad = evaluate_marked(expr, columns)
     if bad is not None:
-        row = int(np.argmax(bad))
-        expr.evaluate({name: _at(columns[name], row) for name in expr.names})
+        row, shape = int(np.argmax(bad)), _shape(columns)
+        expr.evaluate({name: _at(columns[name], shape, row) for name in expr.names})
     return values
 
 
@@ -73,11 +73,11 @@ def evaluate_marked(
 ) -> tuple[Any, Any]:
     """The values at all points and a mask of the points that have none (None if all have one).
 
+    The columns may have any shapes that broadcast: what depends on one axis is computed once.
     `bad` marks, for a name, the points where its value must not be used. `bounds` are intervals
     that the caller knows integer columns to lie in; they save looking for the extremes.
     """
-    lengths = [len(c) for c in columns.values() if isinstance(c, np.ndarray) and c.ndim]
-    shape = (max(lengths),) if lengths else ()
+    shape = _shape(columns)
     try:
         with np.errstate(all="ignore"):
             part = _Walk(columns, bad or {}, bounds or {}).value(expr.tree)
@@ -92,33 +92,37 @@ def evaluate_marked(
         return _one_by_one(expr, columns, bad or {}, shape)
 
 
-def _at(column: Any, row: int) -> Any:
+def _shape(columns: Mapping[str, Any]) -> tuple[int, ...]:
+    arrays = [column.shape for column in columns.values() if isinstance(column, np.ndarray)]
+    return np.broadcast_shapes(*arrays)
+
+
+def _at(column: Any, shape: tuple[int, ...], row: int) -> Any:
     if isinstance(column, np.ndarray):
-        return column[row : row + 1].tolist()[0] if column.ndim else column.item()
+        return np.broadcast_to(column, shape).ravel()[row : row + 1].tolist()[0]
     return column
 
 
 def _one_by_one(
     expr: Expr, columns: Mapping[str, Any], bad: Mapping[str, Any], shape: tuple[int, ...]
 ) -> tuple[Any, Any]:
-    rows = shape[0] if shape else 1
+    count = int(np.prod(shape, dtype=np.int64))
     lists: dict[str, list[Any]] = {}
     for name in expr.names:
         column = columns[name]
         if isinstance(column, np.ndarray):
-            lists[name] = column.tolist() if column.ndim else [column.item()] * rows
+            lists[name] = np.broadcast_to(column, shape).ravel().tolist()
         else:
-            lists[name] = [column] * rows
-        if name in bad and bad[name] is not None:
+            lists[name] = [column] * count
+        if bad.get(name) is not None:
             unusable = ExprError(f"{name} has no value here")
-            for row in np.flatnonzero(bad[name]):
+            for row in np.flatnonzero(np.broadcast_to(bad[name], shape)):
                 lists[name][row] = unusable
-    values: list[Value | None] = []
-    for row in range(rows):
-        values.append(_or_none(expr, {name: lists[name][row] for name in lists}))
-    marks = np.array([value is None for value in values])
+    points = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    values = [_or_none(expr, point) for point in points or [{}]]
+    marks = np.array([value is None for value in values], dtype=bool)
     array = _array([0 if value is None else value for value in values])
-    return (array if shape else array[0]), (marks if marks.any() else None)
+    return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)
 
 
 def _or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
@@ -323,13 +327,14 @@ def _text(value: str) -> str:
 
 
 def _column_of_objects(column: Any) -> _Part:
-    values = column.tolist()
+    values = column.ravel().tolist()
     kinds = {type(value) for value in values}
     if kinds == {str} and not any(value.endswith("\0") for value in values):
-        return _Part(_TEXT, np.array(values))
-    if kinds <= {bool, int} and all(INT64_MIN <= value <= INT64_MAX for value in values):
+        return _Part(_TEXT, np.array(values).reshape(column.shape))
+    if kinds <= {bool, int} and all(_fits(value, value) for value in values):
         low, high = min(values, default=0), max(values, default=0)
-        return _Part(_INT, np.array(values, dtype=np.int64), int(low), int(high))
+        data = np.array(values, dtype=np.int64).reshape(column.shape)
+        return _Part(_INT, data, int(low), int(high))
     raise _UnprovenError
 
 

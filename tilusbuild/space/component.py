@@ -1,0 +1,122 @@
+"""The valid points of one group of parameters, in order, without the other groups.
+
+A group is either one parameter that no rule mentions, whose points are its values, or parameters
+that rules connect, whose points are sorted ranks. Both answer the same question for many points at
+once: the r-th point of a range whose earlier members are fixed has which digit for the next member,
+and which part of the range shares it? From that alone the whole space is indexed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilusbuild.space.join import Join, Limb
+from tilusbuild.space.model import Model, Rule
+
+
+class Component(Protocol):
+    """Points `0..count-1` of the `members` (positions of parameters, ascending)."""
+
+    members: tuple[int, ...]
+    count: int
+
+    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+        """The digit of `position` at the points `low + row`, and the ranges that share it."""
+
+    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+        """The part of `low..high` with `digit`; an empty one stands where it would be."""
+
+    def digits(self, position: int) -> Any:
+        """The digit of `position` at every point."""
+
+
+class FreeComponent:
+    """One parameter that no rule mentions."""
+
+    def __init__(self, position: int, count: int) -> None:
+        self.members: tuple[int, ...] = (position,)
+        self.count = count
+
+    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+        digit = low + row
+        return digit, digit, digit + 1
+
+    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+        return digit, digit + 1
+
+    def digits(self, position: int) -> Any:
+        return np.arange(self.count, dtype=np.int64)
+
+
+class JoinedComponent:
+    """Parameters that rules connect.
+
+    `_keys[i]` is sorted and tells the points apart by the limbs 0..i: the number of the prefix up
+    to limb i-1 among the prefixes that occur, times the size of limb i, plus limb i.
+    """
+
+    def __init__(self, members: Sequence[int], limbs: Sequence[Limb], ranks: list[Any]) -> None:
+        self.members = tuple(members)
+        self.count = len(ranks[0])
+        self._keys = [ranks[0]]
+        for limb, rank in zip(limbs[1:], ranks[1:], strict=True):
+            before = self._keys[-1]
+            steps = np.concatenate([[0], np.cumsum(before[1:] != before[:-1])])
+            self._keys.append(steps[: self.count] * limb.size + rank)
+        self._place: dict[int, tuple[Any, int, int]] = {}
+        for key, limb in zip(self._keys, limbs, strict=True):
+            step = limb.size
+            for position, radix in limb.radix.items():
+                self._place[position] = (key, radix, step // radix)
+                step = radix
+
+    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+        key, radix, size = self._place[position]
+        prefix = key[low + row] // radix
+        first = np.searchsorted(key, prefix * radix)
+        return prefix % size, first, np.searchsorted(key, (prefix + 1) * radix)
+
+    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+        if low == high:
+            return low, low
+        key, radix, size = self._place[position]
+        prefix = int(key[low]) // (radix * size) * size + digit
+        bounds = np.searchsorted(key, [prefix * radix, (prefix + 1) * radix])
+        return int(bounds[0]), int(bounds[1])
+
+    def digits(self, position: int) -> Any:
+        key, radix, size = self._place[position]
+        return key // radix % size
+
+
+def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:
+    """The parameters by what connects them: (members, rules) each, in order of the first member."""
+    parent = list(range(len(model.domains)))
+
+    def root(position: int) -> int:
+        while parent[position] != position:
+            position = parent[position]
+        return position
+
+    for rule in rules:
+        first, *others = sorted(rule.needs)
+        for other in others:
+            a, b = sorted((root(first), root(other)))
+            parent[b] = a
+    found: dict[int, tuple[list[int], list[Rule]]] = {}
+    for position in range(len(model.domains)):
+        found.setdefault(root(position), ([], []))[0].append(position)
+    for rule in rules:
+        found[root(min(rule.needs))][1].append(rule)
+    return list(found.values())
+
+
+def component(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> Component:
+    """The points of one group. Raises `SpaceError` where a rule has no value."""
+    if not rules:
+        return FreeComponent(members[0], len(model.domains[members[0]].rows))
+    join = Join(model, members, rules)
+    return JoinedComponent(members, join.limbs, join.ranks())

@@ -1,0 +1,375 @@
+"""The valid points of a set of parameters that rules connect, by a vectorised join.
+
+One parameter at a time, in a greedy order, the partial points are crossed with its values, and each
+rule filters as soon as all that it needs is there. Crossing goes block by block and depth first, so
+that memory follows the points that survive and not the product. Old points stand on one axis and
+new values on the other: what a rule computes from one side alone is computed once a side.
+
+A point where a rule has no value is neither valid nor dropped: it is marked, and it is an error
+only if no other rule excludes it. So the outcome does not depend on the order of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.space.errors import SpaceError
+from tilusbuild.space.model import Derived, Domain, Model, Rule, located, show
+
+BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
+MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
+FIRST_LIMB = 1 << 62
+NEXT_LIMB = 1 << 31
+
+
+class BudgetError(Exception):
+    """A count would look at more points than was allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limb:
+    """A run of members whose digits make one 64-bit number: position → radix, in order."""
+
+    radix: Mapping[int, int]
+    size: int
+
+
+@dataclass(slots=True)
+class _Level:
+    """What happens when one parameter joins."""
+
+    position: int
+    derived: list[Derived] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    keep: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Points:
+    """Partial points: their ranks so far, the columns still needed, and the marks.
+
+    `fault` is 0, or 1 + the number of the first rule that has no value at the point.
+    """
+
+    ranks: list[Any]
+    columns: dict[str, Any]
+    bad: dict[str, Any]
+    fault: Any = None
+
+    def __len__(self) -> int:
+        return len(self.ranks[0])
+
+
+def limbs_of(members: Sequence[int], domains: Sequence[Domain]) -> list[Limb]:
+    """The members, first slowest, in as few limbs as 64 bits allow."""
+    groups: list[list[int]] = []
+    size = limit = 0
+    for position in members:
+        count = len(domains[position].rows)
+        if not groups or size * count > limit:
+            limit = NEXT_LIMB if groups else FIRST_LIMB
+            groups.append([])
+            size = 1
+        groups[-1].append(position)
+        size *= count
+    limbs = []
+    for group in groups:
+        radix, step = {}, 1
+        for position in reversed(group):
+            radix[position] = step
+            step *= len(domains[position].rows)
+        limbs.append(Limb(dict(reversed(radix.items())), step))
+    return limbs
+
+
+class Join:
+    """The join of `members` (positions, ascending) under `rules`, each of which needs only them."""
+
+    def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
+        self._model = model
+        self._members = members
+        self._rules = rules
+        self._numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
+        self.limbs = limbs_of(members, model.domains)
+        self._limb_of = {p: i for i, limb in enumerate(self.limbs) for p in limb.radix}
+        self._columns = {p: columns_of(model.domains[p], p) for p in members}
+        self._bounds = {
+            name: (int(column.min()), int(column.max()))
+            for columns in self._columns.values()
+            for name, column in columns.items()
+            if column.dtype == np.int64
+        }
+        self._levels = _levels(model, members, rules)
+        self._budget: int | None = None
+        self.looked = 0  # points that rules were applied to
+        self._found: list[list[Any]] = []
+        self._count = 0
+        self._counting = False
+
+    def ranks(self) -> list[Any]:
+        """One int64 array a limb: the valid points in ascending order. Raises `SpaceError`."""
+        self._found, self._count, self._counting = [[] for _ in self.limbs], 0, False
+        self._descend(0, self._origin())
+        ranks = [np.concatenate(parts) if parts else _integers([]) for parts in self._found]
+        if len(ranks) == 1:
+            ranks[0].sort()
+            return ranks
+        order = np.lexsort(ranks[::-1])
+        return [rank[order] for rank in ranks]
+
+    def count(self, budget: int | None = None) -> int:
+        """How many points no rule excludes. Raises `BudgetError` once `budget` were looked at."""
+        self._budget, self._count, self._counting = budget, 0, True
+        self._descend(0, self._origin())
+        return self._count
+
+    def _origin(self) -> _Points:
+        return _Points([_integers([0]) for _ in self.limbs], {}, {})
+
+    def _descend(self, depth: int, points: _Points) -> None:
+        if not len(points):
+            return
+        if depth == len(self._levels):
+            self._collect(points)
+            return
+        level = self._levels[depth]
+        width = len(self._model.domains[level.position].rows)
+        step = max(1, BLOCK // width)
+        for start in range(0, len(points), step):
+            block = points if len(points) <= step else _slice(points, start, start + step)
+            self.looked += len(block) * width
+            if self._budget is not None and self.looked > self._budget:
+                raise BudgetError
+            last = self._counting and depth == len(self._levels) - 1
+            crossed = self._cross(level, block, width, count_only=last)
+            if crossed is not None:
+                self._descend(depth + 1, crossed)
+
+    def _cross(
+        self, level: _Level, points: _Points, width: int, *, count_only: bool
+    ) -> _Points | None:
+        """The points with each value of one more parameter, as far as the rules let them be."""
+        shape = (len(points), width)
+        columns = {name: column[:, None] for name, column in points.columns.items()}
+        bad = {name: mask[:, None] for name, mask in points.bad.items()}
+        columns |= {n: column[None, :] for n, column in self._columns[level.position].items()}
+        for derived in level.derived:
+            values, marks = evaluate_marked(
+                derived.expr, {n: columns[n] for n in derived.expr.names}, bad, self._bounds
+            )
+            columns[derived.name] = values
+            if marks is not None:
+                bad[derived.name] = marks
+        holds: Any = None
+        fault = None if points.fault is None else np.repeat(points.fault[:, None], width, axis=1)
+        for rule in level.rules:
+            here, marks = self._apply(rule, columns, bad)
+            if marks is not None:
+                here = here | marks
+                if fault is None:
+                    fault = np.zeros(shape, dtype=np.int32)
+                fault = np.where((fault == 0) & marks, np.int32(self._numbers[id(rule)]), fault)
+            holds = here if holds is None else holds & here
+        if count_only:
+            kept = shape[0] * width
+            if holds is not None:
+                kept = int(np.count_nonzero(np.broadcast_to(holds, shape)))
+            self._count += kept
+            return None
+        return self._gather(level, points, shape, holds, columns, bad, fault)
+
+    def _apply(
+        self, rule: Rule, columns: Mapping[str, Any], bad: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        needed = {name: columns[name] for name in rule.expr.names}
+        values, marks = evaluate_marked(rule.expr, needed, bad, self._bounds)
+        if rule.pins is None:
+            return values, marks
+        domain = self._model.domains[rule.pins]
+        row = columns[_row_name(rule.pins)]
+        return np.where(values, row < domain.declared, row == domain.pinned), marks
+
+    def _gather(
+        self,
+        level: _Level,
+        points: _Points,
+        shape: tuple[int, int],
+        holds: Any,
+        columns: Mapping[str, Any],
+        bad: Mapping[str, Any],
+        fault: Any,
+    ) -> _Points:
+        if holds is None:
+            kept = np.arange(shape[0] * shape[1], dtype=np.int64)
+        else:
+            kept = np.flatnonzero(np.broadcast_to(holds, shape))
+        parent = kept // shape[1]
+        digit = kept - parent * shape[1]
+
+        def take(array: Any) -> Any:
+            rows = parent if array.shape[0] > 1 or shape[0] == 1 else 0
+            return array[rows, digit if array.shape[1] > 1 or shape[1] == 1 else 0]
+
+        ranks = [rank[parent] for rank in points.ranks]
+        limb = self._limb_of[level.position]
+        ranks[limb] += digit * self.limbs[limb].radix[level.position]
+        return _Points(
+            ranks,
+            {name: take(columns[name]) for name in level.keep},
+            {name: take(np.broadcast_to(bad[name], shape)) for name in level.keep if name in bad},
+            None if fault is None else fault[parent, digit],
+        )
+
+    def _collect(self, points: _Points) -> None:
+        if self._counting:
+            self._count += len(points)
+            return
+        if points.fault is not None and points.fault.any():
+            raise self._fault(points)
+        self._count += len(points)
+        if self._count > MAX_POINTS:
+            names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
+            raise SpaceError(
+                f"more than {MAX_POINTS:,} points: the parameters {names}, which the rules connect,"
+                " cannot be enumerated",
+                hint="add a restriction, or take values away",
+            )
+        for parts, rank in zip(self._found, points.ranks, strict=True):
+            parts.append(rank)
+
+    def _fault(self, points: _Points) -> SpaceError:
+        """The error of the first marked point: its rule is evaluated again, for its words."""
+        first = int(np.lexsort([r[points.fault > 0] for r in points.ranks[::-1]])[0])
+        row = int(np.flatnonzero(points.fault > 0)[first])
+        rule = self._rules[int(points.fault[row]) - 1]
+        digits = {
+            position: int(points.ranks[i][row]) // radix % len(self._model.domains[position].rows)
+            for i, limb in enumerate(self.limbs)
+            for position, radix in limb.radix.items()
+        }
+        return fault_at(self._model, rule, digits)
+
+
+def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
+    """The error that `rule` makes at the point of `digits` (position → row), with the point."""
+    from tilusbuild.expr import ExprError
+
+    env = dict(model.constants)
+    for position in sorted(rule.needs):
+        domain = model.domains[position]
+        env.update(zip(domain.names, domain.rows[digits[position]], strict=True))
+    point = ", ".join(
+        f"{name} = {show((env[name],))}"
+        for position in sorted(rule.needs)
+        for name in model.domains[position].names
+    )
+    what = "the rule" if rule.pins is None else "the condition of"
+    try:
+        for derived in model.derived:
+            if derived.needs <= rule.needs:
+                env[derived.name] = _value_or_error(derived, env)
+        rule.expr.evaluate_carefully(env)
+    except ExprError as error:
+        found = located(rule.name, what, error)
+        found.message += f", at {point}"
+        found.args = (found.message,)
+        found.hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
+        return found
+    raise AssertionError(f"{rule.name} has a value at {point}")
+
+
+def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
+    from tilusbuild.expr import ExprError
+
+    try:
+        return derived.expr.evaluate_carefully(env)
+    except ExprError as error:
+        return ExprError(f'{error.message}, which is the derived value "{derived.name}"')
+
+
+def columns_of(domain: Domain, position: int) -> dict[str, Any]:
+    """A parameter's values as numpy columns, and its rows' numbers as one more."""
+    columns = {_row_name(position): _integers(range(len(domain.rows)))}
+    for index, name in enumerate(domain.names):
+        values = [row[index] for row in domain.rows]
+        kinds = {type(value) for value in values}
+        if kinds == {int}:
+            columns[name] = _integers(values)
+        elif len(kinds) == 1 and not any(isinstance(v, str) and v.endswith("\0") for v in values):
+            columns[name] = np.array(values)
+        else:
+            columns[name] = np.array(values, dtype=object)
+    return columns
+
+
+def _row_name(position: int) -> str:
+    return f"#{position}"
+
+
+def _integers(values: Any) -> Any:
+    return np.array(values, dtype=np.int64)
+
+
+def _slice(points: _Points, start: int, stop: int) -> _Points:
+    return _Points(
+        [rank[start:stop] for rank in points.ranks],
+        {name: column[start:stop] for name, column in points.columns.items()},
+        {name: mask[start:stop] for name, mask in points.bad.items()},
+        None if points.fault is None else points.fault[start:stop],
+    )
+
+
+def _levels(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list[_Level]:
+    """When each rule applies, when each derived value is computed, and what is kept until when."""
+    levels = [_Level(position) for position in greedy_order(model, members, rules)]
+    depth_of = {level.position: depth for depth, level in enumerate(levels)}
+    used_until: dict[str, int] = {}
+
+    def use(names: frozenset[str], depth: int) -> None:
+        for name in names:
+            used_until[name] = max(depth, used_until.get(name, 0))
+
+    for rule in rules:
+        depth = max(depth_of[position] for position in rule.needs)
+        levels[depth].rules.append(rule)
+        use(rule.expr.names, depth)
+        if rule.pins is not None:
+            use(frozenset((_row_name(rule.pins),)), depth)
+    for derived in reversed(model.derived):
+        if derived.name in used_until:
+            depth = max(depth_of[position] for position in derived.needs)
+            levels[depth].derived.insert(0, derived)
+            use(derived.expr.names, depth)
+    made = {derived.name: depth for depth, level in enumerate(levels) for derived in level.derived}
+    for position, depth in depth_of.items():
+        made |= dict.fromkeys((*model.domains[position].names, _row_name(position)), depth)
+    for depth, level in enumerate(levels):
+        level.keep = {n for n, until in used_until.items() if made[n] <= depth < until}
+    return levels
+
+
+def greedy_order(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list[int]:
+    """First what completes the most rules, then what comes nearest to one, then what is small."""
+    left, done, order = list(members), set[int](), list[int]()
+    while left:
+
+        def worth(position: int) -> tuple[float, float, int, int]:
+            after = done | {position}
+            touching = [rule.needs for rule in rules if position in rule.needs]
+            complete = sum(needs <= after for needs in touching)
+            nearest = max(
+                (len(needs & after) / len(needs) for needs in touching if not needs <= after),
+                default=0.0,
+            )
+            return complete, nearest, -len(model.domains[position].rows), -position
+
+        best = max(left, key=worth)
+        order.append(best)
+        done.add(best)
+        left.remove(best)
+    return order

@@ -1,0 +1,305 @@
+"""A checked space: domains, derived values in an order that works, and rules with what they need.
+
+Constants are folded in, a rule's top-level `and` is split so that each part can be applied early,
+and a condition (`when`) becomes a rule over its parameter, so that a point whose condition is
+false exists once. Which parameters an expression needs is known through the derived values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, canonical, is_boolean
+from tilusbuild.space.errors import SpaceError
+from tilusbuild.space.spec import Parameter, Row, SpaceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The rows that a parameter can take: the declared ones, then `else` if it is not one of them.
+
+    `pinned` is the row of `else`; None for a parameter without a condition.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[Row, ...]
+    declared: int
+    pinned: int | None
+    default: int | None
+
+    def find(self, row: Row) -> int | None:
+        """The position of `row`, or None. 1, 1.0 and True are three values."""
+        wanted = _exact(row)
+        return next((i for i, known in enumerate(self.rows) if _exact(known) == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A value computed at each point; `needs` are the positions of the parameters it depends on."""
+
+    name: str
+    expr: Expr
+    needs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition that every point meets. `pins` is a parameter's position when the rule is that
+    parameter's `when`: then `expr` decides between its declared rows and its pinned one."""
+
+    name: str
+    position: int
+    expr: Expr
+    needs: frozenset[int]
+    pins: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The space, ready to be joined."""
+
+    domains: tuple[Domain, ...]
+    owners: Mapping[str, int]
+    constants: Mapping[str, Value]
+    derived: tuple[Derived, ...]
+    derived_names: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    rule_names: tuple[str, ...]
+    never: tuple[int, ...]
+    """Positions of the restrictions that the constants alone make false."""
+
+    @property
+    def cartesian(self) -> int:
+        """The number of combinations of declared values, restricted by nothing."""
+        return math.prod(domain.declared for domain in self.domains)
+
+
+def build(spec: SpaceSpec) -> Model:
+    """Check `spec`. Raises `SpaceError` that names what is wrong."""
+    owners = _owners(spec)
+    domains = tuple(_domain(parameter) for parameter in spec.parameters)
+    _check_names(spec, owners)
+    constants, derived = _derive(spec, owners)
+    needs = {name: frozenset((owner,)) for name, owner in owners.items()}
+    needs |= {value.name: value.needs for value in derived}
+    rules = list(_conditions(spec, constants, needs))
+    never = []
+    for position, (name, expr) in enumerate(spec.restrict):
+        folded = _folded(name, expr, constants)
+        for part in _conjuncts(folded):
+            if part.names:
+                rules.append(Rule(name, position, part, _needs(part, needs)))
+            elif not _constant_truth(name, part):
+                never.append(position)
+                break
+    return Model(
+        domains=domains,
+        owners=owners,
+        constants=constants,
+        derived=derived,
+        derived_names=tuple(name for name, _ in spec.derived),
+        rules=tuple(rules),
+        rule_names=tuple(name for name, _ in spec.restrict),
+        never=tuple(never),
+    )
+
+
+def located(name: str, what: str, error: ExprError) -> SpaceError:
+    """An expression's error as one of the space."""
+    return SpaceError(f'{what} "{name}": {error.message}', rule=name, column=error.column)
+
+
+def _exact(row: Row) -> tuple[tuple[type, Value], ...]:
+    return tuple((type(value), value) for value in row)
+
+
+def _owners(spec: SpaceSpec) -> dict[str, int]:
+    owners: dict[str, int] = {}
+    for position, parameter in enumerate(spec.parameters):
+        for name in parameter.names:
+            if name in owners:
+                raise SpaceError(f'the parameter "{name}" is declared twice', rule=name)
+            if name in spec.constants:
+                raise SpaceError(
+                    f'"{name}" is both a parameter of the space and a constant', rule=name
+                )
+            owners[name] = position
+    seen: set[str] = set()
+    for name, _ in spec.derived:
+        if name in owners or name in spec.constants or name in seen:
+            what = "a parameter" if name in owners else "a constant"
+            what = "declared twice" if name in seen else f"also {what}"
+            raise SpaceError(f'the derived value "{name}" is {what}', rule=name)
+        seen.add(name)
+    return owners
+
+
+def _domain(parameter: Parameter) -> Domain:
+    title = ", ".join(parameter.names)
+    if not parameter.values:
+        raise SpaceError(f'the parameter "{title}" has no values', rule=title)
+    rows = list(parameter.values)
+    extra = [row for row in (parameter.otherwise, parameter.default) if row is not None]
+    for row in rows + extra:
+        _check_row(title, parameter.names, row)
+    if len({_exact(row) for row in rows}) < len(rows):
+        again = next(row for i, row in enumerate(rows) if _exact(row) in map(_exact, rows[:i]))
+        raise SpaceError(f'the parameter "{title}" has the value {show(again)} twice', rule=title)
+    if parameter.when is not None and parameter.otherwise is None:
+        raise SpaceError(
+            f'the parameter "{title}" has "when" but no "else"',
+            rule=title,
+            hint="give the value that it has while the condition is false: else = …",
+        )
+    domain = Domain(parameter.names, tuple(rows), len(rows), None, None)
+    default = None
+    if parameter.default is not None:
+        default = domain.find(parameter.default)
+        if default is None:
+            raise outside(domain, parameter.default)
+    if parameter.when is None or parameter.otherwise is None:
+        return Domain(parameter.names, tuple(rows), len(rows), None, default)
+    pinned = domain.find(parameter.otherwise)
+    if pinned is None:
+        pinned = len(rows)
+        rows.append(parameter.otherwise)
+    return Domain(parameter.names, tuple(rows), len(parameter.values), pinned, default)
+
+
+def outside(domain: Domain, row: Row) -> SpaceError:
+    """The error that a default is none of a parameter's values."""
+    title = ", ".join(domain.names)
+    known = ", ".join(show(each) for each in domain.rows[:24])
+    more = ", …" if len(domain.rows) > 24 else ""
+    return SpaceError(
+        f'the default {show(row)} of "{title}" is outside its space',
+        rule=title,
+        hint=f"its values are {known}{more}",
+    )
+
+
+def show(row: Row) -> str:
+    """A row as a user writes it."""
+    texts = [str(v).lower() if isinstance(v, bool) else _quoted(v) for v in row]
+    return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+
+
+def _quoted(value: Value) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _check_row(title: str, names: tuple[str, ...], row: Row) -> None:
+    if len(row) != len(names):
+        raise SpaceError(
+            f'a row of "{title}" has {len(row)} values for {len(names)} parameters', rule=title
+        )
+    for value in row:
+        if not isinstance(value, bool | int | float | str):
+            raise SpaceError(f'"{title}": {value!r} is no bool, number or string', rule=title)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SpaceError(f'"{title}": {value!r} is not finite', rule=title)
+        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+            raise SpaceError(f'"{title}": {value} does not fit 64 bits', rule=title)
+
+
+def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
+    known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
+    for name, what, expr in _expressions(spec):
+        _check_expression(name, what, expr, known)
+
+
+def _check_expression(name: str, what: str, expr: Expr, known: set[str]) -> None:
+    try:
+        expr.check_names(known)
+    except ExprError as error:
+        raise located(name, what, error) from None
+
+
+def _expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
+    for parameter in spec.parameters:
+        if parameter.when is not None:
+            yield ", ".join(parameter.names), "the condition of", parameter.when
+    yield from ((name, "the derived value", expr) for name, expr in spec.derived)
+    yield from ((name, "the rule", expr) for name, expr in spec.restrict)
+
+
+def _folded(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
+    try:
+        return expr.substitute(constants)
+    except ExprError as error:
+        raise located(name, "the rule", error) from None
+
+
+def _derive(
+    spec: SpaceSpec, owners: Mapping[str, int]
+) -> tuple[dict[str, Value], tuple[Derived, ...]]:
+    """All constants, those among the derived values included, and the other derived values."""
+    exprs = dict(spec.derived)
+    graph = {name: sorted(expr.names & exprs.keys()) for name, expr in exprs.items()}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        cycle = " → ".join(reversed(error.args[1]))
+        raise SpaceError(
+            f"the derived values go in a circle: {cycle}", rule=error.args[1][0]
+        ) from None
+    constants = dict(spec.constants)
+    needs: dict[str, frozenset[int]] = {}
+    derived = []
+    for name in order:
+        expr = _folded(name, exprs[name], constants)
+        if not expr.names:
+            try:
+                constants[name] = expr.evaluate({})
+            except ExprError as error:
+                raise located(name, "the derived value", error) from None
+            continue
+        below = [needs[n] if n in needs else frozenset((owners[n],)) for n in expr.names]
+        needs[name] = frozenset().union(*below)
+        derived.append(Derived(name, expr, needs[name]))
+    return constants, tuple(derived)
+
+
+def _conditions(
+    spec: SpaceSpec, constants: Mapping[str, Value], needs: Mapping[str, frozenset[int]]
+) -> Iterator[Rule]:
+    for position, parameter in enumerate(spec.parameters):
+        if parameter.when is None:
+            continue
+        title = ", ".join(parameter.names)
+        expr = _truth(_folded(title, parameter.when, constants))
+        depends = _needs(expr, needs)
+        if position in depends:
+            raise SpaceError(f'the condition of "{title}" depends on "{title}" itself', rule=title)
+        yield Rule(title, -1, expr, depends | {position}, pins=position)
+
+
+def _needs(expr: Expr, needs: Mapping[str, frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*(needs[name] for name in expr.names))
+
+
+def _conjuncts(expr: Expr) -> Iterator[Expr]:
+    tree = expr.tree
+    if isinstance(tree, Logic) and tree.op == "and":
+        for item in tree.items:
+            yield from _conjuncts(Expr(canonical(item), item))
+    else:
+        yield _truth(expr)
+
+
+def _truth(expr: Expr) -> Expr:
+    """The expression as one whose value is a bool."""
+    if is_boolean(expr.tree):
+        return expr
+    return Expr(expr.source, Logic("and", (expr.tree,), expr.tree.column))
+
+
+def _constant_truth(name: str, expr: Expr) -> bool:
+    try:
+        return bool(expr.evaluate({}))
+    except ExprError as error:
+        raise located(name, "the rule", error) from None

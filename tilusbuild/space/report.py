@@ -1,0 +1,104 @@
+"""What each rule of a space removes, and which rules empty it.
+
+Counts come from joins over the parameters that the counted rules connect, times the sizes of the
+rest: the Cartesian product is never walked. A count that would look at too many points is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tilusbuild.space.component import groups
+from tilusbuild.space.join import BudgetError, Join
+from tilusbuild.space.model import Model
+
+BUDGET = 400_000_000  # points looked at in one report: some seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEffect:
+    """`removed`: the points that the rule takes of those that the rules before it left. `alone`:
+    those that it would take if it were the only rule. None: too many to count. A point where the
+    rule has no value counts as left. `empties`: alone, it leaves no point."""
+
+    name: str
+    removed: int | None
+    alone: int | None
+    empties: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceReport:
+    """`cartesian`: combinations of declared values; `conditional`: how many of them a `when` makes
+    equal to another; `count`: points left by the conditions and all rules (None: too many)."""
+
+    cartesian: int
+    conditional: int | None
+    rules: tuple[RuleEffect, ...]
+    count: int | None
+
+    @property
+    def empties(self) -> tuple[str, ...]:
+        """The rules that leave no point, each on its own."""
+        return tuple(rule.name for rule in self.rules if rule.empties)
+
+
+class Counter:
+    """Counts the points that some of the rules leave; a budget is shared by all its counts."""
+
+    def __init__(self, model: Model, budget: int = BUDGET) -> None:
+        self._model = model
+        self._budget = budget
+
+    def count(self, restrictions: Collection[int]) -> int | None:
+        """The points that the conditions and these restrictions (positions) leave, or None."""
+        if any(position in restrictions for position in self._model.never):
+            return 0
+        rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]
+        counts = []
+        try:
+            for members, connecting in groups(self._model, rules):
+                if not connecting:
+                    counts.append(len(self._model.domains[members[0]].rows))
+                    continue
+                join = Join(self._model, members, connecting)
+                counts.append(join.count(self._budget))
+                self._budget -= join.looked
+        except BudgetError:
+            return None
+        return math.prod(counts)
+
+
+def report(model: Model, budget: int = BUDGET) -> SpaceReport:
+    """The report of a whole space, which may be empty."""
+    counter = Counter(model, budget)
+    free = counter.count(())
+    effects = []
+    before = free
+    for position, name in enumerate(model.rule_names):
+        after = counter.count(range(position + 1))
+        left = counter.count((position,))
+        removed = None if before is None or after is None else before - after
+        alone = None if free is None or left is None else free - left
+        effects.append(RuleEffect(name, removed, alone, left == 0))
+        before = after
+    conditional = None if free is None else model.cartesian - free
+    return SpaceReport(model.cartesian, conditional, tuple(effects), before)
+
+
+def responsible(model: Model) -> tuple[str, ...]:
+    """Of a space without points: a smallest set of rules, in order, that excludes every point."""
+    counter = Counter(model)
+    names = model.rule_names
+    needed = list(range(len(names)))
+    for end in range(1, len(names) + 1):
+        if counter.count(range(end)) == 0:
+            needed = list(range(end))
+            break
+    for position in list(needed[:-1]):
+        rest = [other for other in needed if other != position]
+        if counter.count(rest) == 0:
+            needed = rest
+    return tuple(names[position] for position in needed)

@@ -1,0 +1,331 @@
+"""A tuning space as an ordered sequence of its valid points, the schedules.
+
+Order: as declared, the first parameter slowest, each parameter's values in their own order (an
+`else` that is not among them comes last). Only groups of parameters that rules connect are ever
+enumerated; the number of points, the i-th point and a sample come from the groups, so that a space
+of 10^17 points costs no more than its parts. Equal specs give equal spaces on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import ExprError, Value
+from tilusbuild.space.errors import SpaceError
+from tilusbuild.space.model import Derived, Domain, Model, build, outside, show
+from tilusbuild.space.spec import SpaceSpec
+
+if TYPE_CHECKING:
+    from tilusbuild.space.component import Component
+    from tilusbuild.space.report import SpaceReport
+
+CHUNK = 4096  # schedules decoded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One point: its place in the order, and the values of all parameters and derived values."""
+
+    index: int
+    values: Mapping[str, Value]
+
+
+class Space:
+    """The valid points of `spec`. Raises `SpaceError`, also when there are none."""
+
+    def __init__(self, spec: SpaceSpec) -> None:
+        from tilusbuild.space.component import component, groups
+
+        self._model: Model = build(spec)
+        if self._model.never:
+            raise self._empty()
+        self._components: list[Component] = []
+        for members, rules in groups(self._model, self._model.rules):
+            part = component(self._model, members, rules)
+            if part.count == 0:
+                raise self._empty()
+            self._components.append(part)
+        self._of = {p: c for c, part in enumerate(self._components) for p in part.members}
+
+    @property
+    def count(self) -> int:
+        """The number of valid points; it may be beyond 64 bits."""
+        return math.prod(part.count for part in self._components)
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def cartesian(self) -> int:
+        """The number of combinations of declared values, restricted by nothing."""
+        return self._model.cartesian
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters in declared order, then the derived values."""
+        parameters = (name for domain in self._model.domains for name in domain.names)
+        return (*parameters, *self._model.derived_names)
+
+    def __getitem__(self, index: int) -> Schedule:
+        """The point at `index`. Raises `IndexError`; `SpaceError` if a derived value has none."""
+        count = self.count
+        if index < 0:
+            index += count
+        if not 0 <= index < count:
+            raise IndexError(f"schedule {index} of {count}")
+        return self._schedules([index])[0]
+
+    def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Schedule]:
+        """The points from `start` to before `stop`, in order, decoded a chunk at a time."""
+        end = self.count if stop is None else min(stop, self.count)
+        for first in range(start, end, CHUNK):
+            yield from self._schedules(range(first, min(end, first + CHUNK)))
+
+    def __iter__(self) -> Iterator[Schedule]:
+        return self.iterate()
+
+    def take(self, indices: Iterable[int]) -> tuple[Schedule, ...]:
+        """The points at `indices`, each within the space."""
+        wanted = list(indices)
+        chunks = (wanted[i : i + CHUNK] for i in range(0, len(wanted), CHUNK))
+        return tuple(schedule for chunk in chunks for schedule in self._schedules(chunk))
+
+    def sample(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> tuple[Schedule, ...]:
+        """`n` different points (all, if there are fewer), uniformly drawn, in order of index.
+
+        Those of `include` come first and count. A larger `n` with the same seed has all the points
+        of a smaller one; the draw depends on nothing but its arguments.
+        """
+        chosen = list(dict.fromkeys(include))[:n]
+        known = set(chosen)
+        for index in _shuffled(self.count, seed):
+            if len(chosen) >= n:
+                break
+            if index not in known:
+                known.add(index)
+                chosen.append(index)
+        return self.take(sorted(chosen))
+
+    def index_of(self, values: Mapping[str, Value]) -> int | None:
+        """The place of the point with these parameters (all of them), or None if it is not valid.
+
+        Other names, such as derived values, are not looked at. Raises `SpaceError` for a parameter
+        that is missing.
+        """
+        digits = []
+        for domain in self._model.domains:
+            missing = [name for name in domain.names if name not in values]
+            if missing:
+                raise SpaceError(f'no value is given for "{missing[0]}"', rule=missing[0])
+            digit = domain.find(tuple(values[name] for name in domain.names))
+            if digit is None:
+                return None
+            digits.append(digit)
+        return self._rank(digits)
+
+    @property
+    def default(self) -> Schedule | None:
+        """The first point that agrees with the parameters' defaults; None if none has one."""
+        if all(domain.default is None for domain in self._model.domains):
+            return None
+        return self.complete({})
+
+    def complete(self, partial: Mapping[str, Value]) -> Schedule:
+        """The first point that has the values of `partial`, and elsewhere the parameters' defaults.
+
+        A default of a parameter whose condition is false at that point does not count. Raises
+        `SpaceError`: a name that is no parameter, a value outside the space, no such point.
+        """
+        fixed = self._fixed(partial)
+        digits: dict[int, int] = {}
+        for part in self._components:
+            digits |= self._first(part, fixed)
+        rank = self._rank([digits[position] for position in range(len(self._model.domains))])
+        assert rank is not None  # noqa: S101  (each component's part is one of its points)
+        return self[rank]
+
+    def report(self) -> SpaceReport:
+        """What each rule removed."""
+        from tilusbuild.space.report import report
+
+        return report(self._model)
+
+    def _empty(self) -> SpaceError:
+        from tilusbuild.space.report import responsible
+
+        rules = responsible(self._model)
+        if not rules:
+            return SpaceError("the space is empty: its conditions exclude every point")
+        names = " and ".join(f'"{name}"' for name in rules)
+        exclude = "excludes every point" if len(rules) == 1 else "together exclude every point"
+        word = "the rule" if len(rules) == 1 else "the rules"
+        return SpaceError(
+            f"the space is empty: {word} {names} {exclude}",
+            rule=rules[-1],
+            hint="relax a rule, or give a parameter more values",
+        )
+
+    def _fixed(self, partial: Mapping[str, Value]) -> dict[int, tuple[bool, set[int]]]:
+        """Position → (whether it was asked for, digits that agree)."""
+        for name in partial:
+            if name not in self._model.owners:
+                hint = did_you_mean(name, self._model.owners)
+                raise SpaceError(f'the default names "{name}", which is no parameter', hint=hint)
+        fixed: dict[int, tuple[bool, set[int]]] = {}
+        for position, domain in enumerate(self._model.domains):
+            asked = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
+            if asked:
+                fixed[position] = True, _agreeing(domain, asked)
+            elif domain.default is not None:
+                fixed[position] = False, {domain.default}
+        return fixed
+
+    def _first(self, part: Component, fixed: Mapping[int, tuple[bool, set[int]]]) -> dict[int, int]:
+        """The digits of the component's first point that agrees."""
+        import numpy as np
+
+        rows = np.arange(part.count, dtype=np.int64)
+        ordered = sorted((p for p in part.members if p in fixed), key=lambda p: not fixed[p][0])
+        for position in ordered:
+            digits = part.digits(position)[rows]
+            agree = rows[np.isin(digits, list(fixed[position][1]))]
+            domain = self._model.domains[position]
+            if not len(agree) and not fixed[position][0] and domain.pinned is not None:
+                agree = rows[digits == domain.pinned]
+            if not len(agree):
+                raise self._no_default(ordered, position, fixed)
+            rows = agree
+        return {position: int(part.digits(position)[rows[0]]) for position in part.members}
+
+    def _no_default(
+        self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
+    ) -> SpaceError:
+        texts = []
+        for each in ordered[: ordered.index(position) + 1]:
+            domain = self._model.domains[each]
+            title = ", ".join(domain.names)
+            texts.append(f"{title} = {show(domain.rows[min(fixed[each][1])])}")
+        rules = ", ".join(
+            dict.fromkeys(f'"{r.name}"' for r in self._model.rules if position in r.needs)
+        )
+        return SpaceError(
+            f"the default is outside the space: no valid point has {', '.join(texts)}",
+            rule=", ".join(self._model.domains[position].names),
+            hint=f"rules to look at: {rules}" if rules else None,
+        )
+
+    def _rank(self, digits: list[int]) -> int | None:
+        ranges = [(0, part.count) for part in self._components]
+        total, rank = self.count, 0
+        for position, digit in enumerate(digits):
+            index = self._of[position]
+            low, high = ranges[index]
+            first, end = self._components[index].range_of(position, low, high, digit)
+            if first >= end:
+                return None
+            others = total // (high - low)
+            rank += (first - low) * others
+            total = others * (end - first)
+            ranges[index] = first, end
+        return rank
+
+    def _digits(self, indices: Iterable[int]) -> list[list[int]]:
+        """A list of digits for each parameter: its rows at the points of `indices`."""
+        import numpy as np
+
+        count = self.count
+        kind = np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
+        left = np.array(list(indices), dtype=kind)
+        total = np.full(len(left), count, dtype=kind)
+        low = [np.zeros(len(left), dtype=np.int64) for _ in self._components]
+        size = [np.full(len(left), part.count, dtype=np.int64) for part in self._components]
+        columns = []
+        for position in range(len(self._model.domains)):
+            index = self._of[position]
+            part = self._components[index]
+            others = total // size[index]
+            row = left // others
+            digit, first, end = part.narrow(position, low[index], row.astype(np.int64))
+            left = left - (first - low[index]) * others
+            low[index], size[index] = first, end - first
+            total = others * size[index]
+            columns.append(digit.tolist())
+        return columns
+
+    def _schedules(self, indices: Iterable[int]) -> list[Schedule]:
+        wanted = list(indices)
+        columns: list[list[Mapping[str, Value]]] = []
+        for domain, digits in zip(self._model.domains, self._digits(wanted), strict=True):
+            rows = [dict(zip(domain.names, row, strict=True)) for row in domain.rows]
+            columns.append([rows[digit] for digit in digits])
+        schedules = []
+        for number, index in enumerate(wanted):
+            values: dict[str, Value] = {}
+            for column in columns:
+                values.update(column[number])
+            self._derive(values)
+            schedules.append(Schedule(index, MappingProxyType(values)))
+        return schedules
+
+    def _derive(self, values: dict[str, Value]) -> None:
+        """Add the derived values, in declared order."""
+        model = self._model
+        if not model.derived_names:
+            return
+        parameters = dict(values)
+        for name in model.derived_names:  # their places in the order, before their values
+            values[name] = model.constants.get(name, 0)
+        for derived in model.derived:
+            values[derived.name] = _value_of(derived, values, parameters)
+
+
+def _value_of(
+    derived: Derived, values: Mapping[str, Value], parameters: Mapping[str, Value]
+) -> Value:
+    try:
+        return derived.expr.evaluate(values)
+    except ExprError as error:
+        point = ", ".join(f"{name} = {show((value,))}" for name, value in parameters.items())
+        raise SpaceError(
+            f'the derived value "{derived.name}": {error.message}, at {point}',
+            rule=derived.name,
+            column=error.column,
+            hint="restrict the space to where it has a value",
+        ) from None
+
+
+def _agreeing(domain: Domain, asked: Mapping[int, Value]) -> set[int]:
+    """The rows whose values at these places are those asked for."""
+    wanted = {i: (type(value), value) for i, value in asked.items()}
+    rows = {
+        digit
+        for digit, row in enumerate(domain.rows)
+        if all((type(row[i]), row[i]) == want for i, want in wanted.items())
+    }
+    if not rows:
+        if len(domain.names) == 1:
+            raise outside(domain, tuple(asked.values()))
+        names = tuple(domain.names[i] for i in asked)
+        part = Domain(names, tuple(tuple(r[i] for i in asked) for r in domain.rows), 0, None, None)
+        raise outside(part, tuple(asked.values()))
+    return rows
+
+
+def _shuffled(count: int, seed: int) -> Iterator[int]:
+    """0..count-1 in an order that `seed` decides, as far as it is asked for.
+
+    Fisher and Yates' shuffle with only the moved places remembered; the randomness is sha256, which
+    is the same in every version of everything.
+    """
+    moved: dict[int, int] = {}
+    for place in range(count):
+        digest = hashlib.sha256(f"{seed}:{place}".encode()).digest()
+        other = place + int.from_bytes(digest, "big") % (count - place)
+        yield moved.get(other, other)
+        moved[other] = moved.pop(place, place)
