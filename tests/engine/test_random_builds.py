@@ -1,0 +1,152 @@
+"""Random plans, outcomes, histories and widths against an oracle that knows no threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.build import build
+from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from tilusbuild.engine.history import History
+
+OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")
+
+programs = st.dictionaries(
+    st.integers(0, 30).map(lambda n: f"program {n}"), st.sampled_from(OUTCOMES), max_size=25
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[dict[str, str], list[FakeJob]]:
+    """What comes of each program, and jobs that ask for them, some for the same."""
+    outcomes = draw(programs)
+    if not outcomes:
+        return outcomes, []
+    asked = draw(st.lists(st.sampled_from(sorted(outcomes)), max_size=40))
+    scripts = draw(st.lists(st.sampled_from(("a", "b")), min_size=len(asked), max_size=len(asked)))
+    jobs = [
+        FakeJob(text, script=script, index=index, is_default=index % 7 == 0)
+        for index, (text, script) in enumerate(zip(asked, scripts, strict=True))
+    ]
+    return outcomes, jobs
+
+
+def compiler_of(outcomes: dict[str, str]) -> FakeCompiler:
+    def script(job: Any) -> Compiled:
+        status = outcomes[job.text]
+        return built() if status == "built" else failed(status=status)
+
+    return FakeCompiler(script)
+
+
+def assert_no_worker_left() -> None:
+    assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
+
+
+@settings(deadline=None, max_examples=150)
+@given(plans(), st.integers(1, 9), st.sets(st.integers(0, 30)), st.data())
+def test_a_build_gives_what_each_program_gives_alone(
+    plan: tuple[dict[str, str], list[FakeJob]], width: int, before: set[int], data: st.DataObject
+) -> None:
+    outcomes, jobs = plan
+    store, history = FakeStore(), History(None)
+    known = [job for job in jobs if job.index in before]
+    build(known, store, compiler_of(outcomes), Listener(), Options(jobs=width))
+    recorded = set(store.entries)
+    for job in jobs:
+        history.record(job, data.draw(st.floats(0, 100)), 0)
+
+    compiler, listener = compiler_of(outcomes), Listener()
+    result = build(jobs, store, compiler, listener, Options(jobs=width), history=history)
+
+    assert_no_worker_left()
+    asked = {job.text: job for job in jobs}
+    assert result.statuses == {job.hash: outcomes[text] for text, job in asked.items()}
+    tries = {"killed": 2}
+    assert compiler.runs == Counter(
+        {
+            text: tries.get(outcomes[text], 1)
+            for text, job in asked.items()
+            if job.hash not in recorded
+        }
+    )
+    summary = result.summary
+    assert (
+        summary.programs
+        == len(asked)
+        == sum(
+            (
+                summary.compiled,
+                summary.cached,
+                summary.failed,
+                summary.pruned,
+                summary.crashed,
+                summary.skipped,
+            )
+        )
+    )
+    assert summary.attempts == compiler.runs.total()
+    assert set(store.entries) == {
+        job.hash for text, job in asked.items() if outcomes[text] in ("built", "failed", "pruned")
+    }
+    assert not any(stage.open for stage in store.stages)
+    assert not store.held
+    for verdict in summary.scripts:
+        mine = [outcomes[job.text] for job in jobs if job.script == verdict.script]
+        assert (verdict.schedules, verdict.built) == (len(mine), mine.count("built"))
+    assert listener.events[-1] is summary
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans(), st.integers(1, 4), st.integers(2, 4))
+def test_builders_that_share_a_store_never_compile_a_program_twice(
+    plan: tuple[dict[str, str], list[FakeJob]], width: int, builders: int
+) -> None:
+    outcomes, jobs = plan
+    answered = {"built", "failed", "pruned"}
+    outcomes = {text: s if s in answered else "failed" for text, s in outcomes.items()}
+    store, compiler = FakeStore(), compiler_of(outcomes)
+    statuses: list[object] = []
+
+    def builder() -> None:
+        result = build(jobs, store, compiler, Listener(), Options(jobs=width))
+        statuses.append(result.statuses)
+
+    threads = [threading.Thread(target=builder) for _ in range(builders)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_no_worker_left()
+    assert set(compiler.runs) == {job.text for job in jobs}
+    assert set(compiler.runs.values()) <= {1}
+    assert statuses == [{job.hash: outcomes[job.text] for job in jobs}] * builders
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans(), st.integers(1, 5), st.integers(1, 20))
+def test_a_build_that_breaks_down_keeps_what_is_done_and_the_next_one_ends_it(
+    plan: tuple[dict[str, str], list[FakeJob]], width: int, breaks_at: int
+) -> None:
+    outcomes, jobs = plan
+    store, first = FakeStore(), compiler_of(outcomes)
+    healthy = first._script
+
+    def breaking(job: Any) -> Compiled:
+        if first.runs.total() >= breaks_at:
+            raise OSError(28, "No space left on device")
+        return healthy(job)
+
+    first._script = breaking
+    build(jobs, store, first, Listener(), Options(jobs=width))
+    assert_no_worker_left()
+    kept = set(store.entries)
+    second = compiler_of(outcomes)
+    result = build(jobs, store, second, Listener(), Options(jobs=width))
+    assert result.statuses == {job.hash: outcomes[job.text] for job in jobs}
+    assert not kept & {job.hash for job in jobs if job.text in second.runs}

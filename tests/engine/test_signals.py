@@ -1,0 +1,139 @@
+"""Ctrl-C and its kin, sent to a real process that builds with the real runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+_BUILDER = """
+import sys
+from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.build import build
+from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, built
+from tilusbuild.process.base import Command
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.report.jsonl import JsonReporter
+
+stubborn = sys.argv[1:] == ["stubborn"]
+runner = LocalRunner()
+
+def script(job):
+    if job.index:
+        runner.run(Command(("sleep", "1000"), "/", {"PATH": "/usr/bin:/bin", "MARK": "MARKER"}))
+    return built()
+
+class Compiler(FakeCompiler):
+    def cancel(self):
+        if not stubborn:
+            runner.cancel()
+
+jobs = [FakeJob(f"job {i}", index=i, is_default=not i) for i in range(20)]
+result = build(jobs, FakeStore(), Compiler(script), JsonReporter(sys.stdout), Options(jobs=3))
+runner.close()
+sys.exit(result.summary.exit_status)
+"""
+
+
+def events(stream: IO[str] | None) -> Iterator[dict[str, Any]]:
+    assert stream is not None
+    for line in stream:
+        yield json.loads(line)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a builder and returns when three compilers hang and one program is done."""
+    started: list[subprocess.Popen[str]] = []
+    mark = f"tilusbuild-test-{os.getpid()}-{len(started)}"
+
+    def begin(*arguments: str, ignored: int | None = None) -> subprocess.Popen[str]:
+        builder = subprocess.Popen(
+            [sys.executable, "-c", _BUILDER.replace("MARKER", mark), *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN) if ignored else None,
+        )
+        started.append(builder)
+        running = 0
+        for event in events(builder.stdout):
+            running += {"started": 1, "finished": -1}.get(event["event"], 0)
+            if running == 3:
+                return builder
+        raise AssertionError("the builder ended early")
+
+    yield begin
+    for builder in started:
+        builder.kill()
+        builder.wait()
+        assert builder.stdout is not None
+        builder.stdout.close()
+    # After a sudden death it is the runner's warden that kills; it has a moment to notice.
+    for _ in range(200):
+        if not survivors(mark):
+            break
+        time.sleep(0.05)
+    assert not survivors(mark)
+
+
+def survivors(mark: str) -> list[str]:
+    """Processes whose environment holds the mark."""
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and mark in environment(pid)]
+
+
+def environment(pid: str) -> str:
+    """A process's environment; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_stops_the_compilers_and_keeps_what_is_done(
+    start: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    builder = start()
+    builder.send_signal(number)
+    *_, summary = events(builder.stdout)
+    assert builder.wait() == 128 + number
+    assert (summary["event"], summary["signal"]) == ("summary", number)
+    assert (summary["compiled"], summary["skipped"], summary["failed"]) == (1, 19, 0)
+
+
+def test_the_second_signal_ends_the_process_at_once(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    builder = start("stubborn")
+    builder.send_signal(signal.SIGINT)
+    assert next(events(builder.stdout))["event"] == "stopping"
+    builder.send_signal(signal.SIGINT)
+    assert builder.wait() == -signal.SIGINT
+
+
+def test_a_signal_that_our_starter_ignores_stays_ignored(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    builder = start(ignored=signal.SIGHUP)
+    builder.send_signal(signal.SIGHUP)
+    builder.send_signal(signal.SIGTERM)
+    assert builder.wait() == 128 + signal.SIGTERM
+    assert next(events(builder.stdout))["message"] == "signal 15"
+
+
+def test_a_reader_of_stdout_that_goes_away_stops_nothing(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    builder = start()
+    assert builder.stdout is not None
+    builder.stdout.close()
+    builder.send_signal(signal.SIGINT)
+    assert builder.wait() == 128 + signal.SIGINT

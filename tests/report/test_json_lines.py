@@ -1,0 +1,126 @@
+"""The JSON lines: every event in the schema, and the documents that describe it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.build import build
+from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, built, failed
+from tilusbuild.report import schema
+from tilusbuild.report.choose import choose
+from tilusbuild.report.jsonl import JsonReporter
+
+DOCS = Path(__file__).parents[2] / "docs"
+TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+
+
+def valid(value: Any, rule: dict[str, Any]) -> bool:
+    """As much of JSON schema as ours uses."""
+    if "oneOf" in rule:
+        return sum(valid(value, each) for each in rule["oneOf"]) == 1
+    if "anyOf" in rule:
+        return any(valid(value, each) for each in rule["anyOf"])
+    if "const" in rule:
+        return bool(value == rule["const"])
+    if rule["type"] == "array":
+        return isinstance(value, list) and all(valid(each, rule["items"]) for each in value)
+    if rule["type"] == "object":
+        return (
+            isinstance(value, dict)
+            and set(rule["required"]) <= set(value)
+            and all(valid(value[k], v) for k, v in rule["properties"].items())
+        )
+    return isinstance(value, TYPES[rule["type"]]) and not (
+        isinstance(value, bool) and rule["type"] != "boolean"
+    )
+
+
+def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
+    """A build in which everything happens that can."""
+
+    def script(job: Any) -> Compiled:
+        if job.index == 1:
+            return failed()
+        if job.index == 2:
+            return failed("Killed", status="killed")
+        if job.index == 4:
+            raise OSError(28, "No space left on device")
+        return built(0.5, 1 << 20)
+
+    jobs = [FakeJob(f"job {i}", index=i) for i in range(5)]
+    store = FakeStore()
+    other = store.locked(jobs[0].hash, wait=False)
+    assert other.__enter__()
+    reporter = JsonReporter(stdout)
+    told = reporter.tell
+
+    def tell(event: Any, /) -> None:
+        told(event)
+        if event.event == "waiting":
+            other.__exit__(None, None, None)
+
+    reporter.tell = tell  # type: ignore[method-assign]
+    build(jobs[:4], store, FakeCompiler(script), reporter, Options(jobs=1, dry_run=dry_run))
+    if not dry_run:
+        build(jobs, store, FakeCompiler(script), reporter, Options(jobs=1))
+
+
+def test_every_event_is_a_line_that_the_schema_allows() -> None:
+    stdout = io.StringIO()
+    for dry_run in (True, False):
+        eventful_build(stdout, dry_run)
+    lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
+    for line in lines:
+        assert valid(line, schema.schema()), line
+    assert {line["event"] for line in lines} == {event.event for event in schema.EVENTS}
+
+
+def test_a_line_that_lacks_a_key_is_not_valid() -> None:
+    line = {"event": "waiting", "hash": "00"}
+    assert not valid(line, schema.schema())
+    assert valid({**line, "label": "a", "later": 1}, schema.schema())
+
+
+def test_the_first_line_has_the_schema_and_the_last_is_the_summary() -> None:
+    stdout = io.StringIO()
+    store = FakeStore()
+    for _ in range(2):
+        stdout.truncate(stdout.seek(0))
+        reporter = choose(stdout=stdout, stderr=io.StringIO(), env={}, json=True)
+        build([FakeJob("a")], store, FakeCompiler(), reporter)
+    first, *_, last = [json.loads(line) for line in stdout.getvalue().splitlines()]
+    assert (first["event"], first["schema"]) == ("start", 1)
+    keys = ("event", "programs", "compiled", "cached", "failed", "pruned")
+    assert [last[key] for key in keys] == ["summary", 1, 0, 1, 0, 0]
+    assert isinstance(last["seconds"], float)
+
+
+def test_the_schema_in_the_documents_is_this_one() -> None:
+    text = (DOCS / "events.schema.json").read_text()
+    assert text == schema.text(), (
+        "run: python -m tilusbuild.report.schema > docs/events.schema.json"
+    )
+
+
+@pytest.mark.parametrize("event", schema.EVENTS, ids=lambda event: event.event)
+def test_the_documents_list_every_key_of_an_event(event: Any) -> None:
+    section = re.search(
+        rf"^### `{event.event}`$(.*?)(?=^#|\Z)",
+        (DOCS / "output.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert section is not None
+    documented = re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)
+    (rule,) = [
+        each
+        for each in schema.schema()["oneOf"]
+        if each["properties"]["event"]["const"] == event.event
+    ]
+    assert ["event", *documented] == rule["required"]

@@ -1,0 +1,71 @@
+"""The last words: what a person reads when something did not build, and when all is well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.events import FailureGroup, Verdict
+from tilusbuild.report.summary import summary_text
+
+GROUP = FailureGroup(
+    error='error: static assertion failed with "tile too wide"',
+    count=3,
+    labels=("matmul/3 sm_90a", "matmul/9 sm_90a"),
+    status="failed",
+    message="kernels/matmul.cu.j2(12): error: static assertion failed\n  static_assert(x);\n\n",
+    compile_sh="/home/me/my cache/programs/ab/module/compile.sh",
+)
+
+
+def test_equal_failures_show_one_sample_and_what_reproduces_it(summary: Any) -> None:
+    text = summary_text(summary(programs=10, compiled=7, failed=3, failures=(GROUP,)))
+    assert text == (
+        '3 schedules: error: static assertion failed with "tile too wide"\n'
+        "  matmul/3 sm_90a, matmul/9 sm_90a … 1 more\n"
+        "  | kernels/matmul.cu.j2(12): error: static assertion failed\n"
+        "  |   static_assert(x);\n"
+        "  reproduce: sh '/home/me/my cache/programs/ab/module/compile.sh'\n"
+        "\n"
+        "10 programs: 7 compiled, 3 failed (1.50 s)\n"
+    )
+
+
+def test_a_script_that_failed_says_why(summary: Any) -> None:
+    bad = Verdict("matmul", ("matmul", "f16", "h100"), 4, 3, 1, 0, False, "its default is broken")
+    good = Verdict("norm", ("norm", "h100"), 4, 4, 0, 0, True, "")
+    text = summary_text(summary(programs=8, compiled=8, scripts=(bad, good), exit_status=1))
+    assert text.splitlines()[0] == "error: matmul f16 h100: its default is broken (3 of 4 built)"
+    assert "norm" not in text
+
+
+def test_a_long_log_is_cut(summary: Any) -> None:
+    long = FailureGroup("error: x", 1, ("a",), "failed", "line\n" * 1000, None)
+    text = summary_text(summary(programs=1, failed=1, failures=(long,)))
+    assert "… 976 more lines" in text
+    assert len(text.splitlines()) < 40
+
+
+def test_what_stopped_the_build_is_said(summary: Any) -> None:
+    text = summary_text(summary(programs=2, skipped=2, error="No space left on device: /c"))
+    assert text.splitlines()[0] == "error: No space left on device: /c"
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [
+        ({"programs": 5, "cached": 5}, "5 programs, nothing to do (1.50 s)"),
+        ({}, "nothing to build"),
+        (
+            {"programs": 9, "compiled": 4, "skipped": 5, "signal": 2},
+            "interrupted: 4 compiled and kept, 5 not done (1.50 s)",
+        ),
+        (
+            {"programs": 3, "crashed": 1, "pruned": 2, "seconds": 75.0},
+            "3 programs: 2 pruned, 1 without an answer (1:15)",
+        ),
+    ],
+)
+def test_the_sums_are_the_last_line(summary: Any, changes: dict[str, Any], last: str) -> None:
+    assert summary_text(summary(**changes)).splitlines()[-1] == last
