@@ -1,4 +1,4 @@
-"""Checks of `dispatch` and `tune`: keys and sizes are arguments, rules use schedules of the space."""
+"""Checks of `dispatch` and `tune`: keys and sizes are arguments, rules use parameters."""
 
 from __future__ import annotations
 
@@ -70,16 +70,8 @@ def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: Script) -
             )
     overridden = {key for override in script.override.values() for key in override.space}
     for key, parameter in script.space.items():
-        if key not in overridden and _sound(parameter):
+        if key not in overridden and (*path[:2], "space", key) not in checks.unsound:
             check_chosen(checks, path, use, key, parameter)
-
-
-def _sound(parameter: object) -> bool:
-    """Whether the domain can be counted out; a bad one is reported by `check_space`."""
-    try:
-        return bool(parameter.domain())  # type: ignore[attr-defined]
-    except (ValueError, TypeError):
-        return False
 
 
 def _sizes(checks: Checks, path: Path, tune: Tune, script: Script) -> None:

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.arch import CPU
-from tilusbuild.errors import did_you_mean
+from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest.arguments import Arg, LaunchOverride
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import Script
-from tilusbuild.manifest.space import Parameter, expression
+from tilusbuild.manifest.space import expression
+from tilusbuild.manifest.tune import Dispatch
 from tilusbuild.signature import (
+    Argument,
     Signature,
     SignatureError,
     integer_limits,
@@ -73,34 +76,43 @@ class _Place:
 
 _STATIC = frozenset({"params", "space", "derived"})
 _CALL = _STATIC | {"sizes"}
+_RULE = frozenset({"params", "sizes"})
 
 
 def _places(script: Script, target: str) -> Iterator[_Place]:
     """Every expression that the target sees, with what it may refer to."""
     override = script.override_for(target)
-    parameters: Mapping[str, Parameter] = {**script.space, **override.space}
-    for key, parameter in parameters.items():
+    for key, parameter in {**script.space, **override.space}.items():
         if parameter.when is not None:
             yield _Place(("space", key, "when"), parameter.when, _STATIC)
     for name, source in {**script.derived, **override.derived}.items():
         yield _Place(("derived", name), source, _STATIC)
     for name, rule in script.restrict_sources(target).items():
         yield _Place(("restrict", name), rule, _STATIC)
-    for table in (script.launch, override.launch):
-        if table is not None:
-            for axis in ("grid", "block"):
-                for number, source in enumerate(getattr(table, axis) or ()):
-                    yield _Place(("launch", axis, number), source, _CALL)
-            if table.smem is not None:
-                yield _Place(("launch", "smem"), table.smem, _CALL)
     for key, limit in script.prune.model_dump(by_alias=True, exclude_none=True).items():
         yield _Place(("prune", key), limit, _STATIC)
-    if script.dispatch is not None:
-        if script.dispatch.model is not None:
-            yield _Place(("dispatch", "model"), script.dispatch.model, _CALL)
-        for number, row in enumerate(script.dispatch.table):
-            sees = frozenset({"params", "sizes"})
-            yield _Place(("dispatch", "table", number, "when"), row.when, sees)
+    for table in (script.launch, override.launch):
+        yield from _launch_places(table)
+    yield from _dispatch_places(script.dispatch)
+
+
+def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
+    if table is None:
+        return
+    for axis, sources in (("grid", table.grid), ("block", table.block)):
+        for number, source in enumerate(sources or ()):
+            yield _Place(("launch", axis, number), source, _CALL)
+    if table.smem is not None:
+        yield _Place(("launch", "smem"), table.smem, _CALL)
+
+
+def _dispatch_places(dispatch: Dispatch | None) -> Iterator[_Place]:
+    if dispatch is None:
+        return
+    if dispatch.model is not None:
+        yield _Place(("dispatch", "model"), dispatch.model, _CALL)
+    for number, row in enumerate(dispatch.table):
+        yield _Place(("dispatch", "table", number, "when"), row.when, _RULE)
 
 
 def _written(path: Path, target: str, inner: Path, checks: Checks) -> Path:
@@ -158,7 +170,7 @@ def check_expression(
             checks.error(problem[0], _name_place(checks, path, str(source), name), problem[1])
 
 
-def _name_place(checks: Checks, path: Path, source: str, name: str):  # type: ignore[no-untyped-def]
+def _name_place(checks: Checks, path: Path, source: str, name: str) -> Place:
     pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
     match = re.search(rf"(?<![\w.]){pattern}(?!\w)", source)
     if match is None:
@@ -211,7 +223,8 @@ def _dotted_problem(name: str, scope: Scope, target: str) -> Problem | None:
     if prefix == "arch":
         if rest in ARCH_NAMES:
             return None
-        return f'arch has no "{rest}"', did_you_mean(rest, ARCH_NAMES) or _listed(ARCH_NAMES)
+        known = [f"arch.{attribute}" for attribute in ARCH_NAMES]
+        return f'arch has no "{rest}"', did_you_mean(name, known) or _listed(known)
     if prefix == "facts":
         if rest in scope.facts:
             return None
@@ -240,26 +253,26 @@ def _listed(names: Iterable[str]) -> str | None:
 
 def _arguments(checks: Checks, path: Path, script: Script) -> None:
     """The types of the arguments, one by one, then all together."""
-    arguments, sound = [], len(script.args) == len(checks.names_in(*path, "args"))
-    for name, arg in script.args.items():
-        try:
-            arguments.append(
-                parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
-            )
-        except SignatureError as error:
-            sound = False
-            _signature_error(checks, path, name, error)
-    constants = [name for key in script.params for name in linked_names(key)]
-    constants += checks.names_in(*path, "params")
+    arguments = [_argument(checks, path, name, arg) for name, arg in script.args.items()]
+    declared = [*checks.names_in(*path, "params")]
     for target in script.override:
-        constants += checks.names_in(*path, "override", target, "params")
+        declared += checks.names_in(*path, "override", target, "params")
     # A name that is both is reported as declared twice.
-    constants = [name for name in constants if name not in script.args]
-    if sound:
+    constants = [name for name in declared if name not in script.args]
+    sound = [argument for argument in arguments if argument is not None]
+    if len(sound) == len(checks.names_in(*path, "args")):
         try:
-            signature(arguments, constants)
+            signature(sound, constants)
         except SignatureError as error:
             _signature_error(checks, path, error.argument or "", error)
+
+
+def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | None:
+    try:
+        return parse_argument(name, arg.type, out=arg.out, range=arg.bounds, align=arg.align)
+    except SignatureError as error:
+        _signature_error(checks, path, name, error)
+        return None
 
 
 def _signature_error(checks: Checks, path: Path, name: str, error: SignatureError) -> None:

@@ -31,7 +31,11 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))
     if os.path.isabs(name):
-        checks.error(f"the {what} must be relative to the manifest", place, _relative(full, root))
+        checks.error(
+            f"the {what} must be relative to the manifest",
+            place,
+            _relative(full, root) or f"the project is {root}",
+        )
     elif not _inside(full, root):
         checks.error(f"the {what} is outside the project", place, f"the project is {root}")
     else:

@@ -1,4 +1,4 @@
-"""Checks of `params`, `space` and `default`: every domain holds values, and every default is one."""
+"""Checks of `params`, `space` and `default`: domains hold values, and every default is one."""
 
 from __future__ import annotations
 
@@ -63,11 +63,27 @@ def _source(checks: Checks, path: Path, script: Script) -> None:
 
 
 def _parameter(checks: Checks, path: Path, key: str, parameter: Parameter) -> bool:
-    """Whether the parameter's domain is sound."""
+    """Whether the parameter's values can be counted out; then its other keys are checked too."""
+    if not _domain(checks, path, key, parameter):
+        checks.unsound.add(path)
+        return False
+    _conditional(checks, path, key, parameter)
+    if parameter.default is not None and _arity(checks, (*path, "default"), key, parameter.default):
+        row = as_row(parameter.default)
+        if not _allowed(row, parameter):
+            checks.error(
+                f"default {toml_text(parameter.default)} is not among the values",
+                checks.document.value(*path, "default"),
+                _values_hint(parameter),
+            )
+    return True
+
+
+def _domain(checks: Checks, path: Path, key: str, parameter: Parameter) -> bool:
     before = len(checks.diagnostics)
     kinds = [k for k in ("values", "range", "pow2") if _given(parameter, k)]
     if len(kinds) != 1:
-        if not _cut_out(checks, path):
+        if kinds or not _cut_out(checks, path):
             said = " and ".join(f'"{k}"' for k in kinds) if kinds else 'none of "values"'
             rest = " are set" if kinds else ', "range" and "pow2" is set'
             checks.error(f"{said}{rest}", checks.document.key(*path), "exactly one says the values")
@@ -84,18 +100,7 @@ def _parameter(checks: Checks, path: Path, key: str, parameter: Parameter) -> bo
                 f"list their values together: {toml_text(key)} = "
                 f"[[{', '.join('…' for _ in names)}], …]",
             )
-    if len(checks.diagnostics) > before:
-        return False
-    _conditional(checks, path, key, parameter)
-    if parameter.default is not None and _arity(checks, (*path, "default"), key, parameter.default):
-        row = as_row(parameter.default)
-        if not _allowed(row, parameter):
-            checks.error(
-                f"default {toml_text(parameter.default)} is not among the values",
-                checks.document.value(*path, "default"),
-                _values_hint(parameter),
-            )
-    return True
+    return len(checks.diagnostics) == before
 
 
 def _given(parameter: Parameter, kind: str) -> bool:
@@ -130,6 +135,9 @@ def _conditional(checks: Checks, path: Path, key: str, parameter: Parameter) -> 
 def _bounds(checks: Checks, path: Path, kind: str, parameter: Parameter) -> None:
     place = checks.document.value(*path)
     first, last, *steps = (parameter.bounds if kind == "range" else parameter.pow2) or (0, 0)
+    for number, bound in enumerate((first, last, *steps)):
+        if abs(bound) >= 2**63:
+            checks.error("does not fit in 64 bits", checks.document.value(*path, number))
     if kind == "pow2":
         for number, bound in enumerate((first, last)):
             if bound < 1 or bound.bit_count() != 1:

@@ -26,6 +26,8 @@ class Checks:
     document: Document
     manifest: Manifest
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    unsound: set[Path] = field(default_factory=set)
+    """Parameters whose values cannot be counted out; `check_space` has said why."""
 
     def error(self, message: str, place: Place, hint: str | None = None) -> None:
         """Add a mistake; the same words at the same place are added once."""
@@ -37,12 +39,7 @@ class Checks:
         """The value in the file, checked or not; None when there is none."""
         at: Any = self.document.data
         for part in path:
-            if isinstance(at, dict) and part in at:
-                at = at[part]
-            elif isinstance(at, list) and isinstance(part, int) and part < len(at):
-                at = at[part]
-            else:
-                return None
+            at = _step(at, part)
         return at
 
     def names_in(self, *path: str | int) -> tuple[str, ...]:
@@ -64,3 +61,11 @@ class Checks:
         """The names of all `[kind.NAME]` as written."""
         table = self.wrote(kind)
         return tuple(table) if isinstance(table, dict) else ()
+
+
+def _step(at: Any, part: str | int) -> Any:
+    if isinstance(at, dict):
+        return at.get(part)
+    if isinstance(at, list) and isinstance(part, int) and part < len(at):
+        return at[part]
+    return None

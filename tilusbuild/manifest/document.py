@@ -21,8 +21,10 @@ else:
     import tomli as tomllib
 
 _MANIFEST_LIMIT = 16 << 20
-_SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
+SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
+_INVISIBLE = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(9), *range(11, 32), 127)}
+"""Control characters must not reach a terminal with the line that a message shows."""
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -33,7 +35,7 @@ class Document:
         self.path = os.path.abspath(path)
         self.shown = shown_path(path)
         self.text = text
-        self.lines = text.split("\n")
+        self.lines = text.translate(_INVISIBLE).split("\n")
         self.data = data
         self._starts = _line_starts(text)
         self._locations: Locations | None = None
@@ -55,7 +57,7 @@ class Document:
 
     def inside(self, path: Path, column: int | None, width: int = 1) -> Place:
         """A position within a string value; `column` counts its characters from 1."""
-        span = self.locations.values.get(self._written(path))
+        span = self.locations.values.get(self.written(path))
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.value(*path)
         raw = self.text[span[0] : span[1]]
@@ -77,17 +79,17 @@ class Document:
         return line, offset - self._starts[line - 1] + 1, self.lines[line - 1]
 
     def _place(self, spans: dict[Path, Span], path: Path) -> Place:
-        span = spans.get(self._written(path))
+        span = spans.get(self.written(path))
         return self.at(span) if span else Place(self.shown)
 
-    def _written(self, path: Path) -> Path:
+    def written(self, path: Path) -> Path:
         """The longest part of `path` that is in the text, over shorthands."""
         keys = self.locations.keys
         written: Path = ()
         for name in path:
             if (*written, name) in keys:
                 written = (*written, name)
-            elif name not in _SHORTHANDS:
+            elif name not in SHORTHANDS:
                 break
         return written
 
@@ -116,8 +118,11 @@ def read_document(path: str) -> Document:
         return Document(path, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise InputError(_syntax(Document(path, text, {}), str(error))) from None
-    except RecursionError:
-        raise input_error("nested too deeply", place=Place(shown_path(path))) from None
+    except ValueError:
+        # Python reads no integers of more digits than that; `tomllib` lets its error through.
+        raise input_error(
+            "an integer has thousands of digits", place=Place(shown_path(path))
+        ) from None
 
 
 def _bytes(path: str) -> bytes:
@@ -177,12 +182,16 @@ def _syntax(document: Document, message: str) -> Diagnostic:
         line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
         column = len(text) + 1
     place = Place(document.shown, line, column, text)
+    # A line end prints as an escape in the message, and means an end that came too early.
+    said = "the line ends too early" if said == "Illegal character '\\n'" else said
     return Diagnostic(f"not TOML: {said[:1].lower()}{said[1:]}", place, _syntax_hint(text, column))
 
 
 def _syntax_hint(text: str, column: int) -> str | None:
     """What a person probably meant where TOML has no such value."""
     rest = text[column - 1 :]
+    if not rest and text.count('"') % 2:
+        return "a string is not closed"
     word = re.match(r"[A-Za-z_][\w./+-]*", rest)
     if word and word.group().lower() in ("true", "false"):
         return f"TOML spells it {word.group().lower()}"

@@ -1,10 +1,10 @@
-"""Reading a manifest: file → document → models → checks → `Manifest`, or all that is wrong with it."""
+"""Reading a manifest: file → document → models → checks → `Manifest`, or all its mistakes."""
 
 from __future__ import annotations
 
 import os
 
-from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
 from tilusbuild.manifest.check_files import check_files
@@ -13,7 +13,7 @@ from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_targets
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import read_document
+from tilusbuild.manifest.document import read_document, shown_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.structure import structured
 
@@ -30,7 +30,14 @@ _CHECKS = (
 
 def load(path: str | os.PathLike[str]) -> Manifest:
     """The checked manifest. Raises `InputError` with every mistake, in the order of the file."""
-    document = read_document(os.fspath(path))
+    try:
+        return _load(os.fspath(path))
+    except RecursionError:
+        raise input_error("nested too deeply", place=Place(shown_path(os.fspath(path)))) from None
+
+
+def _load(path: str) -> Manifest:
+    document = read_document(path)
     manifest, diagnostics = structured(document)
     if manifest is not None:
         checks = Checks(document, manifest)

@@ -1,13 +1,14 @@
 """Where things stand in a TOML text: from the path of a key to the characters that spell it.
 
-`tomllib` gives values and no positions. This scanner gives positions and no values: it is run over a
-text that `tomllib` has read, so it checks nothing. Over a text that is no TOML it stops where it no
-longer understands, and what it has found until then is right. Offsets count characters of the text
-with line ends made `\\n`, as `tomllib` reads it too.
+`tomllib` gives values and no positions. This scanner gives positions and no values: it is run over
+a text that `tomllib` has read, so it checks nothing. Over a text that is no TOML it stops where it
+no longer understands, and what it has found until then is right. Offsets count characters of the
+text with line ends made `\\n`, as `tomllib` reads it too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,10 +42,8 @@ class Locations:
 def locate(text: str) -> Locations:
     """The positions in a TOML text whose line ends are `\\n`. Never raises."""
     scanner = _Scanner(text)
-    try:
+    with contextlib.suppress(_Lost, RecursionError):
         scanner.document()
-    except (_Lost, RecursionError):
-        pass
     return scanner.found
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
@@ -14,7 +14,7 @@ from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.package import Package
 from tilusbuild.manifest.project import Build, IncludeDir, Project
 from tilusbuild.manifest.script import Script
-from tilusbuild.manifest.table import Entries, Table, entries
+from tilusbuild.manifest.table import Entries, Table, entries, not_boolean
 from tilusbuild.manifest.target import Target
 from tilusbuild.manifest.toolchain import Toolchain
 
@@ -22,7 +22,9 @@ from tilusbuild.manifest.toolchain import Toolchain
 class Manifest(Table):
     """A project of tuned CUDA kernels: its scripts, their tuning spaces, and what to build for."""
 
-    edition: Literal[1] = Field(description="The format of this file; 1 is the only one so far.")
+    edition: Annotated[Literal[1], BeforeValidator(not_boolean)] = Field(
+        description="The format of this file; 1 is the only one so far."
+    )
     project: Project = Field(description="What the project is.")
     build: Build = Field(
         default_factory=Build, description="What holds for every program of the project."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
-from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tilusbuild.manifest.table import (
@@ -17,10 +17,11 @@ from tilusbuild.manifest.table import (
     entries,
     fault,
     kind_of,
+    not_boolean,
     shorthand,
 )
 
-Level = Literal[0, 1, 2]
+Level = Annotated[Literal[0, 1, 2], BeforeValidator(not_boolean)]
 
 
 class Project(Table):
@@ -136,5 +137,5 @@ def or_shorthand(
 ) -> JsonSchemaValue:
     """The schema of a table that also has shorter spellings."""
     table = handler.resolve_ref_schema(handler(core))
-    described = {key: table.pop(key) for key in ("title", "description") if key in table}
+    described: JsonSchemaValue = {"description": table.pop("description", "")}
     return {**described, "anyOf": [*short, table]}

@@ -71,7 +71,7 @@ def parse_requirement(text: str) -> Requirement:
         match = _CLAUSE.fullmatch(part.strip())
         if not match or (match.group(3) and match.group(1) not in ("==", "!=")):
             raise RequirementError(
-                f'"{part.strip()}" is no requirement on a version, and no path',
+                f'is no requirement on a version, and no path: "{part.strip()}"',
                 'as in ">=12.4", ">=12.4,<14", "==13.0.*", or a path such as "/opt/cuda/bin/nvcc"',
             )
         version_numbers = tuple(int(number) for number in match.group(2).split("."))

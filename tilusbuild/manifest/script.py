@@ -43,7 +43,7 @@ def _rule(value: object) -> object:
     if not isinstance(value, str):
         raise fault(
             f"must be an expression in quotes, not {kind_of(value)}",
-            "only `override` removes a rule with false" if value is False else None,
+            "in an override, false removes a rule" if isinstance(value, bool) else None,
         )
     return value
 

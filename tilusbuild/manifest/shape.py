@@ -79,11 +79,18 @@ def header(path: Path) -> str:
     return f"[{'.'.join(names)}]" if names else "the top level"
 
 
-def example_of(key: str, field: FieldInfo) -> str | None:
-    """A line that sets the key, from the field's first example."""
-    if not field.examples:
+def example_at(path: Path) -> str | None:
+    """A line that sets the key, or the user's own entry, at `path`: from its field's example."""
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    field = field_at(path)
+    if field is None or not field.examples:
         return None
-    return f"{key} = {toml_text(field.examples[0])}"
+    example: Any = field.examples[0]
+    table = table_at(path[:-1])
+    if table is None and isinstance(example, Mapping):
+        example = next(iter(example.values()))
+    return f"{_toml_key(str(path[-1]))} = {toml_text(example)}"
 
 
 def toml_text(value: object) -> str:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
-from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
-from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic import Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tilusbuild.expr import Expr, Value, parse
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.project import or_shorthand
 from tilusbuild.manifest.table import (
-    _VALUE_SCHEMA,
+    VALUE_SCHEMA,
     Table,
     Text,
     checked_value,
@@ -38,7 +38,7 @@ def _row(value: object) -> Value | Row:
 
 
 _ROW_SCHEMA = {
-    "anyOf": [_VALUE_SCHEMA, {"type": "array", "items": _VALUE_SCHEMA, "minItems": 1}],
+    "anyOf": [VALUE_SCHEMA, {"type": "array", "items": VALUE_SCHEMA, "minItems": 1}],
 }
 RowOrValue = Annotated[Value | Row, PlainValidator(_row), WithJsonSchema(_ROW_SCHEMA)]
 """A value, or for linked parameters one value each."""
@@ -58,7 +58,7 @@ ParamValues = Annotated[
     Value | tuple[Value | Row, ...],
     PlainValidator(_constant),
     WithJsonSchema(
-        {"anyOf": [_VALUE_SCHEMA, {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}]}
+        {"anyOf": [VALUE_SCHEMA, {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}]}
     ),
 ]
 """A constant, or an array that makes one instance of the script for each item."""

@@ -1,8 +1,8 @@
 """From a document's values to the models, and from pydantic's errors to a person's words.
 
 A document with mistakes is still checked further: what is wrong is cut out, and the rest becomes a
-manifest that later checks look at, so that one run shows all there is to mend. Such a manifest never
-leaves this package.
+manifest that later checks look at, so that one run shows all there is to mend. Such a manifest
+never leaves this package.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.shape import (
-    NAME,
-    example_of,
-    field_at,
+    example_at,
     header,
     keys_of,
     table_at,
@@ -61,18 +59,28 @@ def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
     diagnostics: list[Diagnostic] = []
     data: dict[str, Any] = copy.deepcopy(document.data)
     for round_number in range(_ROUNDS):
-        try:
-            manifest = Manifest.model_validate(_frozen(data))
-        except ValidationError as error:
-            details = error.errors(include_url=False)
-            if round_number == 0:
-                diagnostics = [_diagnostic(document, detail) for detail in details]
-            for detail in details:
-                _cut(data, _existing(data, detail), missing=detail["type"] == "missing")
-        else:
-            manifest._document = document
-            return manifest, diagnostics
+        validated = _validated(data)
+        if isinstance(validated, Manifest):
+            validated._document = document
+            return validated, diagnostics
+        if round_number == 0:
+            diagnostics = [_diagnostic(document, detail) for detail in _causes(validated)]
+        for detail in validated:
+            _cut(data, _existing(data, detail), missing=detail["type"] == "missing")
     return None, diagnostics
+
+
+def _validated(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
+    try:
+        return Manifest.model_validate(_frozen(data))
+    except ValidationError as error:
+        return error.errors(include_url=False)
+
+
+def _causes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Less those that only follow from others: an array is too short once bad items are gone."""
+    wrong_items = {detail["loc"][:-1] for detail in details}
+    return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong_items]
 
 
 def _frozen(value: Any) -> Any:
@@ -101,8 +109,9 @@ def _cut(data: dict[str, Any], path: Path, *, missing: bool) -> None:
         for needed, value in _PLACEHOLDERS.items():
             at = data
             for part in needed[:-1]:
-                at = at[str(part)]
-            at.setdefault(str(needed[-1]), value)
+                at = at[str(part)] if isinstance(at, dict) else at
+            if isinstance(at, dict):
+                at.setdefault(str(needed[-1]), copy.deepcopy(value))
         return
     if not path:
         return
@@ -128,32 +137,24 @@ def _diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
             document.value("edition"),
             "this tilusbuild reads edition = 1",
         )
-    message, hint = _words(detail, path)
-    return Diagnostic(f"{_called(path)} {message}", document.value(*path), hint)
+    written = document.written(path)
+    message, hint = _words(detail, written)
+    return Diagnostic(f"{_called(written)} {message}", document.value(*path), hint)
 
 
 def _called(path: Path) -> str:
     """The key that an error is about, in quotes; of an array's item, the array's."""
-    names = [part for part in path if isinstance(part, str)]
-    shown = names[-1] if names else "manifest"
-    table = table_at(path[: len(path) - 1])
-    if len(names) > 1 and table is not None and not document_key(path):
-        shown = names[-2]
-    numbers = [part for part in path[-1:] if isinstance(part, int)]
-    return f'item {numbers[0] + 1} of "{shown}"' if numbers else f'"{shown}"'
-
-
-def document_key(path: Path) -> bool:
-    """Whether the last part of `path` is a key that a person writes, not a shorthand's."""
-    return path[-1] not in ("kind", "edges", "type") or len(path) < 2
+    name = next((part for part in reversed(path) if isinstance(part, str)), "the manifest")
+    if path and isinstance(path[-1], int):
+        return f'item {path[-1] + 1} of "{name}"'
+    return f'"{name}"'
 
 
 def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
     kind, given = detail["type"], detail["input"]
     context = detail.get("ctx", {})
-    field = field_at(path)
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    example = example_of(key, field) if field else None
+    example = example_at(path)
     hint = f"as in: {example}" if example else None
     if kind == "tilusbuild":
         return context["message"], context["hint"] or hint
@@ -161,7 +162,7 @@ def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
         return f"must be {_KINDS[kind]}, not {kind_of(given)}", _kind_hint(kind, given, key) or hint
     if kind in _LIMITS:
         limit, words = _LIMITS[kind]
-        return f"{words} {context[limit]}, not {toml_text(given)}", None
+        return f"{words} {context[limit]:g}, not {toml_text(given)}", None
     if kind == "literal_error":
         hint = did_you_mean(given, _choices(context)) if isinstance(given, str) else None
         return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
@@ -187,28 +188,28 @@ def _choices(context: Mapping[str, Any]) -> list[str]:
 def _kind_hint(kind: str, given: Any, key: str) -> str | None:
     """What the user probably meant, when the given value tells."""
     if kind == "tuple_type" and isinstance(given, str):
-        words = given.split() if given.startswith("-") else [given]
+        words = given.split() if key in ("flags", "launcher") else [given]
         return f"write {key} = {toml_text(words)}"
     if kind == "bool_type" and given in ("true", "false", 0, 1):
         truth = "true" if given in ("true", 1) else "false"
         return f"write {key} = {truth}"
     if kind == "int_type" and isinstance(given, str) and given.strip().isdigit():
         return f"write {key} = {int(given)}"
-    if kind == "string_type" and isinstance(given, (int, float)) and not isinstance(given, bool):
+    if kind == "string_type" and key == "version" and isinstance(given, (int, float)):
         return f'write {key} = "{given}"'
     return None
 
 
 def _missing_key(document: Document, path: Path) -> Diagnostic:
     *table, key = path
-    field = field_at(path)
-    example = example_of(str(key), field) if field else None
+    example = example_at(path)
     if key == "edition":
         example = "edition = 1"
     if path == ("project",):
         example = '[project]\nname = "…"\nversion = "0.1.0"'
-    where = header(tuple(table))
-    subject = "the manifest" if not table else where
+    subject = header(tuple(table)) if table else "the manifest"
+    if table and isinstance(table[-1], int):
+        subject = _called(tuple(table))
     return Diagnostic(
         f'{subject} lacks "{key}"',
         document.key(*table),
@@ -223,9 +224,9 @@ def _unknown_key(document: Document, path: Path) -> Diagnostic:
     here = list(keys_of(table)) if table else []
     close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)
     hint = f'did you mean "{close[0]}"?' if close else None
-    hint = hint or _elsewhere(key) or did_you_mean(key, here) or _near_elsewhere(key)
-    where = header(tuple(outer))
-    return Diagnostic(f'unknown key "{key}" in {where}', document.key(*path), hint)
+    hint = hint or _elsewhere(key) or _near_elsewhere(key) or did_you_mean(key, here)
+    where = f"in {header(tuple(outer))}" if outer else "at the top level"
+    return Diagnostic(f'unknown key "{key}" {where}', document.key(*path), hint)
 
 
 def _homes(key: str) -> list[str]:
@@ -249,6 +250,3 @@ def _near_elsewhere(key: str) -> str | None:
     if not close or not _homes(close[0]):
         return None
     return f'did you mean "{close[0]}" of {" and ".join(_homes(close[0]))}?'
-
-
-__all__ = ["NAME", "structured"]

@@ -10,12 +10,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     PlainValidator,
     WithJsonSchema,
@@ -25,6 +24,8 @@ from pydantic_core import PydanticCustomError
 from tilusbuild.expr import Value
 
 __all__ = [
+    "VALUE_SCHEMA",
+    "AnyValue",
     "Duration",
     "Entries",
     "ExprSource",
@@ -32,14 +33,20 @@ __all__ = [
     "Table",
     "Text",
     "Value",
+    "checked_value",
     "entries",
     "fault",
     "kind_of",
+    "not_boolean",
+    "shorthand",
 ]
 
 _SIZE_UNITS = {
-    **{"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
-    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
+    "": 1,
+    "B": 1,
+    "KB": 1000,
+    **{prefix + "B": 1000**power for power, prefix in enumerate("kMGT", 1)},
+    **{prefix + "iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -133,6 +140,13 @@ def _duration(value: object) -> float:
     return seconds
 
 
+def not_boolean(value: object) -> object:
+    """For numbers by choice: Python takes `true` for 1."""
+    if isinstance(value, bool):
+        raise fault("must be an integer, not a boolean")
+    return value
+
+
 def shorthand(key: str, *kinds: type) -> Callable[[object], object]:
     """A validator's function that reads a bare value of `kinds` as a table with just `key`."""
 
@@ -157,9 +171,9 @@ Entries = Annotated[Mapping[str, Item], AfterValidator(entries)]
 Text = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "minLength": 1})]
 """A string that may become a path or an argument of a process."""
 
-_VALUE_SCHEMA = {"type": ["boolean", "integer", "number", "string"]}
-AnyValue = Annotated[Value, PlainValidator(checked_value), WithJsonSchema(_VALUE_SCHEMA)]
-ExprSource = Annotated[Value, PlainValidator(_expression_source), WithJsonSchema(_VALUE_SCHEMA)]
+VALUE_SCHEMA = {"type": ["boolean", "integer", "number", "string"]}
+AnyValue = Annotated[Value, PlainValidator(checked_value), WithJsonSchema(VALUE_SCHEMA)]
+ExprSource = Annotated[Value, PlainValidator(_expression_source), WithJsonSchema(VALUE_SCHEMA)]
 """An expression as written: a string, or a constant."""
 
 Size = Annotated[
@@ -189,6 +203,3 @@ Duration = Annotated[
     ),
 ]
 """Seconds."""
-
-Before = BeforeValidator
-JsonValue = Any
