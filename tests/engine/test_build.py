@@ -239,8 +239,19 @@ def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
     assert [event.label for event in listener.named("retry")] == ["matmul/1 sm_90a"]
 
 
-def test_a_compile_killed_twice_is_an_accident() -> None:
-    killed = failed("Killed", status="killed")
+@pytest.mark.parametrize(
+    ("status", "log"),
+    [
+        ("killed", "Killed"),
+        ("crashed", "cicc was ended by SIGKILL, as when memory runs out"),
+        ("crashed", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"),
+        ("failed", "ptxas fatal   : Memory allocation failure: out of memory"),
+        ("failed", "g++: fatal error: Killed signal terminated program cc1plus"),
+        ("failed", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    ],
+)
+def test_a_compile_killed_twice_is_an_accident(status: str, log: str) -> None:
+    killed = failed(log, status=status)
     compiler = only_failing("matmul 1", result=killed)
     summary = run(jobs(3), compiler=compiler).summary
     assert columns(summary) == {"compiled": 2, "crashed": 1}

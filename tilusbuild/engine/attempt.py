@@ -66,7 +66,8 @@ _TRIES = 2
 # recorded as one that does not compile.
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Input/output error", re.IGNORECASE)
 _MEMORY = re.compile(
-    r"Cannot allocate memory|std::bad_alloc|virtual memory exhausted"
+    r"Cannot allocate memory|std::bad_alloc|virtual memory exhausted|out of memory allocating"
+    r"|ended by SIGKILL|died due to signal 9\b|Killed signal terminated program"
     r"|(?:fatal|internal error|compiler|cc1plus|ptxas|nvcc|cicc)\b.*\bout of memory",
     re.IGNORECASE,
 )
@@ -130,14 +131,16 @@ def _compile(job: Job[W], store: Store, compiler: Compiler[W]) -> Answer:
 
 
 def judged(compiled: Compiled) -> Compiled:
-    """The same, but a failure that was the machine's is no failure of the schedule.
+    """The same, but a failure that was the machine's is no failure of the schedule: "killed" when
+    memory ran out, as far as that can be told.
 
     Raises `DiskError` when the compiler met a full or broken disk.
     """
-    if compiled.status != "failed":
+    if compiled.status not in ("failed", "crashed"):
         return compiled
-    if disk := _DISK.search(compiled.log):
+    said = f"{compiled.reason}\n{compiled.log}"
+    if disk := _DISK.search(said):
         raise DiskError(f"the compiler could not write: {disk.group()}")
-    if memory := _MEMORY.search(compiled.log):
-        return replace(compiled, status="killed", reason=f"out of memory: {memory.group()}")
+    if memory := _MEMORY.search(said):
+        return replace(compiled, status="killed", reason=compiled.reason or memory.group())
     return compiled

@@ -315,11 +315,11 @@ class _Build(Generic[W]):
 
     def _trouble(self, error: BaseException) -> None:
         """Something other than a program is wrong; what runs may end, nothing more is started."""
-        if isinstance(error, OSError):
+        if isinstance(error, TilusbuildError):
+            self.error = self.error or error.render()
+        elif isinstance(error, OSError):
             where = f": {error.filename}" if error.filename else ""
             self.error = self.error or f"{error.strerror or error}{where}"
-        elif isinstance(error, TilusbuildError):
-            self.error = self.error or error.render()
         elif self.bug is None:
             self.bug = error
             self.compiler.cancel()
