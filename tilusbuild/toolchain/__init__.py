@@ -1,0 +1,25 @@
+"""The compilers: found, checked, and known by what they are instead of where they are."""
+
+from tilusbuild.toolchain.cuda import Cuda
+from tilusbuild.toolchain.diagnose import Finding, diagnose
+from tilusbuild.toolchain.digests import DigestMemory, StatMemory
+from tilusbuild.toolchain.discover import Looked, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.host import Host, HostTool
+from tilusbuild.toolchain.packages import package_dir
+
+__all__ = [
+    "Cuda",
+    "DigestMemory",
+    "Finding",
+    "HeaderFolders",
+    "Host",
+    "HostTool",
+    "Looked",
+    "StatMemory",
+    "Toolchain",
+    "ToolchainRequest",
+    "diagnose",
+    "discover",
+    "package_dir",
+]

@@ -1,0 +1,156 @@
+"""What `tilusbuild doctor` knows: each component, whether it is there, and what it would give.
+
+Nothing here raises for something that is missing, starts a GPU, or prints.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.metadata
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tilusbuild.errors import InputError
+from tilusbuild.process.base import Runner
+from tilusbuild.toolchain.cuda import Cuda
+from tilusbuild.toolchain.digests import DigestMemory
+from tilusbuild.toolchain.discover import Looked, ToolchainRequest, find_cuda
+from tilusbuild.toolchain.host import Host, find_host
+from tilusbuild.toolchain.probe import Probe, ProbeError
+
+Status = Literal["ok", "missing", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One component. `gives` is what it is good for, `remedy` how to get it; `searched` where
+    it was looked for, when there was more than one place."""
+
+    component: str
+    status: Status
+    detail: str
+    gives: str
+    remedy: str | None = None
+    searched: tuple[Looked, ...] = ()
+
+
+def diagnose(
+    request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
+) -> tuple[Finding, ...]:
+    """Every component, in the order in which a project comes to need them."""
+    return tuple(_findings(request, Probe(runner, env, memory)))
+
+
+def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
+    host, finding = _host(probe)
+    yield finding
+    cuda: Cuda | None = None
+    if host is None:
+        gives = "compiling for GPUs"
+        yield Finding("nvcc", "missing", "not looked for: it needs a host compiler", gives)
+    else:
+        cuda, finding = _nvcc(request, probe, host)
+        yield finding
+    yield _driver()
+    yield _tvm_ffi()
+    yield _nvrtc(cuda)
+    for name, gives in (
+        ("cuobjdump", "reading back the code of a library, to compare with our own reader"),
+        ("nvdisasm", "SASS in module/ir with --dump-ir"),
+    ):
+        yield _nvidia_tool(probe, cuda, name, gives)
+    yield _bubblewrap(probe)
+
+
+def _host(probe: Probe) -> tuple[Host | None, Finding]:
+    gives = "launchers, the host and cpu pipelines; nvcc preprocesses with it"
+    try:
+        host = find_host(probe)
+    except InputError as error:
+        diagnostic = error.diagnostics[0]
+        return None, Finding("g++", "missing", diagnostic.message, gives, diagnostic.hint)
+    detail = (
+        f"{host.cxx.version} ({host.cxx.path}), as {host.as_.version}, ld {host.ld.version}, "
+        f"C library {host.libc}"
+    )
+    return host, Finding("g++", "ok", detail, gives)
+
+
+def _nvcc(request: ToolchainRequest, probe: Probe, host: Host) -> tuple[Cuda | None, Finding]:
+    gives = "compiling for GPUs"
+    try:
+        cuda, searched = find_cuda(request, probe, host)
+    except InputError as error:
+        diagnostic = error.diagnostics[0]
+        return None, Finding("nvcc", "missing", diagnostic.message, gives, diagnostic.hint)
+    looked = tuple(searched)
+    if cuda is None:
+        remedy = next((e.remedy for e in looked if e.remedy), "pip install 'tilusbuild[cuda]'")
+        return None, Finding("nvcc", "missing", "none that can be used", gives, remedy, looked)
+    detail = f"{cuda.version} ({cuda.nvcc}), compiles for {', '.join(cuda.archs)}"
+    return cuda, Finding("nvcc", "ok", detail, gives, None, looked)
+
+
+def _driver() -> Finding:
+    gives = "running and tuning kernels here; building needs none"
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        version = ctypes.c_int(0)
+        # Needs no initialisation, and so touches no device.
+        status = library.cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        return Finding("GPU driver", "missing", str(error), gives, "install NVIDIA's driver")
+    major, minor = version.value // 1000, version.value % 1000 // 10
+    if status != 0 or not version.value:
+        detail = f"libcuda.so.1 is there, but answers with error {status}"
+        return Finding("GPU driver", "warning", detail, gives)
+    devices = len(glob.glob("/dev/nvidia[0-9]*"))
+    if not devices:
+        detail = f"driver for CUDA {major}.{minor}, but no device in /dev"
+        return Finding("GPU driver", "warning", detail, gives)
+    return Finding("GPU driver", "ok", f"for CUDA {major}.{minor}, {devices} device(s)", gives)
+
+
+def _tvm_ffi() -> Finding:
+    gives = "calling kernels from Python (torch, JAX, CuPy, NumPy)"
+    try:
+        version = importlib.metadata.version("apache-tvm-ffi")
+    except importlib.metadata.PackageNotFoundError:
+        remedy = "pip install apache-tvm-ffi"
+        return Finding("tvm-ffi", "missing", "not installed", gives, remedy)
+    return Finding("tvm-ffi", "ok", version, gives)
+
+
+def _nvrtc(cuda: Cuda | None) -> Finding:
+    gives = 'device-compiler = "nvrtc": small kernels compile 2 to 11 times faster'
+    folders = [] if cuda is None else [cuda.library_dir, os.path.join(cuda.root, "lib64")]
+    for folder in folders:
+        found = sorted(glob.glob(os.path.join(glob.escape(folder), "libnvrtc.so.*")))
+        if found:
+            return Finding("NVRTC", "ok", found[0], gives)
+    major = cuda.release[0] if cuda else 13
+    package = "nvidia-cuda-nvrtc" if major >= 13 else f"nvidia-cuda-nvrtc-cu{major}"
+    return Finding("NVRTC", "missing", "no libnvrtc", gives, f"pip install '{package}=={major}.*'")
+
+
+def _nvidia_tool(probe: Probe, cuda: Cuda | None, name: str, gives: str) -> Finding:
+    beside = os.path.join(os.path.dirname(cuda.nvcc), name) if cuda else None
+    path = beside if beside and os.access(beside, os.X_OK) else probe.which(name)
+    if path is None:
+        return Finding(name, "missing", "not found", gives, f"pip install nvidia-cuda-{name}")
+    return Finding(name, "ok", path, gives)
+
+
+def _bubblewrap(probe: Probe) -> Finding:
+    gives = "the same bytes with -lineinfo from any folder"
+    path = probe.which("bwrap")
+    if path is None:
+        return Finding("bubblewrap", "missing", "no bwrap", gives, "apt install bubblewrap")
+    try:
+        probe.ask(path, "--ro-bind", "/", "/", "--", "/bin/true", remember=False)
+    except ProbeError as error:
+        return Finding("bubblewrap", "warning", f"{path} {error}", gives)
+    return Finding("bubblewrap", "ok", path, gives)

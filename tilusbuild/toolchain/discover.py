@@ -1,0 +1,245 @@
+"""Where the compilers are: one search, in a documented order, that can say where it has looked.
+
+The order: the path in the manifest and nothing else; or `CUDA_HOME`, `CUDA_PATH`, every nvcc on
+PATH, `/usr/local/cuda` and `/usr/local/cuda-*` (newest first), NVIDIA's wheels in the environment.
+The first that is whole and meets the manifest's requirement is taken. Where something was found
+decides nothing else: fingerprints hold versions and content, never a path.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tilusbuild.arch import Arch
+from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.manifest.requirement import Requirement, RequirementError, parse_requirement
+from tilusbuild.process.base import Runner
+from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
+from tilusbuild.toolchain.digests import DigestMemory
+from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.host import Host, HostTool, find_host
+from tilusbuild.toolchain.packages import wheel_roots
+from tilusbuild.toolchain.probe import Probe
+
+_SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolchainRequest:
+    """What a project asks for.
+
+    `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any;
+    `place` is where the manifest says so.
+    """
+
+    nvcc: str | None = None
+    needs_cuda: bool = True
+    project_root: str = "."
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A place that was looked at, whether an nvcc is there, and what was thought of it."""
+
+    where: str
+    found: bool
+    note: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The compilers of a build. `cuda` is None where the build needs none.
+
+    `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; `beyond` gives those
+    that a program adds which includes headers that they do not cover.
+    """
+
+    cuda: Cuda | None
+    host: Host
+    fingerprint_cuda: tuple[str, ...]
+    fingerprint_host: tuple[str, ...]
+    searched: tuple[Looked, ...]
+
+    @property
+    def cxx(self) -> HostTool:
+        return self.host.cxx
+
+    @property
+    def cc(self) -> HostTool:
+        return self.host.cc
+
+    @property
+    def ld(self) -> HostTool:
+        return self.host.ld
+
+    @property
+    def as_(self) -> HostTool:
+        return self.host.as_
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment of a compile; the caller adds TMPDIR.
+
+        PATH holds the folders of the host's tools and the system's. Dates are fixed, so that
+        `__DATE__` is the same in every build.
+        """
+        folders = [os.path.dirname(tool.path) for tool in (self.cxx, self.cc, self.as_, self.ld)]
+        path = os.pathsep.join(dict.fromkeys((*folders, *_SYSTEM_PATH)))
+        return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
+
+    def headers(self, *, cuda: bool) -> HeaderFolders:
+        """The folders that a compile searches besides a program's own."""
+        toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
+        return HeaderFolders(toolkit, self.host.compiler_headers, self.host.system_headers)
+
+    def witnesses(self) -> tuple[str, ...]:
+        """The files that say whether anything has changed: every tool, by path."""
+        tools = [self.cxx, self.cc, self.as_, self.ld, *self.host.parts]
+        tools += self.cuda.tools if self.cuda else ()
+        return tuple(dict.fromkeys(tool.path for tool in tools))
+
+    def check_archs(self, archs: Iterable[Arch], place: Place | None = None) -> None:
+        """Raise `InputError` for architectures that the toolkit does not compile for."""
+        diagnostics = [_unknown_arch(arch, self.cuda, place) for arch in archs if self._lacks(arch)]
+        if diagnostics:
+            raise InputError(*diagnostics)
+
+    def _lacks(self, arch: Arch) -> bool:
+        return not arch.is_cpu and (self.cuda is None or not self.cuda.knows(arch))
+
+
+def discover(
+    request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
+) -> Toolchain:
+    """Find the compilers. Raises `InputError`: where it has looked, and what would help."""
+    probe = Probe(runner, env, memory)
+    host = find_host(probe)
+    fingerprint_host = host.fingerprint(memory)
+    cuda: Cuda | None = None
+    searched: list[Looked] = []
+    fingerprint: tuple[str, ...] = ()
+    if request.needs_cuda:
+        cuda, searched = find_cuda(request, probe, host)
+        if cuda is None:
+            raise _no_cuda(request, searched)
+        fingerprint = (*cuda.fingerprint(memory), *fingerprint_host)
+    return Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched))
+
+
+def find_cuda(
+    request: ToolchainRequest, probe: Probe, host: Host
+) -> tuple[Cuda | None, list[Looked]]:
+    """The toolkit of a request, or None, and every place that was looked at.
+
+    Raises `InputError` for a requirement that is none.
+    """
+    requirement = _requirement(request)
+    taken: Cuda | None = None
+    searched: list[Looked] = []
+    examined: set[str] = set()
+    for where, path in _candidates(request, probe):
+        if path is None:
+            searched.append(Looked(where, False, "none"))
+            continue
+        if taken is not None:
+            searched.append(Looked(where, True, "not needed: an earlier one is taken"))
+            continue
+        try:
+            found = examine(path, probe, host.cxx.path)
+        except Rejected as rejected:
+            exists = os.path.exists(path)
+            searched.append(Looked(where, exists, str(rejected), rejected.remedy))
+            continue
+        if found.nvcc in examined:
+            searched.append(Looked(where, True, f"the same as before: {found.nvcc}"))
+        elif requirement is not None and not requirement.accepts(found.version):
+            note = f"version {found.version} does not meet {requirement.text}"
+            searched.append(Looked(where, True, note))
+        else:
+            taken = found
+            searched.append(Looked(where, True, f"version {found.version}: taken"))
+        examined.add(found.nvcc)
+    return taken, searched
+
+
+def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
+    """(where, path of an nvcc or None when there is none), in the order of preference."""
+    if request.nvcc is not None and _is_path(request.nvcc):
+        path = os.path.expanduser(request.nvcc)
+        path = os.path.abspath(os.path.join(request.project_root, path))
+        if os.path.isdir(path):
+            path = os.path.join(path, "bin", "nvcc")
+        yield f"toolchain.nvcc ({path})", path
+        return
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        root = probe.env.get(variable)
+        if root:
+            path = os.path.join(root, "bin", "nvcc")
+            yield f"{variable} ({path})", path
+        else:
+            yield variable, None
+    on_path = list(probe.all_of("nvcc"))
+    for path in on_path:
+        yield f"PATH ({path})", path
+    if not on_path:
+        yield "PATH", None
+    installed = ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), key=_newest_first)]
+    installed = [path for root in installed if os.path.isfile(path := f"{root}/bin/nvcc")]
+    for path in installed:
+        yield path, path
+    if not installed:
+        yield "/usr/local/cuda*", None
+    roots = wheel_roots()
+    for root in roots:
+        yield f"NVIDIA's wheels ({root})", os.path.join(root, "bin", "nvcc")
+    if not roots:
+        yield "NVIDIA's wheels in this Python environment", None
+
+
+def _newest_first(root: str) -> tuple[int, ...]:
+    return tuple(-int(number) for number in re.findall(r"\d+", os.path.basename(root)))
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.startswith(("~", "."))
+
+
+def _requirement(request: ToolchainRequest) -> Requirement | None:
+    if request.nvcc is None or _is_path(request.nvcc):
+        return None
+    try:
+        return parse_requirement(request.nvcc)
+    except RequirementError as error:
+        raise InputError(
+            Diagnostic(f"toolchain.nvcc {error}", request.place, error.hint)
+        ) from error
+
+
+def _no_cuda(request: ToolchainRequest, searched: Iterable[Looked]) -> InputError:
+    looked = list(searched)
+    lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in looked)]
+    remedies = dict.fromkeys(entry.remedy for entry in looked if entry.remedy)
+    lines += [f"to mend it: {remedy}" for remedy in remedies]
+    if not remedies:
+        lines.append("to install one: pip install 'tilusbuild[cuda]'")
+    wanted = request.nvcc
+    what = "no nvcc found" if wanted is None else f'no nvcc found for toolchain.nvcc = "{wanted}"'
+    return InputError(Diagnostic(what, request.place, "\n".join(lines)))
+
+
+def _unknown_arch(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic:
+    if cuda is None:
+        return Diagnostic(f"{arch.name} needs nvcc, and this toolchain has none", place)
+    have = f"this nvcc ({cuda.version}) knows {', '.join(cuda.archs)}"
+    if arch.since > cuda.release:
+        since = ".".join(map(str, arch.since))
+        have = f"it needs CUDA {since} or later; {have}"
+    elif arch.until is not None and cuda.release >= arch.until:
+        until = ".".join(map(str, arch.until))
+        have = f"it needs a CUDA before {until}; {have}"
+    return Diagnostic(f"nvcc {cuda.version} does not compile for {arch.name}", place, have)

@@ -1,0 +1,143 @@
+"""Which headers of the toolkit and the system a fingerprint covers: `core` always, others if used.
+
+A compile sees whole include folders, but a toolkit's holds headers of libraries and profilers that
+few programs include, and `/usr/include` holds what any package left there. So that a toolkit from
+wheels equals the same toolkit from an installer, and that an unrelated package does not rebuild
+the world, a fingerprint has two parts:
+
+- `core`, in every fingerprint: what nvcc's front end, CUDA's runtime, its math headers and
+  cooperative groups, libcu++, the C++ library and the C library consist of. Core headers include
+  core headers only (a test holds that for the toolkit);
+- the rest, as one digest for each folder: in the fingerprint of those programs that include
+  anything which is not core (`beyond`). CUB and Thrust are among these: they look whether NVTX is
+  there, so what they are depends on the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import translate
+
+from tilusbuild.digest import sha256_text
+from tilusbuild.toolchain.digests import DigestMemory
+
+_NO_FILES = sha256_text("")
+
+_TOOLKIT_FOLDERS = ("crt/", "cooperative_groups/", "cuda/", "nv/")
+_TOOLKIT_FILES = """
+    builtin_types.h channel_descriptor.h common_functions.h cooperative_groups.h cuComplex.h cuda.h
+    cudaTypedefs.h cuda_awbarrier*.h cuda_bf16.h* cuda_fp*.h* cuda_device_runtime_api.h
+    cuda_occupancy.h cuda_pipeline*.h cuda_runtime*.h cuda_surface_types.h cuda_texture_types.h
+    cudart_platform.h device_*.h* driver_*.h fatbinary_section.h host_config.h host_defines.h
+    library_types.h math_constants.h math_functions.h* mma.h sm_*.h* surface_*.h texture_*.h
+    vector_functions.h* vector_types.h
+"""
+_SYSTEM_FOLDERS = ("asm/", "asm-generic/", "bits/", "gnu/", "sys/")
+_SYSTEM_FILES = """
+    aio.h alloca.h arpa/inet.h assert.h byteswap.h complex.h cpio.h ctype.h dirent.h dlfcn.h elf.h
+    endian.h err.h errno.h error.h execinfo.h fcntl.h features.h features-time64.h fenv.h fnmatch.h
+    getopt.h glob.h iconv.h ifaddrs.h inttypes.h langinfo.h lastlog.h libgen.h libintl.h limits.h
+    link.h linux/close_range.h linux/const.h linux/errno.h linux/falloc.h linux/limits.h
+    linux/posix_types.h linux/stat.h linux/stddef.h linux/types.h locale.h malloc.h math.h memory.h
+    monetary.h netdb.h netinet/in.h nl_types.h poll.h pthread.h pwd.h regex.h sched.h semaphore.h
+    setjmp.h signal.h spawn.h stdc-predef.h stdint.h stdio.h stdlib.h string.h strings.h syscall.h
+    tgmath.h threads.h time.h uchar.h ucontext.h unistd.h utime.h values.h wait.h wchar.h wctype.h
+    xlocale.h
+"""
+_IS_TOOLKIT_FILE = re.compile("|".join(translate(pattern) for pattern in _TOOLKIT_FILES.split()))
+_IS_SYSTEM_FILE = frozenset(_SYSTEM_FILES.split())
+_ENTERED = frozenset(name.partition("/")[0] + "/" for name in _IS_SYSTEM_FILE if "/" in name)
+
+
+def is_core_of_toolkit(name: str) -> bool:
+    """Whether a header is core, by its name relative to the toolkit's include folder.
+
+    A folder's name ends with a slash; so it does in `is_core_of_system`.
+    """
+    name = name.removeprefix("cccl/")
+    return not name or name.startswith(_TOOLKIT_FOLDERS) or _IS_TOOLKIT_FILE.match(name) is not None
+
+
+def is_core_of_system(name: str) -> bool:
+    """Whether a header is core, by its name relative to a folder of the C library's headers."""
+    return name.startswith(_SYSTEM_FOLDERS) or name in _IS_SYSTEM_FILE or name in _ENTERED
+
+
+def _all(_: str) -> bool:
+    return True
+
+
+def _not_core_of_toolkit(name: str) -> bool:
+    return name.endswith("/") or not is_core_of_toolkit(name)
+
+
+def _not_core_of_system(name: str) -> bool:
+    return name.endswith("/") or not is_core_of_system(name)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFolders:
+    """The folders that every compile searches besides a program's own, in their order.
+
+    `toolkit`: nvcc's; its first holds the others. `compiler`: the C++ library's and the compiler's
+    own, core as a whole. `system`: the C library's and everybody's.
+    """
+
+    toolkit: tuple[str, ...]
+    compiler: tuple[str, ...]
+    system: tuple[str, ...]
+
+    def core_of_toolkit(self, memory: DigestMemory) -> str:
+        """The digest of the toolkit's core. Raises `OSError`."""
+        trees = [memory.tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]]
+        return _together(trees)
+
+    def core_of_compiler(self, memory: DigestMemory) -> str:
+        """The digest of the headers that the host compiler brings. Raises `OSError`."""
+        return _together([memory.tree(f, "all", _all) for f in outermost(self.compiler)])
+
+    def core_of_system(self, memory: DigestMemory) -> str:
+        """The digest of the C library's core. Raises `OSError`."""
+        return _together([memory.tree(f, "core system", is_core_of_system) for f in self.system])
+
+    def beyond(self, includes: Iterable[str] | None, memory: DigestMemory) -> tuple[str, ...]:
+        """Lines for a program's fingerprint, of the headers that `core` does not cover.
+
+        `includes` are the names that the program's sources and headers include and that none of
+        its own folders has, as written; None for any. No line when all are core or absent: when an
+        absent one is installed, there is a line.
+        """
+        if includes is not None and not any(self._is_beyond(name) for name in set(includes)):
+            return ()
+        toolkit = [memory.tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]]
+        folders = outermost(self.system)
+        system = [memory.tree(f, "rest system", _not_core_of_system) for f in folders]
+        return (
+            *((f"other-cuda-headers - {_together(toolkit)}",) if self.toolkit else ()),
+            f"other-headers - {_together(system)}",
+        )
+
+    def _is_beyond(self, name: str) -> bool:
+        for folder in self.toolkit:
+            if os.path.isfile(os.path.join(folder, name)):
+                return name.endswith("/") or not is_core_of_toolkit(name)
+        if any(os.path.isfile(os.path.join(folder, name)) for folder in self.compiler):
+            return False
+        for folder in self.system:
+            if os.path.isfile(os.path.join(folder, name)):
+                return name.endswith("/") or not is_core_of_system(name)
+        return False
+
+
+def _together(digests: Iterable[str]) -> str:
+    """One digest of several in order; folders without a file do not count."""
+    return sha256_text("".join(f"{digest}\n" for digest in digests if digest != _NO_FILES))
+
+
+def outermost(folders: Iterable[str]) -> list[str]:
+    """Those of `folders` that lie in no other one of them, in their order."""
+    kept = list(dict.fromkeys(folders))
+    return [f for f in kept if not any(f != other and f.startswith(other + "/") for other in kept)]

@@ -1,0 +1,179 @@
+"""The host compiler: g++ and what it runs, found on PATH and known by content.
+
+nvcc preprocesses with it, launchers and the cpu pipeline are compiled with it, so all its parts
+are in every fingerprint: the drivers (which hold the specs), the compilers proper, the assembler,
+the linker, the objects and the archive that are linked into every library, and the core headers.
+The C and C++ libraries themselves are linked dynamically and enter by their headers only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.toolchain.digests import DigestMemory
+from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.probe import Probe, ProbeError
+
+_WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
+_COMPONENTS = ("cc1plus", "cc1", "collect2")
+_LINKED = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_eh.a")
+_GLIBC = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class HostTool:
+    """A program: where it is found, its version ("-" when it has none of its own), its content."""
+
+    name: str
+    path: str
+    version: str
+    digest: str
+
+    @property
+    def line(self) -> str:
+        """The tool in a fingerprint."""
+        return f"{self.name} {self.version} {self.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The host's tools. `parts` are those that the others run or link; `target` is "x86_64-…".
+
+    `libc` is the version of the C library's headers ("2.36", or "-" when it is not glibc).
+    """
+
+    cxx: HostTool
+    cc: HostTool
+    ld: HostTool
+    as_: HostTool
+    parts: tuple[HostTool, ...]
+    target: str
+    libc: str
+    compiler_headers: tuple[str, ...]
+    system_headers: tuple[str, ...]
+
+    def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+        """Lines: versions and digests, no path. Raises `OSError`."""
+        headers = HeaderFolders((), self.compiler_headers, self.system_headers)
+        tools = (self.cxx, self.cc, *self.parts, self.as_, self.ld)
+        return (
+            f"host {self.target}",
+            *(tool.line for tool in tools),
+            f"c++-headers {self.cxx.version} {headers.core_of_compiler(memory)}",
+            f"c-headers {self.libc} {headers.core_of_system(memory)}",
+        )
+
+
+def find_host(probe: Probe) -> Host:
+    """The g++ that PATH has first, with gcc, as and ld. Raises `InputError`, all that lack at once.
+
+    Compiler wrappers (ccache and the like) are passed over: what they cache, tilusbuild caches.
+    """
+    cxx, cc = _compiler(probe, "g++"), _compiler(probe, "gcc")
+    if cxx is None or cc is None:
+        names = [name for name, found in (("g++", cxx), ("gcc", cc)) if found is None]
+        raise _missing(f"{' and '.join(names)} not found on PATH", "apt install g++")
+    try:
+        return _examine(probe, cxx, cc)
+    except (ProbeError, OSError) as error:
+        raise _missing(f"{cxx}: {error}", "apt install --reinstall g++") from error
+
+
+def _examine(probe: Probe, cxx: str, cc: str) -> Host:
+    memory = probe.memory
+    version = probe.ask(cxx, "-dumpfullversion", "-dumpversion").strip()
+    target = probe.ask(cxx, "-dumpmachine").strip()
+    paths = {
+        name: _part(probe, cc if name == "cc1" else cxx, name)
+        for name in (*_COMPONENTS, "as", "ld")
+    }
+    for name in ("as", "ld"):
+        if paths[name] is None:
+            raise _missing(f"{name} not found", "apt install binutils")
+    compiler, system = _search_folders(probe, cxx)
+    features = [f"{folder}/features.h" for folder in system]
+    features = [header for header in features if os.path.isfile(header)]
+    if not features:
+        raise _missing("the C library's headers are not installed", "apt install libc6-dev")
+    linked = {name: _file(probe, cxx, name) for name in _LINKED}
+
+    def tool(name: str, path: str, version: str) -> HostTool:
+        return HostTool(name, path, version, memory.digest(os.path.realpath(path)))
+
+    def binutil(name: str) -> HostTool:
+        path = paths[name] or name
+        first = probe.ask(path, "--version").splitlines()[0]
+        found = _VERSION.findall(first)
+        return tool(name, path, found[-1] if found else "-")
+
+    parts = [tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
+    parts += [tool(name, file, "-") for name, file in linked.items() if file]
+    return Host(
+        cxx=tool("g++", cxx, version),
+        cc=tool("gcc", cc, probe.ask(cc, "-dumpfullversion", "-dumpversion").strip()),
+        ld=binutil("ld"),
+        as_=binutil("as"),
+        parts=tuple(parts),
+        target=target,
+        libc=_libc_version(features[0]),
+        compiler_headers=compiler,
+        system_headers=system,
+    )
+
+
+def _compiler(probe: Probe, name: str) -> str | None:
+    for path in probe.all_of(name):
+        if os.path.basename(os.path.realpath(path)) not in _WRAPPERS:
+            return path
+    return None
+
+
+def _part(probe: Probe, driver: str, name: str) -> str | None:
+    """A program that a driver runs: its own, or one of that name on PATH."""
+    said = probe.ask(driver, f"-print-prog-name={name}").strip()
+    return said if os.path.isabs(said) and os.path.isfile(said) else probe.which(name)
+
+
+def _file(probe: Probe, driver: str, name: str) -> str | None:
+    """A file that a driver links."""
+    said = probe.ask(driver, f"-print-file-name={name}").strip()
+    return os.path.realpath(said) if os.path.isabs(said) and os.path.isfile(said) else None
+
+
+def _search_folders(probe: Probe, cxx: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The folders of `#include <…>`: those that the compiler brings, and the system's."""
+    # Which of them exist is no property of the compiler's content.
+    said = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", remember=False)
+    _, _, tail = said.partition("#include <...> search starts here:\n")
+    listed = [line.strip() for line in tail.partition("End of search list.")[0].splitlines()]
+    folders = [os.path.realpath(folder) for folder in listed if folder]
+    if not folders:
+        raise ProbeError("does not say where its headers are")
+    own = [
+        os.path.isfile(os.path.join(folder, "stddef.h"))
+        or os.path.isfile(os.path.join(folder, "bits", "c++config.h"))
+        or "/c++/" in folder + "/"
+        for folder in folders
+    ]
+    # glibc has no stddef.h of its own: it is the compiler's.
+    compiler = tuple(folder for folder, is_own in zip(folders, own, strict=True) if is_own)
+    return compiler, tuple(folder for folder in dict.fromkeys(folders) if folder not in compiler)
+
+
+def _libc_version(features: str) -> str:
+    with open(features, encoding="utf-8", errors="replace") as file:
+        found = dict(_GLIBC.findall(file.read(1 << 20)))
+    return f"{found['__GLIBC__']}.{found['__GLIBC_MINOR__']}" if len(found) == 2 else "-"
+
+
+def _missing(what: str, command: str) -> InputError:
+    return InputError(
+        Diagnostic(
+            f"no host compiler: {what}",
+            hint=f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {command}",
+        )
+    )

@@ -1,0 +1,86 @@
+"""Asking programs about themselves, through the runner, and once for each content of the program.
+
+A program is asked in the user's environment less the variables that change what compilers do
+(`SCRUBBED`): an answer must be the tool's and not the shell's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilusbuild.digest import sha256_text
+from tilusbuild.process.base import Command, Runner
+from tilusbuild.toolchain.digests import DigestMemory
+
+SCRUBBED = frozenset(
+    {
+        "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH",
+        "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG", "DEPENDENCIES_OUTPUT",
+        "SUNPRO_DEPENDENCIES", "SOURCE_DATE_EPOCH", "LD_RUN_PATH", "LDEMULATION", "LD_PRELOAD",
+        "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_THREADS",
+        "CCC_OVERRIDE_OPTIONS", "CL", "_CL_", "LANGUAGE", "LC_CTYPE", "LC_MESSAGES",
+    }
+)  # fmt: skip
+"""Variables that add to what gcc, ld or nvcc are told, or that change the language they speak."""
+
+_SECONDS = 60.0
+
+
+class ProbeError(Exception):
+    """A program could not be asked, or did not answer; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Asks programs. `env` is the user's environment."""
+
+    runner: Runner
+    env: Mapping[str, str]
+    memory: DigestMemory
+
+    def ask(self, program: str, *arguments: str, remember: bool = True) -> str:
+        """What a program prints, stdout and stderr together. Raises `ProbeError`.
+
+        The answer is remembered by the program's content, its path and the arguments, unless it
+        may depend on more (`remember=False`: a script, a list of folders that exist).
+        """
+        try:
+            identity = "\0".join((self.memory.digest(program), program, *arguments))
+        except OSError as error:
+            raise ProbeError(error.strerror or str(error)) from error
+        key = "answer " + sha256_text(identity)
+        known = self.memory.recall(key) if remember else None
+        if known is None:
+            known = self._run(program, *arguments)
+            if remember:
+                self.memory.record(key, known)
+        return known
+
+    def which(self, *names: str) -> str | None:
+        """The first executable of one of these names on PATH, in PATH's order."""
+        return next(self.all_of(*names), None)
+
+    def all_of(self, *names: str) -> Iterator[str]:
+        """Every executable of one of these names on PATH."""
+        for folder in self.env.get("PATH", "").split(os.pathsep):
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
+                    yield path
+
+    def _run(self, program: str, *arguments: str) -> str:
+        env = {name: value for name, value in self.env.items() if name not in SCRUBBED}
+        env |= {"LANG": "C", "LC_ALL": "C"}
+        command = Command((program, *arguments), cwd="/", env=env, timeout=_SECONDS)
+        try:
+            finished = self.runner.run(command)
+        except OSError as error:
+            raise ProbeError(f"cannot be started: {error.strerror or error}") from error
+        text = finished.output.decode("utf-8", "replace")
+        if not finished.ok:
+            said = text.strip().splitlines()
+            how = "ran past a minute" if finished.timed_out else f"exit status {finished.status}"
+            raise ProbeError(f"does not run ({how})" + (f": {said[-1]}" if said else ""))
+        return text
