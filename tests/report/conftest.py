@@ -44,12 +44,14 @@ class Screen(io.StringIO):
             elif code == "A":
                 assert self.row >= int(numbers or 1), "the cursor left the screen"
                 self.row -= int(numbers or 1)
+            elif numbers == "2" and code == "K":
+                self.lines[self.row] = ""
             elif code in "KJ":
                 self.lines[self.row] = self.lines[self.row][: self.column]
                 if code == "J":
                     del self.lines[self.row + 1 :]
             else:
-                assert code == "m", f"unknown code {code}"
+                assert code == "m" or numbers in ("?2026", "?7"), f"unknown code {numbers}{code}"
         return len(text)
 
     def _down(self) -> None:
@@ -66,16 +68,14 @@ class Screen(io.StringIO):
         self.column += 1
 
     def narrow(self, columns: int) -> None:
-        """Resize as terminals do that wrap their lines again; the cursor stays behind its text."""
-        assert self.row == len(self.lines) - 1
-        wrapped = []
-        for line in self.lines:
-            pieces = [line[i : i + columns] for i in range(0, len(line), columns)] or [""]
-            wrapped += pieces
-        self.columns = columns
-        self.lines = wrapped
-        self.row = len(wrapped) - 1
-        self.column = len(wrapped[-1])
+        """Resize as terminals do that wrap their lines again; the cursor stays with its line."""
+        assert self.column == 0
+        wrapped: list[str] = []
+        for row, line in enumerate(self.lines):
+            if row == self.row:
+                row_now = len(wrapped)
+            wrapped += [line[i : i + columns] for i in range(0, len(line), columns)] or [""]
+        self.columns, self.lines, self.row = columns, wrapped, row_now
 
 
 class Clock:

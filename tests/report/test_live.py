@@ -135,4 +135,5 @@ def test_each_frame_is_one_write(
     before = len(screen.writes)
     play(reporter, clock)
     assert len(screen.writes) == before + 1
-    assert not screen.writes[-1].startswith("\r\x1b[J")
+    assert screen.writes[-1].startswith("\x1b[?2026h")
+    assert screen.writes[-1].endswith("\x1b[?2026l")

@@ -1,10 +1,10 @@
 """Progress on a terminal: a few lines at the bottom that are redrawn in place.
 
-A frame is written with one call and over the old one, never erased first, so it does not flicker.
-No line of it is as wide as the terminal, so nothing wraps; when the terminal became narrower since,
-the rows that the old frame now takes are counted anew. Failures and notes are written once, above
-the frame, and scroll away as output does. Nothing is drawn in the first moments, so that a build
-with nothing to do shows none of this (and imports no rich).
+A frame is written with one call, line over line, as one update for terminals that know of such, so
+it does not flicker. No line of it is as wide as the terminal, so nothing wraps; when the terminal
+became narrower since, the rows that the old frame now takes are counted anew. Failures and notes
+are written once, above the frame, and scroll away as output does. Nothing is drawn in the first
+moments, so that a build with nothing to do shows none of this (and imports no rich).
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ _FRAME_PAUSE = 0.1
 _FIRST_DRAW = 0.25
 _MOST_ROWS = 8
 _BAR = 24
+_ERASE_LINE = "\x1b[2K"
+"""The whole line, before it is written: cells that are only erased to its end still count as used
+when some terminals wrap anew."""
+_TOGETHER, _SHOWN = "\x1b[?2026h", "\x1b[?2026l"
+"""What is between them appears at once."""
+_CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
+"""Long lines are cut: a terminal may be narrower by now than it said."""
 
 
 class LiveReporter:
@@ -97,9 +104,13 @@ class LiveReporter:
         return news
 
     def _home(self, columns: int) -> str:
-        """To the frame's first column and row, however the terminal has wrapped it by now."""
-        rows = sum(max(1, -(-width // max(1, columns))) for width in self._widths)
-        return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "")
+        """To the frame's first row, however the terminal has wrapped it by now.
+
+        A frame leaves the cursor in the first column of its last line, where it stays when the
+        terminal wraps anew; so only the lines above that one count.
+        """
+        above = sum(max(1, -(-width // max(1, columns))) for width in self._widths[:-1])
+        return "\r" + (f"\x1b[{above}A" if above else "")
 
     def _draw(self, now: float) -> None:
         columns, height = self._size()
@@ -110,9 +121,10 @@ class LiveReporter:
         self._widths = []
         for line in lines:
             text, width = self._rendered(line, max(1, columns - 1))
-            drawn.append(f"{text}\x1b[K")
+            drawn.append(f"{_ERASE_LINE}{text}")
             self._widths.append(width)
-        self._out.write(home + news + "\n".join(drawn) + "\x1b[J")
+        frame = "\n".join(drawn) + "\x1b[J\r"
+        self._out.write(_TOGETHER + home + news + _CUT + frame + _WRAP + _SHOWN)
 
     def _rendered(self, line: Text, columns: int) -> tuple[str, int]:
         """A line as the terminal takes it, cut to `columns` cells, and how many it has."""
@@ -160,7 +172,7 @@ class LiveReporter:
         if state.failed:
             head.append(f"  {state.failed} failed", "red")
         remaining = state.remaining(now)
-        if remaining is not None:
+        if remaining is not None and remaining >= 1:
             head.append(f"  {clock(remaining)} left")
         rate = state.rate(now)
         if rate is not None:
