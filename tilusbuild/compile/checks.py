@@ -157,7 +157,7 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
         return f"lib.so does not export {', '.join(missing)}"
     if recipe.pipeline == "kernel" and needs.libraries:
         return f"lib.so needs {', '.join(needs.libraries)}, and must need nothing"
-    held = {(image.kind, image.arch) for image in images}
+    held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     asked = asked_images(recipe)
     if held != asked:
         return f"lib.so holds code for {_listed(held)}; asked for was {_listed(asked)}"

@@ -34,7 +34,7 @@ class Geometry:
     """A launch with its constants taken out: the table of the program, C for the rest."""
 
     constants: tuple[int, ...]
-    """The values of `tilus_constants`: a slot for each of the seven numbers, then named constants."""
+    """The values of `tilus_constants`: a slot for each of the seven numbers, then named ones."""
     texts: tuple[str, ...]
     """The seven numbers as C: a slot, or an expression over slots and arguments."""
     sources: tuple[str, ...]

@@ -1,7 +1,7 @@
 """What a compile is told and what it answers, as values.
 
-A `Recipe` holds everything that decides the bytes of a `lib.so` but the toolchain; two equal recipes
-and two equal toolchains give two equal libraries, wherever they are compiled.
+A `Recipe` holds everything that decides the bytes of a `lib.so` but the toolchain: equal recipes
+and equal toolchains give equal libraries, wherever they are compiled.
 """
 
 from __future__ import annotations

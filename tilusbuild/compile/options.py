@@ -7,6 +7,7 @@ anything is installed, so the same options have the same text on every machine.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.launcher import launcher_source, program_source
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 OPTIONS_FORMAT = "tilusbuild options 1"
 
 
-def options_text(recipe: Recipe, toolchain: Toolchain) -> str:
-    """The text, whose digest with `program.txt`'s names the program. Raises `ValueError`."""
+def options_text(recipe: Recipe, toolchain: Toolchain, beyond: Sequence[str] = ()) -> str:
+    """The text, whose digest with `program.txt`'s names the program. Raises `ValueError`.
+
+    `beyond` are lines of the fingerprint that this program has and others of the toolchain do not.
+    """
     archs = [arch.name for arch in recipe.archs] + (["ptx"] if recipe.ptx else [])
     generated = [("launcher.c", launcher_source(recipe))]
     if recipe.pipeline == "kernel":
@@ -41,6 +45,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain) -> str:
         "",
         "[toolchain]",
         *tools_of(toolchain).fingerprint(recipe),
+        *beyond,
     ]
     return "\n".join(lines) + "\n"
 

@@ -188,11 +188,7 @@ class Compile:
 
     def execute(self, step: Step) -> Finished:
         """Run one step's command in the private folder. Raises `OSError` if it cannot start."""
-        environment = {
-            **self.tools.environment,
-            **ENVIRONMENT,
-            "TMPDIR": os.path.join(self.work, "tmp"),
-        }
+        environment = {**self.tools.environment, **ENVIRONMENT}
         command = Command(self.tools.fill(step.argv), self.work, environment, self.timeout)
         finished = self.runner.run(command)
         self.seconds += finished.seconds
@@ -208,16 +204,16 @@ class Compile:
 
         def make() -> bytes:
             path = os.path.join(self.work, "launcher.c")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(source)
+            with open(path, "w", encoding="utf-8") as copy:
+                copy.write(source)
             self._step(step)
-            with open(os.path.join(self.work, step.output), "rb") as made:
-                return made.read()
+            with open(os.path.join(self.work, step.output), "rb") as output:
+                return output.read()
 
         key = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
         data = self.launchers.get(key, make)
-        with open(os.path.join(self.work, step.output), "wb") as file:
-            file.write(data)
+        with open(os.path.join(self.work, step.output), "wb") as made:
+            made.write(data)
 
     def _judge_kernel(self) -> None:
         name = image_name(self.recipe)
@@ -259,7 +255,7 @@ class Compile:
             self.ptxas = parse_ptxas("".join(self.logs))
         if problem := checks.library_problem(self.recipe, data, images):
             raise _Stop("no_output", problem)
-        os.chmod(made, 0o755)
+        os.chmod(made, 0o755)  # noqa: S103 - a library, as linkers leave it
         os.replace(made, os.path.join(self.stage, "module", "lib.so"))
         return images
 
@@ -268,7 +264,7 @@ def _broken(tool: str, finished: Finished, log: str) -> _Stop | None:
     """An end that says nothing of the program: killed, hung, or the compiler's own failure."""
     if finished.timed_out:
         return _Stop("timed_out", f"{tool} was stopped after {finished.seconds:.0f} s")
-    if finished.status < 0 or finished.status > 128 and finished.status != 255:
+    if finished.status < 0 or 128 < finished.status < 255:
         number = -finished.status if finished.status < 0 else finished.status - 128
         return _Stop("crashed", f"{tool} was ended by {_signal_name(number)}")
     if finished.status != 0:

@@ -11,10 +11,11 @@ import shlex
 from collections.abc import Iterable
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import Step, steps
+from tilusbuild.compile.steps import HERE, Step, steps
 
-ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1", "PWD": "/proc/self/cwd"}
-"""What every command sees: __DATE__ is constant, and debug information names no folder."""
+ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
+"""What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
+the names of its temporary files to a shell without quoting them, so that path must be harmless."""
 
 _UNSET = (
     "CPATH",
@@ -31,7 +32,7 @@ _UNSET = (
 
 _VARIABLES = {
     "{nvcc}": '"$NVCC"',
-    "{nvcc_flags}": '"${nvcc_flags[@]}"',
+    "{link_flags}": '"${link_flags[@]}"',
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
     "{cxx}": '"$CXX"',
     "{cc}": '"$CC"',
@@ -60,7 +61,7 @@ def compile_script(recipe: Recipe, inputs: Iterable[str], toolchain: Iterable[st
             'cd -- "$work"\ntouch -d @1 -- *\n\n',
             "run() { env "
             + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
-            + ' TMPDIR="$work/tmp" "$@"; }\n\n',
+            + ' "$@"; }\n\n',
             "\n".join(_command(step) for step in commands),
             _END,
         ]
@@ -112,9 +113,9 @@ _DEFAULTS = {
 
 _NVCC_FOLDER = """\
 nvcc_folder=$("$NVCC" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#[$] _HERE_=//p')
-nvcc_flags=()
+link_flags=()
 if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
-  nvcc_flags=("-L$nvcc_folder/../lib")
+  link_flags=("-L$nvcc_folder/../lib")
 fi
 """
 

@@ -14,7 +14,7 @@ _TEMPORARY = re.compile(r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{
 
 
 def scrub(output: bytes, folders: Mapping[str, str]) -> str:
-    """The output as text. `folders` maps absolute folders to what stands for them ("" drops one)."""
+    """The output as text. `folders` maps absolute folders to what stands for them; "" drops one."""
     text = output.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "�")
     for folder, name in sorted(folders.items(), key=lambda item: -len(item[0])):
         if name:

@@ -18,7 +18,7 @@ HERE = "/proc/self/cwd"
 SOURCE = f"{HERE}/source.cu"
 
 TOOLS = ("nvcc", "fatbinary", "cxx", "cc", "as", "ld", "sed")
-"""The programs, as placeholders. `{nvcc_flags}` stands for what an installation of nvcc needs."""
+"""The programs, as placeholders. `{link_flags}` leads nvcc to its own libraries, where it must."""
 
 CC_FLAGS = (
     "-std=gnu11",
@@ -29,13 +29,33 @@ CC_FLAGS = (
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
 )
-"""For the launcher: nothing that a distribution's compiler adds by default changes what it calls."""
+"""For the launcher: what a distribution's compiler adds by default changes no call of it."""
 
 _LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
 )
 
 _LIBRARY = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
+_EXPORTS = ("--version-script=exports.map", "--as-needed")
+
+_KERNEL_LINK = ("-shared", *_LIBRARY, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
+"""No C library is named: its functions are found in the process, whatever its version is."""
+
+_CUDART = ("-cudart", "static", "-cudadevrt", "none", "-nodlink")
+_HOST_LINK = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *_CUDART)
+
+_CPU_COMPILE = (
+    "{cxx}",
+    "-c",
+    "-x",
+    "c++",
+    "-O3",
+    "-fPIC",
+    "-frandom-seed=0",
+    "-ffp-contract=off",
+    f"-ffile-prefix-map={HERE}/=",
+)
+"""-ffp-contract=off: the same numbers whether or not the CPU can fuse a product with a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +113,11 @@ def _includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
 def _nvcc(recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
     """What both CUDA pipelines ask of nvcc.
 
-    --orig_src_path_name: names of entities with internal linkage hold a hash of the source's folder,
-    and this is where cudafe++ and cicc take it from. The last one given wins.
+    --orig_src_path_name: the names of entities with internal linkage hold a hash of the source's
+    folder, and this is where cudafe++ and cicc take it from. The last one given wins.
     """
     return [
         "{nvcc}",
-        "{nvcc_flags}",
         mode,
         *code,
         "-ccbin",
@@ -129,12 +148,7 @@ def _kernel(recipe: Recipe) -> list[Step]:
     return [
         *device,
         Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o"),
-        Step(
-            "link",
-            ("{ld}", "-shared", *_LIBRARY, "-z", "noseparate-code", "--hash-style=gnu")
-            + ("--eh-frame-hdr", "-o", "lib.so", "program.o", "launcher.o"),
-            "lib.so",
-        ),
+        Step("link", ("{ld}", *_KERNEL_LINK, "program.o", "launcher.o", "-o", "lib.so"), "lib.so"),
     ]
 
 
@@ -179,26 +193,14 @@ def _through_ptx(recipe: Recipe, image: str) -> list[Step]:
 
 def _host(recipe: Recipe) -> list[Step]:
     march = recipe.host_march or default_march()
-    compiler = ["-Xcompiler", f"-fPIC,-march={march},-frandom-seed=0"]
+    options = ("-Xcompiler", f"-fPIC,-march={march},-frandom-seed=0")
+    compiler = _nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
     linker = [word for flag in (*_LIBRARY, *_EXPORTS) for word in ("-Xlinker", flag)]
+    objects = ("source.o", "launcher.o", *_link_flags(recipe))
     return [
-        Step(
-            "source",
-            (*_nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx)), *compiler)
-            + (SOURCE, "-o", "source.o"),
-            "source.o",
-        ),
-        Step(
-            "link",
-            ("{nvcc}", "{nvcc_flags}", "-shared", "-ccbin", "{cxx}", "-cudart", "static")
-            + ("-cudadevrt", "none", "-nodlink", *linker)
-            + ("source.o", "launcher.o", *_link_flags(recipe), "-o", "lib.so"),
-            "lib.so",
-        ),
+        Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
+        Step("link", (*_HOST_LINK, *linker, *objects, "-o", "lib.so"), "lib.so"),
     ]
-
-
-_EXPORTS = ("--version-script=exports.map", "--as-needed")
 
 
 def _link_flags(recipe: Recipe) -> list[str]:
@@ -208,27 +210,18 @@ def _link_flags(recipe: Recipe) -> list[str]:
     for word in words:
         if word in ("-l", "-L", "-Xlinker"):
             kept += [word, next(words, "")]
-        elif word.startswith(("-l", "-L", "-Wl,")) and not word.startswith("-lineinfo"):
+        elif word.startswith(("-l", "-L")) and not word.startswith("-lineinfo"):
             kept.append(word)
     return kept
 
 
 def _cpu(recipe: Recipe) -> list[Step]:
-    """No -ffast-math, and no contraction of a*b+c: the same numbers whatever the CPU can do."""
     march = recipe.host_march or default_march()
+    compiler = (*_CPU_COMPILE, f"-std={recipe.std}", f"-march={march}", *_defines(recipe))
+    options = (*_includes(recipe, ("-iquote",)), *recipe.flags)
     linker = [f"-Wl,{flag}" for flag in (*_LIBRARY, *_EXPORTS)]
+    objects = ("source.o", "launcher.o", *recipe.flags)
     return [
-        Step(
-            "source",
-            ("{cxx}", "-c", "-x", "c++", f"-std={recipe.std}", "-O3", f"-march={march}")
-            + ("-ffp-contract=off", "-fPIC", "-frandom-seed=0", f"-ffile-prefix-map={HERE}/=")
-            + (*_defines(recipe), *_includes(recipe, ("-iquote",)), *recipe.flags)
-            + (SOURCE, "-o", "source.o"),
-            "source.o",
-        ),
-        Step(
-            "link",
-            ("{cxx}", "-shared", *linker, "source.o", "launcher.o", *recipe.flags, "-o", "lib.so"),
-            "lib.so",
-        ),
+        Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
+        Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
     ]

@@ -1,8 +1,8 @@
 """Launcher objects, each compiled once: in memory, and in a folder that later runs use too.
 
-An object is known by its source, its flags and the compiler's fingerprint. A file in the folder ends
-with the digest of what stands before it: a torn or altered one is compiled again. Threads that ask
-for the same object wait for the one that makes it.
+An object is known by its source, its flags and the compiler's fingerprint. A file in the folder
+ends with the digest of what stands before it: a torn or altered one is compiled again. Threads that
+ask for the same object wait for the one that makes it.
 """
 
 from __future__ import annotations

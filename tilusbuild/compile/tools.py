@@ -1,4 +1,4 @@
-"""The toolchain as the pipelines use it: placeholders filled, one environment, names for folders."""
+"""The toolchain as the pipelines use it: placeholders filled, one environment, folders' names."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ class Tools:
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
         """The command with paths for its placeholders."""
-        return tuple(
-            word for part in argv for word in (self.paths[part] if part in self.paths else (part,))
-        )
+        return tuple(word for part in argv for word in self.paths.get(part, (part,)))
 
     def fingerprint(self, recipe: Recipe) -> tuple[str, ...]:
         """The lines that say which tools a recipe's library comes from."""
@@ -48,9 +46,9 @@ def tools_of(toolchain: Toolchain) -> Tools:
     cuda = toolchain.cuda
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
-        paths["{nvcc_flags}"] = tuple(cuda.nvcc_flags)
-        paths["{fatbinary}"] = (os.path.join(cuda.root, "bin", "fatbinary"),)
-        paths["{cuobjdump}"] = (os.path.join(cuda.root, "bin", "cuobjdump"),)
+        paths["{link_flags}"] = tuple(cuda.link_flags)
+        for name in ("fatbinary", "cuobjdump"):
+            paths[f"{{{name}}}"] = (os.path.join(os.path.dirname(cuda.nvcc), name),)
         folders[cuda.root] = "{cuda}"
     return Tools(
         paths=paths,

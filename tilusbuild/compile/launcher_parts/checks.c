@@ -12,6 +12,9 @@ typedef struct {
 
 static int tl_dimension(int which, const int64_t *number, int64_t *result);
 static int tl_start(tl_call *call, void *stream, int stream_given);
+#ifdef TL_CUDA
+static int tl_find_driver(void);
+#endif
 
 static __thread char tl_message[2048];
 static __thread const char *tl_error_kind;
@@ -245,6 +248,8 @@ static int tl_check_device(tl_call *call, int index) {
   const tl_device device = call->tensor[index]->device;
 #ifdef TL_CUDA
   if (device.kind == TL_ON_CUDA_MANAGED) return 0;
+  /* Where there is no driver there is no tensor on a device: say what is really wrong. */
+  if (device.kind != TL_ON_CUDA && tl_find_driver()) return -1;
   if (device.kind != TL_ON_CUDA)
     return tl_wrong_tensor(call, "ValueError", index, ", not on a cuda device");
   if (call->device >= 0 && call->device != device.index) {

@@ -12,6 +12,11 @@ static int tl_cuda_failed(const char *what, int error) {
   return error;
 }
 
+static int tl_find_driver(void) {
+  int device, error = cudaGetDevice(&device);
+  return error ? tl_cuda_failed("no CUDA device can be used", error) : 0;
+}
+
 static int tl_start(tl_call *call, void *stream, int stream_given) {
   int before, error;
   if ((error = cudaGetDevice(&before))) return tl_cuda_failed("no CUDA device can be used", error);

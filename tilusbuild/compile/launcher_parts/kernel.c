@@ -72,6 +72,7 @@ typedef struct {
 
 static pthread_mutex_t tl_lock = PTHREAD_MUTEX_INITIALIZER;
 static tl_driver_functions tl_driver; /* complete before tl_kernel is set */
+static int tl_driver_started;
 static void *tl_kernel;
 static tl_device_state tl_devices[TL_DEVICES];
 
@@ -92,6 +93,7 @@ static int tl_driver_failed(tl_result error, const char *format, ...) {
 
 static int tl_open_driver(void) {
   tl_driver_functions found;
+  if (tl_driver_started) return 0;
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library)
     return tl_fail("RuntimeError",
@@ -107,7 +109,16 @@ static int tl_open_driver(void) {
   }
   tl_driver = found;
   tl_result error = tl_driver.init(0);
-  return error ? tl_driver_failed(error, "the CUDA driver cannot start") : 0;
+  if (error) return tl_driver_failed(error, "the CUDA driver cannot start");
+  tl_driver_started = 1;
+  return 0;
+}
+
+static int tl_find_driver(void) {
+  pthread_mutex_lock(&tl_lock);
+  int error = tl_open_driver();
+  pthread_mutex_unlock(&tl_lock);
+  return error;
 }
 
 static int tl_load(void) {

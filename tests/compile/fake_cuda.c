@@ -1,0 +1,170 @@
+/* A CUDA driver of no device, for tests of the launcher: it answers as the real one does and writes
+   each call to the file $FAKE_CUDA_JOURNAL. $FAKE_CUDA_DEVICES says how many devices there are,
+   $FAKE_CUDA_FAIL="function=error" makes one function fail, $FAKE_CUDA_PARAMETERS="f32 ptr i32"
+   says what the kernel's parameters are. Built with -DOLD it is a driver of before CUDA 12. */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct { int device; int primary; } context;
+static context primaries[8] = {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}};
+static context own[8] = {{0, 0}, {1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}, {7, 0}};
+static __thread context *stack[16];
+static __thread int depth;
+static __thread int capture_mode;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void say(const char *format, ...) {
+  const char *path = getenv("FAKE_CUDA_JOURNAL");
+  char line[1024];
+  va_list rest;
+  va_start(rest, format);
+  vsnprintf(line, sizeof line, format, rest);
+  va_end(rest);
+  if (!path) return;
+  pthread_mutex_lock(&lock);
+  FILE *file = fopen(path, "a");
+  fprintf(file, "%s\n", line);
+  fclose(file);
+  pthread_mutex_unlock(&lock);
+}
+
+static int fails(const char *name) {
+  const char *wanted = getenv("FAKE_CUDA_FAIL");
+  size_t length = strlen(name);
+  if (!wanted || strncmp(wanted, name, length) || wanted[length] != '=') return 0;
+  return atoi(wanted + length + 1);
+}
+
+static int devices(void) {
+  const char *count = getenv("FAKE_CUDA_DEVICES");
+  return count ? atoi(count) : 1;
+}
+
+static const char *where(void) {
+  static __thread char text[32];
+  if (!depth) return "none";
+  snprintf(text, sizeof text, "%s%d", stack[depth - 1]->primary ? "primary" : "own",
+           stack[depth - 1]->device);
+  return text;
+}
+
+#define START(name) do { int error = fails(name); if (error) { say("%s fails", name); return error; } } while (0)
+
+int cuInit(unsigned flags) { START("cuInit"); say("cuInit %u", flags); return 0; }
+int cuGetErrorName(int error, const char **text) {
+  *text = error == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : error == 100 ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_FAKE";
+  return 0;
+}
+int cuGetErrorString(int error, const char **text) { (void)error; *text = "a fake error"; return 0; }
+int cuDeviceGet(int *device, int ordinal) {
+  if (ordinal < 0 || ordinal >= devices()) return 101;
+  *device = ordinal;
+  return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  (void)device;
+  *value = attribute == 97 ? 101376 : attribute == 75 ? 8 : attribute == 76 ? 9 : 0;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(context **made, int device) {
+  START("cuDevicePrimaryCtxRetain");
+  say("cuDevicePrimaryCtxRetain %d", device);
+  *made = &primaries[device];
+  return 0;
+}
+int cuCtxGetCurrent(context **current) { *current = depth ? stack[depth - 1] : NULL; return 0; }
+int cuCtxGetDevice(int *device) {
+  if (!depth) return 201;
+  *device = stack[depth - 1]->device;
+  return 0;
+}
+int cuCtxPushCurrent_v2(context *pushed) { stack[depth++] = pushed; say("push %s", where()); return 0; }
+int cuCtxPopCurrent_v2(context **popped) {
+  say("pop %s", where());
+  *popped = stack[--depth];
+  return 0;
+}
+int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
+  if (attribute != 9) return 1;
+  *(int *)value = (int)(pointer >> 40); /* tests put the device into the address */
+  return 0;
+}
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+  int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return 0;
+}
+
+#ifndef OLD
+static int allowed[8];
+
+int cuLibraryLoadData(void **library, const void *image, void *a, void *b, unsigned c, void *d,
+                      void *e, unsigned f) {
+  (void)a; (void)b; (void)c; (void)d; (void)e; (void)f;
+  START("cuLibraryLoadData");
+  say("cuLibraryLoadData %.8s mode=%d", (const char *)image, capture_mode);
+  usleep(20000);
+  *library = (void *)0x1000;
+  return 0;
+}
+int cuLibraryUnload(void *library) { say("cuLibraryUnload %p", library); return 0; }
+int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+  (void)library;
+  START("cuLibraryGetKernel");
+  say("cuLibraryGetKernel %s", name);
+  *kernel = (void *)0x2000;
+  return 0;
+}
+int cuKernelGetFunction(void **function, void *kernel) {
+  START("cuKernelGetFunction");
+  say("cuKernelGetFunction in %s mode=%d", where(), capture_mode);
+  *function = kernel;
+  return 0;
+}
+int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
+  (void)kernel;
+  *value = attribute == 8 ? (allowed[device] ? allowed[device] : 49152) : 0;
+  return 0;
+}
+int cuKernelSetAttribute(int attribute, int value, void *kernel, int device) {
+  (void)kernel;
+  START("cuKernelSetAttribute");
+  say("cuKernelSetAttribute %d=%d device=%d", attribute, value, device);
+  if (value > 101376) return 1;
+  allowed[device] = value;
+  return 0;
+}
+#endif
+
+int cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+  char text[512] = "", kinds[256];
+  const char *described = getenv("FAKE_CUDA_PARAMETERS");
+  START("cuLaunchKernel");
+  snprintf(kinds, sizeof kinds, "%s", described ? described : "");
+  char *rest = kinds, *kind;
+  for (int i = 0; (kind = strsep(&rest, " ")) && *kind; i++) {
+    char one[64];
+    if (!strcmp(kind, "f32")) snprintf(one, sizeof one, " %g", *(float *)parameters[i]);
+    else if (!strcmp(kind, "f64")) snprintf(one, sizeof one, " %g", *(double *)parameters[i]);
+    else if (!strcmp(kind, "i32")) snprintf(one, sizeof one, " %d", *(int *)parameters[i]);
+    else if (!strcmp(kind, "i64")) snprintf(one, sizeof one, " %lld", *(long long *)parameters[i]);
+    else if (!strcmp(kind, "u8")) snprintf(one, sizeof one, " %d", *(unsigned char *)parameters[i]);
+    else snprintf(one, sizeof one, " %p", *(void **)parameters[i]);
+    strcat(text, one);
+  }
+  (void)kernel; (void)extra;
+  say("launch in %s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%p parameters:%s", where(), gx, gy,
+      gz, bx, by, bz, shared, stream, text);
+  return 0;
+}
+
+/* For the tests: a context of the thread's own. */
+void fake_make_current(int device) { stack[depth++] = &own[device]; }
+const char *fake_current(void) { return where(); }

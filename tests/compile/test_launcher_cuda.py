@@ -1,0 +1,282 @@
+"""The kernel pipeline's launcher against a driver that writes down what it is asked."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+TENSOR = {"dtype": "f32", "shape": [1000]}
+SECOND = {**TENSOR, "data": 2 << 20}
+
+
+def test_a_launch_passes_grid_block_and_parameters(driver, link, recipe):
+    answer = driver.call(link(recipe()), {"packed": [2.5, TENSOR, SECOND]})
+    assert answer.answers == [[0, ""]]
+    assert driver.lines("launch") == [
+        "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) "
+        "parameters: 2.5 0x100000 0x200000 1000"
+    ]
+    assert driver.lines("cuLibraryLoadData") == ["cuLibraryLoadData an image mode=2"]
+    assert driver.lines("cuLibraryGetKernel") == ["cuLibraryGetKernel saxpy"]
+
+
+def test_byte_offset_is_part_of_the_pointer(driver, link, recipe):
+    driver.call(link(recipe()), {"packed": [1.0, {**TENSOR, "byte_offset": 64}, SECOND]})
+    assert "0x100040" in driver.lines("launch")[0]
+
+
+def test_the_code_is_loaded_once_for_all_threads(driver, link, recipe):
+    answer = driver.call(link(recipe()), {"packed": [1.0, TENSOR, SECOND], "threads": 16})
+    assert answer.answers == [[0, ""]] * 16
+    assert len(driver.lines("cuLibraryLoadData")) == 1
+    assert len(driver.lines("cuDevicePrimaryCtxRetain")) == 1
+    assert len(driver.lines("launch")) == 16
+    assert len(driver.lines("push")) == len(driver.lines("pop")) == 16
+
+
+def test_three_sizes_and_shapes_from_constants_and_arguments(driver, link, recipe):
+    made = recipe(
+        grid=("cdiv(n, block)", "block // 64", "max(1, n % 7)"),
+        block=("block", "2"),
+        smem="block * 16",
+        constants={"block": 64},
+    )
+    driver.call(link(made), {"packed": [1.0, TENSOR, SECOND]})
+    assert "grid=16,1,6 block=64,2,1 shared=1024 " in driver.lines("launch")[0]
+
+
+class TestSharedMemory:
+    def test_above_48_kb_is_asked_for_once_a_device(self, driver, link, recipe):
+        library = link(recipe(smem="65536"))
+        call = {"packed": [1.0, TENSOR, SECOND]}
+        driver.call(library, call, call)
+        assert driver.lines("cuKernelSetAttribute") == ["cuKernelSetAttribute 8=65536 device=0"]
+        assert driver.lines("launch")[1].count("shared=65536") == 1
+
+    def test_48_kb_needs_no_asking(self, driver, link, recipe):
+        driver.call(link(recipe(smem="49152")), {"packed": [1.0, TENSOR, SECOND]})
+        assert driver.lines("cuKernelSetAttribute") == []
+
+    def test_grows_with_the_arguments(self, driver, link, recipe):
+        library = link(recipe(smem="n * 4"))
+
+        def call(n):
+            return {"packed": [1.0, {**TENSOR, "shape": [n]}, {**SECOND, "shape": [n]}]}
+
+        driver.call(library, call(15000), call(20000), call(16000))
+        assert driver.lines("cuKernelSetAttribute") == [
+            "cuKernelSetAttribute 8=60000 device=0",
+            "cuKernelSetAttribute 8=80000 device=0",
+        ]
+
+    def test_more_than_the_device_has(self, driver, link, recipe):
+        answer = driver.call(link(recipe(smem="150000")), {"packed": [1.0, TENSOR, SECOND]})
+        status, text = answer.answers[0]
+        assert status == -1
+        assert "a block needs 150000 bytes of dynamic shared memory" in text
+        assert "device 0 has at most 101376" in text
+        assert answer.current == "none"
+
+
+class TestDevices:
+    def test_each_device_gets_its_primary_context_and_its_attribute(self, driver, link, recipe):
+        library = link(recipe(smem="65536"))
+        on_1 = {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]}
+        on_0 = {"packed": [1.0, TENSOR, SECOND]}
+        answer = driver.call(library, on_1, on_0, on_1, environment={"FAKE_CUDA_DEVICES": "2"})
+        assert [status for status, _ in answer.answers] == [0, 0, 0]
+        assert [line.split()[2] for line in driver.lines("launch")] == [
+            "primary1",
+            "primary0",
+            "primary1",
+        ]
+        assert len(driver.lines("cuLibraryLoadData")) == 1
+        assert sorted(driver.lines("cuKernelSetAttribute")) == [
+            "cuKernelSetAttribute 8=65536 device=0",
+            "cuKernelSetAttribute 8=65536 device=1",
+        ]
+        assert answer.current == "none"
+
+    def test_a_current_context_of_the_device_is_used(self, driver, link, recipe):
+        answer = driver.call(link(recipe()), {"make_current": 0}, {"packed": [1.0, TENSOR, SECOND]})
+        assert driver.lines("launch")[0].startswith("launch in own0 ")
+        assert driver.lines("push") == []
+        assert answer.current == "own0"
+
+    def test_a_current_context_of_another_device_is_put_back(self, driver, link, recipe):
+        answer = driver.call(
+            link(recipe()),
+            {"make_current": 0},
+            {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]},
+            environment={"FAKE_CUDA_DEVICES": "2"},
+        )
+        assert driver.lines("launch")[0].startswith("launch in primary1 ")
+        assert answer.current == "own0"
+
+    def test_tensors_on_two_devices(self, driver, link, recipe):
+        answer = driver.call(
+            link(recipe()),
+            {"packed": [1.0, TENSOR, {**SECOND, "device": 1}]},
+            environment={"FAKE_CUDA_DEVICES": "2"},
+        )
+        assert answer.answers == [
+            [
+                -1,
+                'saxpy: argument "y" (3rd): expected f32*[n] with n = 1000 (from "x"), '
+                'got f32 tensor of shape (1000,) on cuda:1, but "x" is on cuda:0',
+            ]
+        ]
+
+    def test_managed_memory_goes_where_the_others_are(self, driver, link, recipe):
+        managed = {**TENSOR, "device_kind": 13}
+        answer = driver.call(
+            link(recipe()),
+            {"packed": [1.0, managed, {**SECOND, "device": 1}]},
+            environment={"FAKE_CUDA_DEVICES": "2"},
+        )
+        assert answer.answers[0][0] == 0
+        assert driver.lines("launch")[0].startswith("launch in primary1 ")
+
+    def test_a_device_that_is_not_there(self, driver, link, recipe):
+        there = {**TENSOR, "device": 3}
+        answer = driver.call(link(recipe()), {"packed": [1.0, there, {**there, "data": 2 << 20}]})
+        assert "there is no CUDA device 3" in answer.answers[0][1]
+
+    def test_a_cpu_tensor_where_there_is_a_driver(self, driver, link, recipe):
+        answer = driver.call(
+            link(recipe()), {"packed": [1.0, {**TENSOR, "device_kind": 1}, SECOND]}
+        )
+        assert answer.answers[0][1].endswith("on cpu, not on a cuda device")
+
+
+class TestPlainCall:
+    def test_takes_dimensions_and_a_stream(self, driver, link, recipe):
+        x, y = (1 << 40) + 4096, (1 << 40) + 8192
+        answer = driver.call(
+            link(recipe()),
+            {"plain": [2.0, x, y, 300], "stream": 0x77},
+            environment={"FAKE_CUDA_DEVICES": "2"},
+        )
+        assert answer.answers == [[0, ""]]
+        assert driver.lines("launch") == [
+            "launch in primary1 grid=2,1,1 block=256,1,1 shared=0 stream=0x77 "
+            "parameters: 2 0x10000001000 0x10000002000 300"
+        ]
+
+    def test_uses_the_current_context(self, driver, link, recipe):
+        driver.call(link(recipe()), {"make_current": 0}, {"plain": [2.0, 1 << 40, 1 << 40, 300]})
+        assert driver.lines("launch")[0].startswith("launch in own0 ")
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ([2.0, 1 << 40, 1 << 40, -1], 'argument "n": -1 is outside 0..2147483647'),
+            ([2.0, 0, 1 << 40, 5], 'argument "x" is a null pointer'),
+        ],
+    )
+    def test_checks(self, driver, link, recipe, arguments, text):
+        answer = driver.call(link(recipe()), {"plain": arguments})
+        assert answer.answers == [[-1, f"saxpy: {text}"]]
+        assert driver.lines("launch") == []
+
+
+class TestNothingToDo:
+    def test_a_size_of_zero_launches_nothing(self, driver, link, recipe):
+        empty = {**TENSOR, "shape": [0], "data": 0}
+        answer = driver.call(link(recipe()), {"packed": [1.0, empty, empty]})
+        assert answer.answers == [[0, ""]]
+        assert driver.lines() == []
+
+    def test_a_grid_of_zero_with_work_to_do_is_an_error(self, driver, link, recipe):
+        answer = driver.call(link(recipe(grid=("n // 2000",))), {"packed": [1.0, TENSOR, SECOND]})
+        assert answer.answers == [[-1, "saxpy: grid.x is 0, outside 1..2147483647"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"grid": ("1", "n * 100")}, "grid.y is 100000, outside 1..65535"),
+        ({"block": ("n + 100",)}, "block.x is 1100, outside 1..1024"),
+        ({"block": ("n", "2")}, "a block of (1000, 2, 1) has more than 1024 threads"),
+        ({"block": ("1", "1", "n")}, "block.z is 1000, outside 1..64"),
+        ({"smem": "0 - n"}, "the dynamic shared memory is -1000 bytes"),
+        ({"grid": ("n // (n - 1000)",)}, "grid.x = n // (n - 1000): a division by zero"),
+        ({"grid": ("n * n * n * n * n * n * n",)}, "a number beyond 64 bits"),
+    ],
+)
+def test_a_launch_out_of_range(driver, link, recipe, changes, text):
+    answer = driver.call(link(recipe(**changes)), {"packed": [1.0, TENSOR, SECOND]})
+    status, message = answer.answers[0]
+    assert status == -1
+    assert text in message
+    assert driver.lines("launch") == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "text"),
+    [
+        ("cuInit=100", "the CUDA driver cannot start: CUDA_ERROR_NO_DEVICE (a fake error)"),
+        ("cuLibraryLoadData=209", "the kernel (built for sm_90a) cannot be loaded"),
+        (
+            "cuKernelGetFunction=209",
+            "the kernel is built for sm_90a and cannot be loaded on device 0 (sm_89)",
+        ),
+        ("cuLibraryGetKernel=500", "was not found"),
+        ("cuLaunchKernel=1", "the launch failed: grid (4, 1, 1), block (256, 1, 1), 0 bytes"),
+    ],
+)
+def test_a_driver_that_refuses(driver, link, recipe, failing, text):
+    answer = driver.call(
+        link(recipe()),
+        {"packed": [1.0, TENSOR, SECOND]},
+        environment={"FAKE_CUDA_FAIL": failing},
+    )
+    status, message = answer.answers[0]
+    assert status == -1
+    assert text in message
+    assert answer.current == "none"
+
+
+def test_a_driver_that_is_too_old(old_driver, link, recipe):
+    answer = old_driver.call(link(recipe()), {"packed": [1.0, TENSOR, SECOND]})
+    assert "a driver of CUDA 12.0 or later is needed" in answer.answers[0][1]
+
+
+def test_without_a_driver_it_loads_and_says_so(driver, link, recipe, tmp_path):
+    on_cpu = {**TENSOR, "device_kind": 1}
+    answer = driver.call(
+        link(recipe()),
+        {"packed": [1.0, TENSOR, SECOND]},
+        {"packed": [1.0, on_cpu, on_cpu]},
+        driver=False,
+        environment={"LD_LIBRARY_PATH": str(tmp_path)},
+    )
+    for status, text in answer.answers:
+        assert status == -1
+        assert text.startswith("saxpy: no CUDA driver was found on this machine (libcuda.so.1")
+
+
+def test_the_stream_is_the_one_of_tvm_ffi(driver, link, recipe):
+    tvm_ffi = pytest.importorskip("tvm_ffi")
+    folder = os.path.join(os.path.dirname(tvm_ffi.__file__), "lib")
+    driver.call(
+        link(recipe()),
+        {"packed": [1.0, TENSOR, SECOND], "stream": 0x1234},
+        tvm_ffi=os.path.join(folder, "libtvm_ffi.so"),
+    )
+    assert "stream=0x1234 " in driver.lines("launch")[0]
+
+
+def test_scalars_of_every_type_keep_their_bytes(driver, link, recipe):
+    made = recipe(
+        arguments={"x": "f32*[n]", "n": "i64", "d": "f64", "f": "f32", "b": "bool", "u": "u8"},
+        out=(),
+    )
+    answer = driver.call(
+        link(made),
+        {"packed": [TENSOR, 2, 0.5, True, 200]},
+        environment={"FAKE_CUDA_PARAMETERS": "ptr i64 f64 f32 u8 u8"},
+    )
+    assert answer.answers == [[0, ""]]
+    assert driver.lines("launch")[0].endswith("parameters: 0x100000 1000 2 0.5 1 200")
