@@ -7,8 +7,8 @@ target: each is checked for every target that the script is built for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
@@ -253,18 +253,35 @@ def _listed(names: Iterable[str]) -> str | None:
 
 def _arguments(checks: Checks, path: Path, script: Script) -> None:
     """The types of the arguments, one by one, then all together."""
-    arguments = [_argument(checks, path, name, arg) for name, arg in script.args.items()]
     declared = [*checks.names_in(*path, "params")]
     for target in script.override:
         declared += checks.names_in(*path, "override", target, "params")
     # A name that is both is reported as declared twice.
     constants = [name for name in declared if name not in script.args]
-    sound = [argument for argument in arguments if argument is not None]
-    if len(sound) == len(checks.names_in(*path, "args")):
-        try:
-            signature(sound, constants)
-        except SignatureError as error:
-            _signature_error(checks, path, error.argument or "", error)
+    arguments = dict.fromkeys(checks.names_in(*path, "args"), _STAND_IN)
+    for name, arg in script.args.items():
+        arguments[name] = _argument(checks, path, name, arg) or _STAND_IN
+    for _ in script.args:
+        error = _together(arguments, constants)
+        if error is None:
+            return
+        name = error.argument or ""
+        _signature_error(checks, path, name, error)
+        arguments[name] = _STAND_IN
+
+
+def _together(
+    arguments: Mapping[str, Argument], constants: Collection[str]
+) -> SignatureError | None:
+    try:
+        signature([replace(arg, name=name) for name, arg in arguments.items()], constants)
+    except SignatureError as error:
+        return error
+    return None
+
+
+_STAND_IN = Argument("_", "i32", None)
+"""For an argument whose mistake is reported: others may use it as a dimension."""
 
 
 def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | None:

@@ -11,7 +11,7 @@ from tilusbuild.manifest.names import (
     linked_names,
     snake_case,
 )
-from tilusbuild.manifest.script import Override, Script
+from tilusbuild.manifest.script import Override
 
 _SECTIONS = ("args", "params", "space", "derived")
 
@@ -24,7 +24,7 @@ def check_names(checks: Checks) -> None:
         _declared(checks, path)
         _macros(checks, (*path, "defines"))
         for target, override in script.override.items():
-            _overridden(checks, path, target, script, override)
+            _overridden(checks, path, target, override)
     _macros(checks, ("build", "defines"))
     for target in checks.manifest.targets:
         _macros(checks, ("target", target, "defines"))
@@ -39,7 +39,7 @@ def check_names(checks: Checks) -> None:
 
 def _tables(checks: Checks) -> None:
     for kind in ("script", "target", "package"):
-        for name in checks.names_of_tables(kind):
+        for name in checks.keys_in(kind):
             if not TABLE_NAME.fullmatch(name):
                 checks.error(
                     f'"{name}" cannot name a {kind}',
@@ -52,7 +52,7 @@ def _tables(checks: Checks) -> None:
 def _folders(checks: Checks) -> None:
     """Two scripts must not share a folder of the cache tree."""
     seen: dict[str, str] = {}
-    for name in checks.names_of_tables("script"):
+    for name in checks.keys_in("script"):
         folder = snake_case(name)
         if folder in seen:
             checks.error(
@@ -66,10 +66,9 @@ def _folders(checks: Checks) -> None:
 def _declared(checks: Checks, path: Path) -> None:
     seen: dict[str, str] = {}
     for section in _SECTIONS:
-        table = checks.wrote(*path, section)
-        for key in table if isinstance(table, dict) else ():
+        for key in checks.keys_in(*path, section):
             place = checks.document.key(*path, section, key)
-            for name in linked_names(key) if section in ("params", "space") else (key,):
+            for name in _names(section, key):
                 problem = identifier_problem(name)
                 if problem:
                     checks.error(f'"{name}" cannot be used as a name', place, problem)
@@ -79,37 +78,38 @@ def _declared(checks: Checks, path: Path) -> None:
                 seen.setdefault(name, section)
 
 
-def _overridden(
-    checks: Checks, path: Path, target: str, script: Script, override: Override
-) -> None:
-    """An override may add names, but not move one to another section."""
-    _macros(checks, (*path, "override", target, "defines"))
-    homes = {name: section for section in _SECTIONS for name in checks.names_in(*path, section)}
-    keys = {"space": list(script.space), "params": list(script.params)}
+def _overridden(checks: Checks, path: Path, target: str, override: Override) -> None:
+    """An override may add names, but not move one to another section or another key."""
+    own = (*path, "override", target)
+    _macros(checks, (*own, "defines"))
+    homes: dict[str, tuple[str, str]] = {}
+    for section in _SECTIONS:
+        for key in checks.keys_in(*path, section):
+            homes.update(dict.fromkeys(_names(section, key), (section, key)))
     for section in ("params", "space", "derived"):
-        entries = getattr(override, section)
-        for key in entries:
-            place = checks.document.key(*path, "override", target, section, key)
-            for name in linked_names(key) if section in keys else (key,):
-                home = homes.get(name)
+        for key in checks.keys_in(*own, section):
+            place = checks.document.key(*own, section, key)
+            for name in _names(section, key):
+                home, declared = homes.setdefault(name, (section, key))
                 problem = identifier_problem(name)
                 if problem:
                     checks.error(f'"{name}" cannot be used as a name', place, problem)
-                elif home is not None and home != section:
+                elif home != section:
                     checks.error(f'"{name}" is declared in {home}', place, f"override it in {home}")
-                elif home is not None and section in keys and key not in keys[section]:
-                    declared = next(k for k in keys[section] if name in linked_names(k))
+                elif declared != key:
                     checks.error(
                         f'"{name}" is declared as "{declared}"', place, "override it under that key"
                     )
-                elif home is None:
-                    homes[name] = section
     for rule, value in override.restrict.items():
-        if value is False and rule not in checks.names_in(*path, "restrict"):
+        if value is False and rule not in checks.keys_in(*path, "restrict"):
             checks.error(
-                f'there is no rule "{rule}" to remove',
-                checks.document.key(*path, "override", target, "restrict", rule),
+                f'there is no rule "{rule}" to remove', checks.document.key(*own, "restrict", rule)
             )
+
+
+def _names(section: str, key: str) -> tuple[str, ...]:
+    """The names that a key declares; only parameters are linked."""
+    return linked_names(key) if section in ("params", "space") else (key,)
 
 
 def _macros(checks: Checks, path: Path) -> None:

@@ -14,13 +14,13 @@ from tilusbuild.manifest.target import Target
 
 def check_targets(checks: Checks) -> None:
     """Every target has known architectures, and every name of a target or a script exists."""
-    if not checks.names_of_tables("target"):
+    if not checks.wrote("target"):
         checks.error(
             "the manifest has no target",
             checks.document.key(),
             'add one, such as:\n[target.h100]\narch = "sm_90a"',
         )
-    if not checks.names_of_tables("script"):
+    if not checks.wrote("script"):
         checks.error(
             "the manifest has no script",
             checks.document.key(),
@@ -66,7 +66,7 @@ def _archs(checks: Checks, name: str, target: Target) -> None:
 
 
 def _references(checks: Checks, path: Path, names: Sequence[str] | None, kind: str) -> None:
-    known = checks.names_of_tables(kind)
+    known = checks.keys_in(kind)
     for number, name in enumerate(names or ()):
         place = checks.document.value(*path, number)
         if name not in known:
@@ -80,7 +80,7 @@ def _known(name: str, known: Iterable[str], kind: str) -> str:
 
 
 def _override_names(checks: Checks, path: Path, name: str, script: Script) -> None:
-    known = checks.names_of_tables("target")
+    known = checks.keys_in("target")
     for target in checks.names_in(*path, "override"):
         place = checks.document.key(*path, "override", target)
         if target not in known:

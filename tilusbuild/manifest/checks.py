@@ -42,11 +42,14 @@ class Checks:
             at = _step(at, part)
         return at
 
-    def names_in(self, *path: str | int) -> tuple[str, ...]:
-        """The keys of a table as written; `"m, n"` of linked parameters gives both."""
+    def keys_in(self, *path: str | int) -> tuple[str, ...]:
+        """The keys of a table as written."""
         table = self.wrote(*path)
-        keys = table if isinstance(table, dict) else ()
-        return tuple(name for key in keys for name in linked_names(str(key)))
+        return tuple(table) if isinstance(table, dict) else ()
+
+    def names_in(self, *path: str | int) -> tuple[str, ...]:
+        """The names that the keys of a table declare: `"m, n"` of linked parameters both."""
+        return tuple(name for key in self.keys_in(*path) for name in linked_names(key))
 
     def scripts(self) -> Iterator[tuple[Path, str, Script]]:
         """Every script that could be read: its path, name and table."""
@@ -56,11 +59,6 @@ class Checks:
     def known_targets(self, script: str) -> tuple[str, ...]:
         """The script's targets, less unknown ones, which are reported elsewhere."""
         return tuple(t for t in self.manifest.targets_of(script) if t in self.manifest.targets)
-
-    def names_of_tables(self, kind: str) -> tuple[str, ...]:
-        """The names of all `[kind.NAME]` as written."""
-        table = self.wrote(kind)
-        return tuple(table) if isinstance(table, dict) else ()
 
 
 def _step(at: Any, part: str | int) -> Any:

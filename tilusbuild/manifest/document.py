@@ -23,7 +23,7 @@ else:
 _MANIFEST_LIMIT = 16 << 20
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
-_INVISIBLE = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(9), *range(11, 32), 127)}
+_INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
 """Control characters must not reach a terminal with the line that a message shows."""
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
@@ -182,9 +182,15 @@ def _syntax(document: Document, message: str) -> Diagnostic:
         line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
         column = len(text) + 1
     place = Place(document.shown, line, column, text)
+    said = re.sub(r"\(('[^()]*')\)", _dotted, said)
     # A line end prints as an escape in the message, and means an end that came too early.
     said = "the line ends too early" if said == "Illegal character '\\n'" else said
     return Diagnostic(f"not TOML: {said[:1].lower()}{said[1:]}", place, _syntax_hint(text, column))
+
+
+def _dotted(names: re.Match[str]) -> str:
+    """Python's spelling of a path of keys as TOML's."""
+    return '"' + ".".join(re.findall(r"'([^']*)'", names.group())) + '"'
 
 
 def _syntax_hint(text: str, column: int) -> str | None:

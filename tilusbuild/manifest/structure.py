@@ -107,7 +107,7 @@ def _cut(data: dict[str, Any], path: Path, *, missing: bool) -> None:
     """Take out what is at `path`, or put in something harmless where it is required."""
     if missing and path in ((), ("project",)):
         for needed, value in _PLACEHOLDERS.items():
-            at = data
+            at: Any = data
             for part in needed[:-1]:
                 at = at[str(part)] if isinstance(at, dict) else at
             if isinstance(at, dict):

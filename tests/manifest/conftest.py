@@ -1,0 +1,56 @@
+"""A small project to spoil: a manifest that loads, to which tests add what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.manifest import load
+from tilusbuild.manifest.model import Manifest
+
+PREAMBLE = """\
+edition = 1
+[project]
+name = "p"
+version = "1"
+[target.gpu]
+arch = "sm_90a"
+[script.m]
+template = "m.cu.j2"
+kernel = "m"
+launch = { grid = [1], block = [32] }
+"""
+"""A whole manifest; what is appended goes on within `[script.m]`."""
+
+Loader = Callable[[str], Manifest]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder, and the working directory, with everything that `PREAMBLE` names."""
+    (tmp_path / "m.cu.j2").write_text('extern "C" __global__ void m() {}\n')
+    (tmp_path / "include").mkdir()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "matmul.cu.j2").write_text("")
+    (tmp_path / "outside").symlink_to("/etc/hostname")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def load_text(project: Path) -> Loader:
+    """Load a whole manifest, given as text."""
+
+    def load_it(text: str) -> Manifest:
+        (project / "tilus.toml").write_text(text, encoding="utf-8")
+        return load("tilus.toml")
+
+    return load_it
+
+
+@pytest.fixture
+def load_script(load_text: Loader) -> Loader:
+    """Load `PREAMBLE` with something appended."""
+    return lambda addition: load_text(PREAMBLE + addition)

@@ -1,0 +1,99 @@
+"""Files that are no manifest: what is wrong, and where."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import load
+from tilusbuild.manifest.document import Document
+
+
+def said(data: bytes) -> str:
+    """What is said of a file with this content."""
+    Path("tilus.toml").write_bytes(data)
+    with pytest.raises(InputError) as raised:
+        load("tilus.toml")
+    return raised.value.render()
+
+
+@pytest.mark.parametrize(
+    ("data", "first_line"),
+    [
+        (b"", "tilus.toml: error: the manifest is empty"),
+        (b" \r\n\t", "tilus.toml: error: the manifest is empty"),
+        (b"# x\n", 'tilus.toml: error: the manifest lacks "edition"'),
+        (
+            b"a = 1\nb = '\xc3\xa9\xff'\n",
+            "tilus.toml:2:7: error: not UTF-8: byte 0xff at offset 13",
+        ),
+        ("edition = 1".encode("utf-16"), "tilus.toml: error: is UTF-16, not UTF-8"),
+        (b"edition = 1\nedition = 2", 'tilus.toml:2:1: error: "edition" is set twice'),
+        (b"[a]\n[a]", 'tilus.toml:2:2: error: "a" is set twice'),
+        (b"x = True", "tilus.toml:1:5: error: not TOML: invalid value"),
+        (b'x = "abc\ny = 1', "tilus.toml:1:9: error: not TOML: the line ends too early"),
+        (b"x = [1,\n", "tilus.toml:1:8: error: not TOML: invalid value"),
+        (b"x = " + b"9" * 5000, "tilus.toml: error: an integer has thousands of digits"),
+        (b"x = " + b"[" * 3000 + b"]" * 3000, "tilus.toml: error: nested too deeply"),
+        (b".".join([b"a"] * 3000) + b" = 1", "tilus.toml: error: nested too deeply"),
+    ],
+)
+def test_files_that_are_no_manifest(project: Path, data: bytes, first_line: str) -> None:
+    assert said(data).splitlines()[0] == first_line
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (b"x = True", "TOML spells it true"),
+        (b"x = None", "TOML has no null: leave the key out"),
+        (b"arch = sm_90a", 'a string needs quotes: "sm_90a"'),
+        (b'x = "abc\n', "a string is not closed"),
+        (b"x = 1\nx = 2", "it is first set in line 1"),
+    ],
+)
+def test_what_was_probably_meant(project: Path, data: bytes, hint: str) -> None:
+    assert said(data).splitlines()[-1].strip() == hint
+
+
+def test_a_missing_manifest_and_a_folder(project: Path) -> None:
+    for path, words in (("nowhere.toml", "there is no such manifest"), ("include", "is a folder")):
+        with pytest.raises(InputError, match=words):
+            load(path)
+
+
+def test_line_ends_and_a_byte_order_mark_are_no_mistakes(project: Path) -> None:
+    shown = said(b"\xef\xbb\xbfedition = 9\r\n[project]\r\nname = 'p'\r\nversion = '1'\r\n")
+    assert "tilus.toml:1:11: error: edition 9 is not supported\n    1 | edition = 9\n" in shown
+
+
+def test_control_characters_of_a_line_do_not_reach_the_terminal(project: Path) -> None:
+    assert "\x1b" not in said(b"x = '\x1b[31m'")
+
+
+def test_a_path_is_shown_relative_only_below_the_working_directory(project: Path) -> None:
+    assert Document(str(project / "tilus.toml"), "", {}).shown == "tilus.toml"
+    os.chdir(project / "include")
+    assert Document(str(project / "tilus.toml"), "", {}).shown == str(project / "tilus.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "at"),
+    [
+        ('x = "abc"', 1, "abc"),
+        ('x = "abc"', 3, "c"),
+        ('x = "a\\tb"', 3, "b"),
+        ('x = "\\u00e9b"', 2, "b"),
+        ("x = '''\nab'''", 2, "b"),
+        ('x = """\\\n   a\n  b"""', 5, "b"),
+        ('x = "abc"', 4, ""),
+    ],
+)
+def test_a_column_within_a_string_is_found_in_the_file(text: str, column: int, at: str) -> None:
+    place = Document("tilus.toml", text, {}).inside(("x",), column)
+    assert place.text is not None
+    assert place.column is not None
+    assert place.text[place.column - 1 :].rstrip("\"'") == at

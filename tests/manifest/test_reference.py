@@ -1,0 +1,167 @@
+"""The example, the schema and the reference page: all keys are in each, and they agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.manifest import schema
+from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.reference import reference
+from tilusbuild.manifest.shape import keys_of, tables
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (ROOT / "tilus.toml.example").read_text(encoding="utf-8")
+FILES = [
+    *("kernels/matmul.cu.j2", "kernels/transpose.cu.j2", "kernels/scale.cu.j2"),
+    *("ref.py", "spaces/transpose.t1.json"),
+]
+
+
+@pytest.fixture
+def example(project: Path, load_text: Callable[[str], Manifest]) -> Manifest:
+    for name in FILES:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    (project / "kernels" / "include").mkdir()
+    return load_text(EXAMPLE)
+
+
+def test_the_example_loads(example: Manifest) -> None:
+    assert list(example.scripts) == ["matmul", "transpose", "scale"]
+
+
+def keys_in(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every path of keys in a document, without the numbers of array items."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, key)
+            yield from keys_in(item, (*path, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys_in(item, path)
+
+
+def test_the_example_has_every_key(example: Manifest) -> None:
+    document: Document = example._document
+    written = {".".join(path) for path in keys_in(document.data)}
+    shorthand_only = {"kind", "edges"}
+    for path, table in tables().items():
+        if "override" in path[:-2] or path[:3] == ("script", "NAME", "include-dirs"):
+            continue
+        for key in set(keys_of(table)) - shorthand_only:
+            names = [str(part) for part in (*path, key) if not isinstance(part, int)]
+            pattern = r"\.".join(r".+" if name == "NAME" else re.escape(name) for name in names)
+            assert any(re.fullmatch(pattern, path) for path in written), ".".join(names)
+
+
+def test_every_key_is_described() -> None:
+    for path, table in tables().items():
+        assert table.__doc__, path
+        for key, field in keys_of(table).items():
+            assert field.description, (path, key)
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "manifest.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: python -m tilusbuild.manifest.reference docs/manifest.md"
+
+
+def fits(value: Any, node: dict[str, Any], definitions: dict[str, Any]) -> bool:
+    """Whether a value fits a schema, as far as our schema uses the language."""
+    if "$ref" in node:
+        return fits(value, definitions[node["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in node and not any(fits(value, choice, definitions) for choice in node["anyOf"]):
+        return False
+    if value not in node.get("enum", [value]) or value != node.get("const", value):
+        return False
+    kinds = node.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(is_kind(value, kind) for kind in kinds):
+        return False
+    if isinstance(value, str):
+        return bool(re.search(node.get("pattern", ""), value)) and len(value) >= node.get(
+            "minLength", 0
+        )
+    if isinstance(value, list):
+        items = [*node.get("prefixItems", [])]
+        items += [node.get("items", {})] * (len(value) - len(items))
+        inside = all(fits(v, n, definitions) for v, n in zip(value, items, strict=False))
+        return inside and node.get("minItems", 0) <= len(value) <= node.get("maxItems", 10**9)
+    if isinstance(value, dict):
+        return fits_table(value, node, definitions)
+    return True
+
+
+def fits_table(value: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any]) -> bool:
+    known = node.get("properties", {})
+    rest = node.get("additionalProperties", True)
+    named = node.get("propertyNames", {})
+    return (
+        set(node.get("required", ())) <= value.keys()
+        and all(fits(key, named, definitions) for key in value)
+        and all(
+            fits(item, known[key], definitions)
+            if key in known
+            else (fits(item, rest, definitions) if isinstance(rest, dict) else rest)
+            for key, item in value.items()
+        )
+    )
+
+
+def is_kind(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    kinds = {
+        "integer": int,
+        "number": (int, float),
+        "string": str,
+        "array": list,
+        "object": dict,
+        "boolean": bool,
+    }
+    return isinstance(value, kinds[kind])
+
+
+def test_the_example_fits_the_schema(example: Manifest) -> None:
+    made = schema()
+    assert made["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert fits(example._document.data, made, made["$defs"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("editon",), 1),
+        (("edition",), 2),
+        (("build", "jobs"), "8"),
+        (("build", "flags"), "-O3"),
+        (("build", "timeout"), "soon"),
+        (("target", "h100", "arch"), "h100"),
+        (("target", "a/b"), {"arch": "sm_80"}),
+        (("script", "matmul", "temlpate"), "x"),
+        (("script", "matmul", "space", "block_k"), 16),
+        (("script", "matmul", "space", "block_k"), {"rang": [1, 2]}),
+        (("script", "matmul", "launch", "grid"), []),
+        (("script", "matmul", "dispatch", "bucket", "m"), "tilu"),
+        (("package", "runtime", "formats"), ["zip"]),
+    ],
+)
+def test_the_schema_refuses_what_an_editor_should_mark(
+    example: Manifest, path: tuple[str, ...], value: Any
+) -> None:
+    data = example._document.data
+    at = data
+    for part in path[:-1]:
+        at = at[part]
+    at[path[-1]] = value
+    assert not fits(data, schema(), schema()["$defs"])
+
+
+def test_the_schema_has_no_null(example: Manifest) -> None:
+    assert "null" not in re.findall(r"'type': '(\w+)'", str(schema()))

@@ -1,0 +1,33 @@
+"""Requirements on a version of nvcc."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilusbuild.manifest import parse_requirement
+from tilusbuild.manifest.requirement import RequirementError
+
+
+@pytest.mark.parametrize(
+    ("requirement", "version", "accepted"),
+    [
+        (">=12.4,<14", "13.0.88", True),
+        (">=12.4,<14", "12.3.107", False),
+        (">=12.4,<14", "14.0", False),
+        (">=12.4", "12.4.0", True),
+        (">12.4", "12.4.0", False),
+        ("==12.4", "12.4.131", False),
+        ("==12.4.*", "12.4.131", True),
+        ("==12.4.*", "12.40.1", False),
+        ("!=13.0.*, >=12", "13.0.88", False),
+        ("<=13", "13.0", True),
+    ],
+)
+def test_accepts(requirement: str, version: str, accepted: bool) -> None:
+    assert parse_requirement(requirement).accepts(version) is accepted
+
+
+@pytest.mark.parametrize("text", ["", "12.4", ">=12.4,", ">=12.*", "=>12", ">= twelve", "~=12.4"])
+def test_refuses(text: str) -> None:
+    with pytest.raises(RequirementError):
+        parse_requirement(text)

@@ -1,0 +1,114 @@
+"""Where settings come from, and which of several places wins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import Setting, find, settings
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.settings import default_cache_dir
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "said", "expected"),
+    [
+        ({"jobs": 1}, {"TILUSBUILD_JOBS": "2"}, {"jobs": 3}, Setting(1, "--jobs")),
+        ({"jobs": None}, {"TILUSBUILD_JOBS": "2"}, {"jobs": 3}, Setting(2, "TILUSBUILD_JOBS")),
+        ({}, {"TILUSBUILD_JOBS": ""}, {"jobs": 3}, Setting(3, "tilus.toml")),
+    ],
+)
+def test_the_command_line_then_the_environment_then_the_manifest(
+    options: Mapping[str, int | None],
+    environment: Mapping[str, str],
+    said: Mapping[str, int],
+    expected: Setting[int],
+) -> None:
+    assert settings("/", options, environment, said).jobs == expected
+
+
+def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    decided = settings("/", {}, {})
+    assert decided.jobs.value >= 1
+    assert (decided.level.value, decided.device_compiler.value) == (2, "nvcc")
+    assert decided.level.source == "default"
+    assert decided.cache_dir == Setting(str(tmp_path / ".cache" / "tilus"), "default")
+
+
+def test_what_a_manifest_says(load_script: Callable[[str], Manifest], project: Path) -> None:
+    manifest = load_script(
+        '[build]\njobs = 5\nlevel = 0\ncache-dir = "a/../b"\n'
+        '[toolchain]\ndevice-compiler = "nvrtc"\n'
+    )
+    decided = settings(manifest.root, {}, {}, manifest)
+    assert (decided.jobs.value, decided.level.value) == (5, 0)
+    assert decided.device_compiler == Setting("nvrtc", "tilus.toml")
+    assert decided.cache_dir == Setting(str(project / "b"), "tilus.toml")
+
+
+def test_a_persons_cache_dir_is_relative_to_where_they_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project / "include")
+    for options, environment in (({"cache-dir": "c"}, {}), ({}, {"TILUSBUILD_CACHE_DIR": "c"})):
+        decided = settings(str(project), options, environment, {"cache-dir": "d"})
+        assert decided.cache_dir.value == str(project / "include" / "c")
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"TILUSBUILD_JOBS": "many"}, 'TILUSBUILD_JOBS must be at least 1, not "many"'),
+        ({"TILUSBUILD_JOBS": "0"}, 'TILUSBUILD_JOBS must be at least 1, not "0"'),
+        ({"TILUSBUILD_LEVEL": "3"}, 'TILUSBUILD_LEVEL must be a number from 0 to 2, not "3"'),
+        (
+            {"TILUSBUILD_DEVICE_COMPILER": "nvc"},
+            'TILUSBUILD_DEVICE_COMPILER must be one of nvcc, nvrtc, not "nvc"',
+        ),
+    ],
+)
+def test_bad_settings_name_the_culprit(environment: Mapping[str, str], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        settings("/", {}, environment)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_the_default_cache_is_at_the_root_of_the_repository(tmp_path: Path, kind: str) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    marker = tmp_path / ".git"
+    if kind == "file":
+        marker.write_text("gitdir: elsewhere\n")
+    else:
+        marker.mkdir()
+    assert default_cache_dir(str(inner)) == str(tmp_path / ".cache")
+
+
+def test_find_walks_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
+    inner = tmp_path / "repo" / "a"
+    inner.mkdir(parents=True)
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "tilus.toml").write_text("")
+    with pytest.raises(InputError) as raised:
+        find(str(inner))
+    hint = raised.value.diagnostics[0].hint or ""
+    assert hint.startswith(f"looked in:\n  {inner}\n  {inner.parent}\n`tilusbuild init`")
+
+    (tmp_path / "repo" / "tilus.toml").write_text("")
+    assert find(str(inner)) == str(tmp_path / "repo" / "tilus.toml")
+
+
+def test_finding_and_deciding_import_nothing_heavy() -> None:
+    program = (
+        "import sys; from tilusbuild.manifest import find, settings; settings('/', {}, {});"
+        "print(sorted({'pydantic', 'jinja2', 'numpy', 'tomllib'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "[]"

@@ -1,0 +1,162 @@
+"""What a target sees of a script: the script's tables with the target's override over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.space import RawParameter
+
+SCRIPT = """
+default = { block = 32 }
+flags = ["-a"]
+defines = { A = 1, B = "x" }
+params = { dtype = ["f16", "bf16"], bytes = 2, "u, v" = [[1, 2], [3, 4]] }
+args = { x = "f32*[n]", n = "i32" }
+[script.m.space]
+block = { pow2 = [16, 64] }
+stages = { range = [2, 6, 2], default = 4 }
+split = { values = [1, 2], when = "block > 16", else = 1 }
+"i, j" = { values = [[1, 2], [2, 1]], default = [2, 1] }
+[script.m.derived]
+area = "block * stages"
+half = "area // 2"
+[script.m.restrict]
+small = "area < 100"
+even = "half % 2 == 0"
+[script.m.override.gpu]
+params.bytes = 4
+space.stages = [3]
+space.extra = [false, true]
+derived.half = 7
+restrict.small = false
+restrict.more = "extra or block > 16"
+launch.block = ["block"]
+default = { block = 64 }
+flags = ["-b"]
+defines = { A = false, C = true }
+[build]
+flags = ["-O3"]
+defines = { A = 0, Z = 1.5 }
+include-dirs = ["include"]
+[target.other]
+arch = "sm_80"
+flags = ["-t"]
+defines = { B = "t", T = 1 }
+[target.host]
+arch = "cpu"
+flags = ["-O2"]
+"""
+
+
+@pytest.fixture
+def manifest(load_script: Callable[[str], Manifest]) -> Manifest:
+    return load_script(SCRIPT)
+
+
+def test_parameters_are_rows_of_values(manifest: Manifest) -> None:
+    space = manifest.scripts["m"].space_for("other")
+    assert list(space) == ["block", "stages", "split", "i, j"]
+    assert space["block"] == RawParameter(("block",), ((16,), (32,), (64,)))
+    assert space["stages"] == RawParameter(("stages",), ((2,), (4,), (6,)), default=(4,))
+    assert space["i, j"] == RawParameter(("i", "j"), ((1, 2), (2, 1)), default=(2, 1))
+    split = space["split"]
+    assert (split.values, split.otherwise) == (((1,), (2,)), (1,))
+    assert split.when is not None
+    assert split.when.names == {"block"}
+
+
+def test_an_entry_of_an_override_replaces_the_whole_entry(manifest: Manifest) -> None:
+    space = manifest.scripts["m"].space_for("gpu")
+    assert list(space) == ["block", "stages", "split", "i, j", "extra"]
+    assert space["stages"] == RawParameter(("stages",), ((3,),))
+    assert space["extra"].values == ((False,), (True,))
+
+
+def test_constants_are_rows_too(manifest: Manifest) -> None:
+    script = manifest.scripts["m"]
+    dtype, size, linked = script.params_for("other")
+    assert (dtype.names, dtype.values) == (("dtype",), (("f16",), ("bf16",)))
+    assert size.values == ((2,),)
+    assert (linked.names, linked.values) == (("u", "v"), ((1, 2), (3, 4)))
+    assert script.params_for("gpu")[1].values == ((4,),)
+
+
+def test_derived_values_and_rules(manifest: Manifest) -> None:
+    script = manifest.scripts["m"]
+    assert {n: e.source for n, e in script.derived_for("gpu").items()} == {
+        "area": "block * stages",
+        "half": "7",
+    }
+    assert list(script.restrict_for("other")) == ["small", "even"]
+    assert list(script.restrict_for("gpu")) == ["even", "more"]
+
+
+def test_launch_keeps_what_an_override_leaves_out(manifest: Manifest) -> None:
+    launch = manifest.scripts["m"].launch_for("gpu")
+    assert launch is not None
+    assert (launch.grid, launch.block, launch.smem) == ((1,), ("block",), 0)
+    assert manifest.scripts["m"].launch_for("other") == manifest.scripts["m"].launch
+
+
+def test_defaults_of_parameters_go_behind_those_of_the_script(manifest: Manifest) -> None:
+    script = manifest.scripts["m"]
+    assert script.default_for("other") == {"block": 32, "stages": 4, "i": 2, "j": 1}
+    assert script.default_for("gpu") == {"block": 64, "i": 2, "j": 1}
+
+
+def test_flags_come_from_the_build_then_the_target_then_the_script(manifest: Manifest) -> None:
+    assert manifest.flags_for("m", "other") == ("-O3", "-t", "-a")
+    assert manifest.flags_for("m", "gpu") == ("-O3", "-b")
+    assert manifest.flags_for("m", "host") == ("-O2",)
+
+
+def test_macros_are_merged_by_name(manifest: Manifest) -> None:
+    assert manifest.defines_for("m", "other") == {"A": "1", "B": "x", "T": "1", "Z": "1.5"}
+    assert manifest.defines_for("m", "gpu") == {"B": "x", "C": "1", "Z": "1.5"}
+
+
+def test_targets_of_a_script_are_all_when_it_names_none(manifest: Manifest) -> None:
+    assert manifest.targets_of("m") == ("gpu", "other", "host")
+
+
+def test_places(manifest: Manifest) -> None:
+    assert str(manifest.place("script", "m", "space", "stages")) == "tilus.toml:19:1"
+    assert str(manifest.place("script", "m", "space", "i, j", "values", 1)) == "tilus.toml:21:30"
+    assert str(manifest.place("script", "m", "prune", "x")) == "tilus.toml:7:9"
+    assert manifest.written("m", "gpu", "space", "stages")[2] == "override"
+    assert manifest.written("m", "other", "space", "stages")[2] == "space"
+    inside = manifest.place_inside("script", "m", "restrict", "even", column=8, width=1)
+    assert inside.text is not None
+    assert inside.text[(inside.column or 0) - 1 :] == '2 == 0"'
+
+
+def test_the_root_is_the_folder_of_the_manifest(manifest: Manifest, project: Path) -> None:
+    assert (manifest.path, manifest.root) == (str(project / "tilus.toml"), str(project))
+
+
+def test_a_manifest_is_frozen_all_the_way(manifest: Manifest) -> None:
+    with pytest.raises(ValidationError):
+        manifest.scripts["m"].template = "x"
+    with pytest.raises(TypeError):
+        manifest.scripts["n"] = manifest.scripts["m"]  # type: ignore[index]
+    with pytest.raises(TypeError):
+        manifest.scripts["m"].space["x"] = manifest.scripts["m"].space["block"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [('"10m"', 600), ('"1h30m"', 5400), ("2.5", 2.5), ('"500ms"', 0.5)]
+)
+def test_durations(load_script: Callable[[str], Manifest], written: str, seconds: float) -> None:
+    assert load_script(f"[build]\ntimeout = {written}\n").build.timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "size"), [('"100MB"', 10**8), ('"1.5GiB"', 3 << 29), ("7", 7), ('"2 kB"', 2000)]
+)
+def test_sizes(load_script: Callable[[str], Manifest], written: str, size: int) -> None:
+    assert load_script(f"[package.x]\nmax-size = {written}\n").packages["x"].max_size == size
