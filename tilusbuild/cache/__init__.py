@@ -1,0 +1,1 @@
+"""The cache tree: layout, publication, verification, garbage."""

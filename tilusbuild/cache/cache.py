@@ -1,0 +1,194 @@
+"""The cache: one object for everything that is done with a cache tree.
+
+It keeps the guarantees that docs/guarantees.md states; the modules beside this one keep one each.
+Making a `Cache` touches nothing. All methods may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.disk import Disk
+from tilusbuild.cache.entries import Entry, find_entry
+from tilusbuild.cache.locks import Span
+from tilusbuild.cache.stage import Stage
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import CacheReadOnly, explained
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.garbage import Collected
+    from tilusbuild.cache.index import Project
+    from tilusbuild.cache.listing import ScriptListing, Stats
+    from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.cache.verify import Problem
+
+
+class Cache:
+    """The cache tree at `root`."""
+
+    def __init__(self, root: str, disk: Disk | None = None) -> None:
+        self.tree = Tree(root, disk)
+
+    @property
+    def root(self) -> str:
+        return self.tree.root
+
+    @property
+    def state_path(self) -> str:
+        """The folder for what builds remember between runs; no result rests on what is in it."""
+        return self.tree.path(layout.STATE)
+
+    def ensure(self) -> None:
+        """Make what is missing of the tree; a read-only cache is left as it is.
+
+        Raises `InputError` when `root` cannot be a cache, `CacheTrouble` when the disk refuses.
+        """
+        self.tree.ensure()
+
+    # Programs.
+
+    def program_path(self, program: str, /) -> str:
+        """The folder that a published program has."""
+        return self.tree.program_path(program)
+
+    def lookup(self, program: str, /) -> Entry | None:
+        """What is published under a hash; None when nothing whole is. No lock, no write."""
+        return find_entry(self.tree.program_path(program), program)
+
+    def log(self, program: str, /) -> str:
+        """What the compiler printed for a published program; "" when there is nothing."""
+        path = os.path.join(self.tree.program_path(program), layout.LOG)
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    @contextmanager
+    def locked(self, program: str, /, wait: bool = True) -> Iterator[bool]:
+        """Be the only builder of a program; yields whether we are. Raises `CacheTrouble`."""
+        self.tree.ensure()
+        with explained(self.tree.locks.path):
+            held = self.tree.locks.take(Span("program", program), wait=wait)
+        if held is None:
+            yield False
+        else:
+            with held:
+                yield True
+
+    def stage(self) -> Stage:
+        """A new empty stage. Raises `CacheTrouble`, `InputError`."""
+        return Stage(self.tree, self.tree.private())
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep garbage collection away during a build; waits for one that runs.
+
+        A read-only cache is used without a lock: whoever can write it has to look out.
+        """
+        self.tree.ensure()
+        try:
+            with explained(self.tree.locks.path):
+                held = self.tree.locks.take(Span("use", shared=True))
+        except CacheReadOnly:
+            held = None
+        if held is None:
+            yield
+        else:
+            with held:
+                yield
+
+    # Headers, scripts, the index.
+
+    def include_path(self, digest: str) -> str:
+        """The folder that a published header folder has."""
+        return self.tree.include_path(digest)
+
+    def publish_include(self, digest: str, files: Mapping[str, bytes | str]) -> str:
+        """As `includes.publish_include`: the folder with these headers, checked by content."""
+        from tilusbuild.cache.includes import publish_include
+
+        return publish_include(self.tree, digest, files)
+
+    def publish_script(
+        self, record: ScriptRecord, statuses: Mapping[str, str] | None = None
+    ) -> str:
+        """As `scripts.publish_script`: the script's folder, saying what is now the case."""
+        from tilusbuild.cache.scripts import publish_script
+
+        return publish_script(self.tree, record, statuses)
+
+    def projects(self) -> dict[str, Project]:
+        """As `index.read_index`: what the last build of each project made. Raises `Broken`."""
+        from tilusbuild.cache.index import read_index
+
+        return read_index(self.tree)
+
+    def record_build(
+        self, manifest: str, name: str, scripts: Sequence[tuple[str, str]], *, replace: bool = True
+    ) -> None:
+        """As `index.record_build`: note what a build of a project made, as (folder, hash)."""
+        from tilusbuild.cache.index import record_build
+
+        record_build(self.tree, manifest, name, scripts, replace=replace)
+
+    def forget(self, manifests: Sequence[str]) -> None:
+        """As `index.forget`: drop projects from the index."""
+        from tilusbuild.cache.index import forget
+
+        forget(self.tree, manifests)
+
+    # Looking at it and after it.
+
+    def verify(self, *, deep: bool = True) -> list[Problem]:
+        """As `verify.verify`: everything that is not right."""
+        from tilusbuild.cache.verify import verify
+
+        return verify(self.tree, deep=deep)
+
+    def repair(self, problems: Iterable[Problem]) -> list[str]:
+        """As `verify.repair`: remove what problems are about."""
+        from tilusbuild.cache.verify import repair
+
+        return repair(self.tree, problems)
+
+    def gc(
+        self,
+        *,
+        older_than: float | None = None,
+        max_size: int | None = None,
+        dry_run: bool = False,
+        wait: bool = False,
+    ) -> Collected:
+        """As `garbage.gc`: remove what no project's last build made."""
+        from tilusbuild.cache.garbage import gc
+
+        return gc(self.tree, older_than=older_than, max_size=max_size, dry_run=dry_run, wait=wait)
+
+    def clear(self, *, wait: bool = False) -> None:
+        """As `garbage.clear`: remove everything."""
+        from tilusbuild.cache.garbage import clear
+
+        clear(self.tree, wait=wait)
+
+    def scripts(self) -> list[ScriptListing]:
+        """As `listing.scripts`."""
+        from tilusbuild.cache.listing import scripts
+
+        return scripts(self.tree)
+
+    def find(self, prefix: str) -> list[str]:
+        """The hashes of the programs that begin so."""
+        from tilusbuild.cache.listing import find
+
+        return find(self.tree, prefix)
+
+    def stats(self) -> Stats:
+        """As `listing.stats`: counts and sizes."""
+        from tilusbuild.cache.listing import stats
+
+        return stats(self.tree)

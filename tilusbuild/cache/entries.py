@@ -1,0 +1,125 @@
+"""A published program, read: what is there, and whether it is whole.
+
+Reading takes no lock and writes nothing. An entry counts only when `meta.json` is sealed, speaks of
+this program, and every file that it lists is there with its size; contents are compared by
+`verify`. Whatever the bytes of an entry are, reading it ends in an `Entry` or in `Broken`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.sealed import Broken, unseal
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A whole program of the cache."""
+
+    hash: str
+    path: str
+    status: str
+    """One of `layout.STATUSES`."""
+    meta: Mapping[str, Any]
+    """meta.json, less its seal."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is not "built", in one line; "" when it is."""
+        return str(self.meta.get("reason", ""))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files that meta.json lists."""
+        return sum(size for _, size, _ in listed(self.meta))
+
+
+def read_entry(path: str, program: str) -> Entry:
+    """The entry in the folder `path`. Raises `Broken`, or `FileNotFoundError` for no folder."""
+    meta = read_meta(path, program)
+    for name, size, _ in listed(meta):
+        problem = size_problem(os.path.join(path, name), size)
+        if problem:
+            raise Broken(f"{name} {problem}")
+    return Entry(program, path, meta["status"], meta)
+
+
+def find_entry(path: str, program: str) -> Entry | None:
+    """The entry in the folder `path`, or None when there is nothing whole."""
+    try:
+        return read_entry(path, program)
+    except (FileNotFoundError, Broken):
+        return None
+
+
+def read_meta(path: str, program: str) -> dict[str, Any]:
+    """meta.json, checked in form. Raises `Broken`, or `FileNotFoundError` for no folder."""
+    try:
+        with open(os.path.join(path, layout.META), "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        if not os.path.isdir(path):
+            raise
+        raise Broken(f"there is no {layout.META}") from None
+    except OSError as error:
+        raise Broken(f"{layout.META} cannot be read: {error.strerror}") from None
+    try:
+        meta = unseal(data)
+    except Broken as error:
+        raise Broken(f"{layout.META} is damaged: {error}") from None
+    problem = _problem(meta, program)
+    if problem:
+        raise Broken(f"{layout.META}: {problem}")
+    return meta
+
+
+def listed(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """(name, size, sha256) of the files of a checked meta.json."""
+    for name, facts in meta["files"].items():
+        yield name, facts["size"], facts["sha256"]
+
+
+def size_problem(path: str, size: int) -> str | None:
+    """What a look at a file's size says against it."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    if not stat.S_ISREG(found.st_mode):
+        return "is no ordinary file"
+    if found.st_size != size:
+        return f"has {found.st_size} bytes instead of {size}"
+    return None
+
+
+def _problem(meta: Mapping[str, Any], program: str) -> str | None:
+    if meta.get("schema") != SCHEMA:
+        return f"written in a form that this version does not read: {meta.get('schema')!r}"
+    if meta.get("program") != program:
+        return "it speaks of another program"
+    if meta.get("status") not in layout.STATUSES:
+        return f"no such status: {meta.get('status')!r}"
+    files = meta.get("files")
+    if not isinstance(files, dict) or not all(_is_listing(n, f) for n, f in files.items()):
+        return "its list of files is malformed"
+    needed = [layout.PROGRAM_TXT, layout.OPTIONS_TXT]
+    if meta["status"] == "built":
+        needed.append(layout.LIBRARY)
+    missing = [name for name in needed if name not in files]
+    return f"it does not list {missing[0]}" if missing else None
+
+
+def _is_listing(name: str, facts: object) -> bool:
+    if not isinstance(facts, dict) or not layout.is_inside(name):
+        return False
+    size, digest = facts.get("size"), facts.get("sha256")
+    return type(size) is int and size >= 0 and isinstance(digest, str) and layout.is_hash(digest)

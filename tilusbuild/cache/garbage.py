@@ -1,0 +1,227 @@
+"""What may go: garbage collection, and clearing.
+
+The roots are the scripts in `index.json`: what the last build of each project made. They, their
+programs and their header folders always stay. The rest goes, the longest unused first. A hit writes
+nothing, so nobody knows when an entry was last used: its age is that of its publication, or of the
+youngest script that has it.
+
+Removing needs the cache for itself: a build in progress holds it, and is waited for or refused, but
+never disturbed. Scripts go before their programs, and these before their headers, so that at no
+instant anything points to what is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.locks import Span
+from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import CacheBusy, CacheDamaged, explained
+
+_MENTION = re.compile(rb"include/([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry of the cache as garbage collection sees it. `name` is relative to the cache."""
+
+    name: str
+    size: int
+    """Bytes of its files."""
+    age: float
+    """Seconds since it was published, or since what uses it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `gc` removed, or would remove."""
+
+    removed: tuple[Item, ...]
+    kept_size: int
+    """Bytes of the entries that are left."""
+    root_size: int
+    """Bytes of those that the roots keep; `max_size` cannot go below."""
+
+
+def gc(
+    tree: Tree,
+    *,
+    older_than: float | None = None,
+    max_size: int | None = None,
+    dry_run: bool = False,
+    wait: bool = False,
+) -> Collected:
+    """Remove what no root keeps.
+
+    With `older_than` (seconds) only what is older; with `max_size` (bytes) only until the cache is
+    no larger; with both, what either asks for. `dry_run` takes no lock and writes nothing. Raises
+    `CacheBusy` while a build runs, unless `wait`; `CacheDamaged` when it cannot be known what the
+    roots keep; `CacheTrouble`.
+    """
+    if not tree.exists():
+        return Collected((), 0, 0)
+    if dry_run:
+        return _decide(tree, older_than, max_size)
+    with alone(tree, wait=wait):
+        decided = _decide(tree, older_than, max_size)
+        with explained(tree.root):
+            for item in decided.removed:
+                tree.take_away(tree.path(item.name))
+            for folder in _names(tree, layout.SCRIPTS):
+                if not _names(tree, layout.SCRIPTS, folder):
+                    tree.take_away(tree.path(layout.SCRIPTS, folder))
+    return decided
+
+
+def clear(tree: Tree, *, wait: bool = False) -> None:
+    """Remove everything but the cache itself. Raises `CacheBusy`, `CacheTrouble`."""
+    if not tree.exists():
+        return
+    with alone(tree, wait=wait), explained(tree.root):
+        names = (layout.INDEX, layout.SCRIPTS, layout.PROGRAMS, layout.INCLUDE, layout.STATE)
+        for name in names:
+            if os.path.lexists(tree.path(name)):
+                tree.take_away(tree.path(name))
+    tree.ensure()
+
+
+@contextmanager
+def alone(tree: Tree, *, wait: bool) -> Iterator[None]:
+    """Have the cache for oneself. Raises `CacheBusy`, `CacheTrouble`."""
+    tree.ensure()
+    with explained(tree.locks.path):
+        held = tree.locks.take(Span("use"), wait=wait)
+    if held is None:
+        raise CacheBusy(f"a build is using {tree.root}\n  try again when it is done")
+    with held:
+        yield
+
+
+@dataclass(slots=True)
+class _Entries:
+    """Everything in the cache: sizes and times by name, and who needs whom."""
+
+    sizes: dict[str, int]
+    times: dict[str, float]
+    """When it was last published by anything that needs it, in seconds since 1970."""
+    needs: dict[str, list[str]]
+
+
+def _decide(tree: Tree, older_than: float | None, max_size: int | None) -> Collected:
+    entries = _survey(tree)
+    rooted = _rooted(tree, entries)
+    now = time.time()
+    rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
+    candidates = [
+        Item(name, size, max(0.0, now - entries.times[name]))
+        for name, size in entries.sizes.items()
+        if name not in rooted
+    ]
+    candidates.sort(key=lambda i: (-i.age, rank[i.name.partition("/")[0]], i.name))
+    total = sum(entries.sizes.values())
+    removed = []
+    for item in candidates:
+        everything = older_than is None and max_size is None
+        too_old = older_than is not None and item.age > older_than
+        too_much = max_size is not None and total > max_size
+        if everything or too_old or too_much:
+            removed.append(item)
+            total -= item.size
+    removed.sort(key=lambda i: rank[i.name.partition("/")[0]])
+    root_size = sum(entries.sizes.get(name, 0) for name in rooted)
+    return Collected(tuple(removed), total, root_size)
+
+
+def _survey(tree: Tree) -> _Entries:
+    entries = _Entries({}, {}, {})
+    for folder in _names(tree, layout.SCRIPTS):
+        for digest in filter(layout.is_hash, _names(tree, layout.SCRIPTS, folder)):
+            name = f"{layout.SCRIPTS}/{folder}/{digest}"
+            try:
+                programs = read_script(tree.path(name), digest).programs
+            except (FileNotFoundError, Broken):
+                programs = ()
+            _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
+    for program in filter(layout.is_hash, _names(tree, layout.PROGRAMS)):
+        name = f"{layout.PROGRAMS}/{program}"
+        _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in _mentioned(tree.path(name))])
+    for digest in filter(layout.is_hash, _names(tree, layout.INCLUDE)):
+        _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
+    for name in entries.sizes:  # scripts come before programs, programs before headers
+        for needed in entries.needs[name]:
+            if needed in entries.times:
+                entries.times[needed] = max(entries.times[needed], entries.times[name])
+    return entries
+
+
+def _add(tree: Tree, entries: _Entries, name: str, needs: list[str]) -> None:
+    entries.sizes[name], entries.times[name] = measured(tree.path(name))
+    entries.needs[name] = needs
+
+
+def _rooted(tree: Tree, entries: _Entries) -> set[str]:
+    try:
+        projects = read_index(tree)
+    except Broken as error:
+        raise CacheDamaged(
+            f"{error}\n  build each project again, so that nothing of it goes"
+        ) from None
+    rooted = set()
+    for manifest, project in projects.items():
+        for folder, digest in project.scripts:
+            name = f"{layout.SCRIPTS}/{folder}/{digest}"
+            if not entries.needs.get(name):
+                raise CacheDamaged(
+                    f"{name}, which the last build of {manifest} made, is not there or damaged\n"
+                    "  build that project again, or forget it"
+                )
+            rooted.add(name)
+    waiting = list(rooted)
+    while waiting:
+        for needed in entries.needs.get(waiting.pop(), ()):
+            if needed in entries.sizes and needed not in rooted:
+                rooted.add(needed)
+                waiting.append(needed)
+    return rooted
+
+
+def _mentioned(path: str) -> list[str]:
+    """Digests of the header folders that a program's compile.sh uses."""
+    try:
+        with open(os.path.join(path, "module", "compile.sh"), "rb") as file:
+            return sorted({found.decode() for found in _MENTION.findall(file.read())})
+    except OSError:
+        return []
+
+
+def measured(path: str) -> tuple[int, float]:
+    """Bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
+    size, latest = 0, 0.0
+    try:
+        names = layout.files_below(path)
+    except OSError:
+        names = []
+    for name in ["", *names]:
+        try:
+            found = os.lstat(os.path.join(path, name).rstrip("/"))
+        except OSError:
+            continue
+        size += found.st_size if name else 0
+        latest = max(latest, found.st_mtime)
+    return size, latest
+
+
+def _names(tree: Tree, *folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(tree.path(*folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

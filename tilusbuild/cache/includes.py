@@ -1,0 +1,149 @@
+"""Header folders: everything, besides the toolkit, that a compile can include.
+
+A folder is named by the sha256 of its `MANIFEST`, which is in the form of `sha256sum`. So
+
+    sha256sum MANIFEST         prints the folder's own name
+    sha256sum -c MANIFEST      checks every header
+
+A compile must never see anything else, so a folder is checked by content before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.locks import Span
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import InputChanged, explained
+from tilusbuild.digest import sha256_bytes, sha256_file
+
+_LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
+_UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
+
+
+def read_manifest(data: bytes) -> dict[str, str]:
+    """name → sha256. Raises `Broken`."""
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(data):
+        line = _LINE.match(data, position)
+        if line is None:
+            raise Broken(f"{layout.MANIFEST} is malformed")
+        mark, digest, name = line.groups()
+        if mark:
+            name = re.sub(rb"\\[\\nr]", lambda m: _UNESCAPES[m.group()], name)
+        decoded = os.fsdecode(name)
+        if not layout.is_inside(decoded):
+            raise Broken(f"{layout.MANIFEST} names {decoded!r}")
+        found[decoded] = digest.decode()
+        position = line.end()
+    return found
+
+
+def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple[str, str]]:
+    """(relative name, what is wrong) of a header folder; empty when it is right.
+
+    Not `deep`: only that everything is there and nothing else. Raises `FileNotFoundError` when
+    there is no folder, and `OSError`.
+    """
+    names = set(layout.files_below(path))
+    try:
+        with open(os.path.join(path, layout.MANIFEST), "rb") as file:
+            data = file.read()
+        if sha256_bytes(data) != digest:
+            raise Broken(f"{layout.MANIFEST} is not the one that the folder is named by")
+        listed = read_manifest(data)
+    except FileNotFoundError:
+        return [(layout.MANIFEST, "is missing")]
+    except Broken as error:
+        return [(layout.MANIFEST, str(error))]
+    problems = [(name, "is not in the manifest") for name in names - {layout.MANIFEST, *listed}]
+    for name, wanted in listed.items():
+        if name not in names:
+            problems.append((name, "is missing"))
+        elif os.path.islink(os.path.join(path, name)):
+            problems.append((name, "is a link"))
+        elif deep and sha256_file(os.path.join(path, name)) != wanted:
+            problems.append((name, "was modified"))
+    return sorted(problems)
+
+
+def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
+    """The folder with these headers; it is made or made right when it is not.
+
+    `files` is what the folder holds by relative name, MANIFEST included: bytes, or the path of a
+    file to copy. Raises `CacheTrouble`, `InputChanged` when a header is no longer what the manifest
+    says, and `ValueError` for a manifest that is not the digest's or not the files'.
+    """
+    path = tree.include_path(digest)
+    if _is_whole(path, digest):
+        return path
+    manifest = files.get(layout.MANIFEST)
+    if not isinstance(manifest, bytes) or sha256_bytes(manifest) != digest:
+        raise ValueError(f"{digest} is not the digest of this manifest")
+    try:
+        listed = read_manifest(manifest)
+    except Broken as error:
+        raise ValueError(str(error)) from None
+    if files.keys() - {layout.MANIFEST} != listed.keys():
+        raise ValueError("the manifest does not list these files")
+    with tree.held(Span("include", digest)):
+        if not _is_whole(path, digest):
+            _make(tree, path, digest, files, listed)
+    return path
+
+
+def _is_whole(path: str, digest: str) -> bool:
+    try:
+        return not include_problems(path, digest)
+    except OSError:
+        return False
+
+
+def _make(
+    tree: Tree,
+    path: str,
+    digest: str,
+    files: Mapping[str, bytes | str],
+    listed: Mapping[str, str],
+) -> None:
+    with explained(path):
+        private = tree.private()
+        try:
+            folders = {""}
+            for name, wanted in listed.items():
+                data = _content(files[name], wanted)
+                _make_folders(tree, private.path, os.path.dirname(name), folders)
+                tree.disk.write(os.path.join(private.path, name), data)
+            manifest = os.path.join(private.path, layout.MANIFEST)
+            tree.disk.write(manifest, _content(files[layout.MANIFEST], digest))
+            tree.disk.sync([manifest, *(os.path.join(private.path, name) for name in listed)])
+            for folder in sorted(folders, reverse=True):
+                tree.disk.sync_folder(os.path.join(private.path, folder))
+            tree.move(private.path, path)
+        finally:
+            private.discard()
+
+
+def _make_folders(tree: Tree, top: str, folder: str, made: set[str]) -> None:
+    if folder not in made:
+        _make_folders(tree, top, os.path.dirname(folder), made)
+        tree.disk.make_folder(os.path.join(top, folder))
+        made.add(folder)
+
+
+def _content(source: bytes | str, wanted: str) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    try:
+        with open(source, "rb") as file:
+            data = file.read()
+    except OSError:
+        raise InputChanged(source) from None
+    if sha256_bytes(data) != wanted:
+        raise InputChanged(source)
+    return data

@@ -1,0 +1,120 @@
+"""`index.json`: what the last build of each project made, which is what garbage collection keeps.
+
+It is changed under a lock, by one rename, and not at all when it already says so. One that does not
+open is never taken for an empty one where something would be removed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.locks import Span
+from tilusbuild.cache.sealed import Broken, seal, unseal
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import explained
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project's name, and the (folder, hash) of each of its scripts."""
+
+    name: str
+    scripts: tuple[tuple[str, str], ...]
+
+
+def read_index(tree: Tree) -> dict[str, Project]:
+    """Projects by the path of their manifest; empty when there is no index. Raises `Broken`."""
+    try:
+        with open(tree.path(layout.INDEX), "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise Broken(f"{layout.INDEX} cannot be read: {error.strerror}") from None
+    try:
+        return _projects(unseal(data))
+    except Broken as error:
+        raise Broken(f"{layout.INDEX} is damaged: {error}") from None
+
+
+def record_build(
+    tree: Tree,
+    manifest: str,
+    name: str,
+    scripts: Sequence[tuple[str, str]],
+    *,
+    replace: bool = True,
+) -> None:
+    """Note what a build of a project made.
+
+    Without `replace` the scripts come to those that are noted: a build of a part. An index that
+    does not open is begun anew. Raises `CacheTrouble`.
+    """
+    found = _or_empty(tree)
+    if _merged(found, manifest, name, scripts, replace) == found:
+        return
+    with tree.held(Span("use", shared=True), Span("index")), explained(tree.path(layout.INDEX)):
+        merged = _merged(_or_empty(tree), manifest, name, scripts, replace)
+        tree.put_file(tree.path(layout.INDEX), _sealed(merged))
+
+
+def forget(tree: Tree, manifests: Sequence[str]) -> None:
+    """Drop projects from the index, so that garbage collection may take what only they use.
+
+    Raises `Broken`, `CacheTrouble`.
+    """
+    with tree.held(Span("use", shared=True), Span("index")), explained(tree.path(layout.INDEX)):
+        found = read_index(tree)
+        kept = {path: project for path, project in found.items() if path not in manifests}
+        if kept != found:
+            tree.put_file(tree.path(layout.INDEX), _sealed(kept))
+
+
+def _or_empty(tree: Tree) -> dict[str, Project]:
+    try:
+        return read_index(tree)
+    except Broken:
+        return {}
+
+
+def _merged(
+    found: Mapping[str, Project],
+    manifest: str,
+    name: str,
+    scripts: Sequence[tuple[str, str]],
+    replace: bool,
+) -> dict[str, Project]:
+    before = () if replace or manifest not in found else found[manifest].scripts
+    return {**found, manifest: Project(name, tuple(sorted({*before, *scripts})))}
+
+
+def _sealed(projects: Mapping[str, Project]) -> bytes:
+    return seal(
+        {
+            "schema": SCHEMA,
+            "projects": {
+                path: {"name": project.name, "scripts": [list(s) for s in project.scripts]}
+                for path, project in projects.items()
+            },
+        }
+    )
+
+
+def _projects(value: Mapping[str, Any]) -> dict[str, Project]:
+    if value.get("schema") != SCHEMA or not isinstance(value.get("projects"), dict):
+        raise Broken(f"written in a form that this version does not read: {value.get('schema')!r}")
+    found = {}
+    for path, project in value["projects"].items():
+        try:
+            scripts = tuple((str(folder), str(digest)) for folder, digest in project["scripts"])
+            found[path] = Project(str(project["name"]), scripts)
+        except (TypeError, KeyError, ValueError):
+            raise Broken(f"what it says of {path!r} is malformed") from None
+        if not all(layout.is_script_folder(f) and layout.is_hash(d) for f, d in scripts):
+            raise Broken(f"what it says of {path!r} is malformed")
+    return found

@@ -1,0 +1,80 @@
+"""The names in a cache tree: what is called what, and what is no name of ours."""
+
+from __future__ import annotations
+
+import os
+import re
+
+PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
+INDEX, LOCK, TAG, IGNORE = "index.json", "lock", "CACHEDIR.TAG", ".gitignore"
+META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
+LOG = "module/nvcc_output.txt"
+LIBRARY = "module/lib.so"
+MANIFEST = "MANIFEST"
+SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
+
+FOLDERS = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
+
+TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
+# A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.
+# What the signature means: https://bford.info/cachedir/
+"""
+IGNORE_TEXT = b"*\n"
+
+STATUSES = ("built", "failed", "pruned")
+"""What a published program can be: the answers that are not asked for again."""
+
+_HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_STAGING = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+
+
+def is_hash(name: str) -> bool:
+    """Whether this is a sha256 as we write it."""
+    return _HASH.fullmatch(name) is not None
+
+
+def is_script_folder(name: str) -> bool:
+    """Whether a script's folder may be called so."""
+    return len(name) <= 255 and _FOLDER.fullmatch(name) is not None
+
+
+def is_staging(name: str) -> bool:
+    """Whether this is a private folder below `staging`."""
+    return _STAGING.fullmatch(name) is not None
+
+
+def is_index(name: str) -> bool:
+    """Whether this is a schedule's number as a link's name."""
+    return _INDEX.fullmatch(name) is not None
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative name stays in its folder, and is the only way to write it."""
+    return (
+        bool(name) and "\0" not in name and all(p not in ("", ".", "..") for p in name.split("/"))
+    )
+
+
+def program_link(program: str) -> str:
+    """What a link in a script's `programs` or `failed` holds."""
+    return f"../../../../{PROGRAMS}/{program}"
+
+
+def files_below(folder: str) -> list[str]:
+    """Relative names of everything in a folder that is not a folder itself, sorted.
+
+    Symbolic links are listed, not followed. Raises `OSError`.
+    """
+    found: list[str] = []
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        with os.scandir(os.path.join(folder, prefix)) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{prefix}{entry.name}/")
+                else:
+                    found.append(prefix + entry.name)
+    return sorted(found)

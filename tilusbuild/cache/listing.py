@@ -1,0 +1,103 @@
+"""What is in a cache, as values for people: scripts, programs, sizes. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.entries import Entry, find_entry
+from tilusbuild.cache.garbage import measured
+from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptListing:
+    """One script folder."""
+
+    folder: str
+    hash: str
+    head: Mapping[str, str]
+    """The first lines of script.txt: "script", "target", "arch"."""
+    programs: tuple[str, ...]
+    """Hashes in plan order."""
+    statuses: Mapping[str, int]
+    """How many programs are built, failed, pruned; and "missing": not or no longer there."""
+    size: int
+    """Bytes of the programs, each counted once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The whole cache in numbers."""
+
+    root: str
+    statuses: Mapping[str, int]
+    """How many programs are built, failed, pruned; and "broken"."""
+    sizes: Mapping[str, int]
+    """Bytes below each folder of the cache."""
+    scripts: tuple[ScriptListing, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of everything."""
+        return sum(self.sizes.values())
+
+
+def programs(tree: Tree) -> Iterator[str]:
+    """The hashes that there are folders for, sorted. Raises `InputError` for no cache."""
+    if tree.exists():
+        try:
+            names = sorted(os.listdir(tree.path(layout.PROGRAMS)))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        yield from filter(layout.is_hash, names)
+
+
+def find(tree: Tree, prefix: str) -> list[str]:
+    """The hashes of the programs that begin so."""
+    return [program for program in programs(tree) if program.startswith(prefix)]
+
+
+def scripts(tree: Tree) -> list[ScriptListing]:
+    """Every whole script folder, by folder and hash. Raises `InputError` for no cache."""
+    entries: dict[str, Entry | None] = {}
+    return list(_scripts(tree, entries)) if tree.exists() else []
+
+
+def stats(tree: Tree) -> Stats:
+    """Counts and sizes. Raises `InputError` for no cache."""
+    entries = {p: find_entry(tree.program_path(p), p) for p in programs(tree)}
+    counts = dict.fromkeys((*layout.STATUSES, "broken"), 0)
+    for entry in entries.values():
+        counts[entry.status if entry else "broken"] += 1
+    sizes = {name: measured(tree.path(name))[0] for name in layout.FOLDERS}
+    return Stats(tree.root, counts, sizes, tuple(_scripts(tree, entries)))
+
+
+def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+    for folder in _folders(tree, layout.SCRIPTS):
+        for digest in filter(layout.is_hash, _folders(tree, layout.SCRIPTS, folder)):
+            try:
+                text = read_script(tree.script_path(folder, digest), digest)
+            except (FileNotFoundError, Broken):
+                continue
+            counts = dict.fromkeys((*layout.STATUSES, "missing"), 0)
+            size = 0
+            for program in dict.fromkeys(text.programs):
+                if program not in entries:
+                    entries[program] = find_entry(tree.program_path(program), program)
+                entry = entries[program]
+                counts[entry.status if entry else "missing"] += 1
+                size += entry.size if entry else 0
+            yield ScriptListing(folder, digest, text.head, text.programs, counts, size)
+
+
+def _folders(tree: Tree, *names: str) -> list[str]:
+    try:
+        return sorted(os.listdir(tree.path(*names)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,122 @@
+"""Locks of a cache: byte ranges of one file, held by the kernel for an open file description.
+
+- A lock vanishes with its holder, however the holder dies: none is ever stale.
+- A holder is an open of the file, not a process: two threads exclude each other, and closing one
+  file does not drop the locks of another, as it would with classic POSIX locks.
+- There is one file, whatever is locked: no litter. It is empty; offsets stand for things.
+- They work over NFS, where `flock` on a folder does not.
+
+Two things that share an offset (60 bits of a sha256) wait for each other without need, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+Kind = Literal["use", "index", "program", "include", "script", "stage"]
+
+_REGION = {"use": 0, "index": 1, "program": 2, "include": 3, "script": 4, "stage": 5}
+_NUMBER_BITS = 60
+_FLOCK = struct.Struct("@hhqqi4x")
+"""`struct flock` of 64-bit Linux: type, whence, start, length, pid (0 for these locks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing to lock. `name` is a hex number of 15 digits or more; the rest is ignored."""
+
+    kind: Kind
+    name: str = "0" * 15
+    shared: bool = False
+
+    @property
+    def offset(self) -> int:
+        return (_REGION[self.kind] << _NUMBER_BITS) + int(self.name[: _NUMBER_BITS // 4], 16)
+
+
+class Held:
+    """Locks in hand; released by `release`, at the end of a `with` block, or by our death."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def release(self) -> None:
+        """Let go; a second time does nothing."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            # Unlock before closing: a forked child may hold the same open file description.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
+            os.close(handle)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class LockFile:
+    """The file at `path`, made when a lock is first taken."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def take(self, *spans: Span, wait: bool = True) -> Held | None:
+        """Take all or, without `wait`, nothing (None) when somebody has one of them.
+
+        Raises `OSError`: the file cannot be made, or the file system has no locks (ENOLCK).
+        """
+        while True:
+            handle = self._open(all(span.shared for span in spans))
+            held = Held(handle)
+            try:
+                if not all(_lock(handle, span, wait) for span in spans):
+                    held.release()
+                    return None
+                if self._is_current(handle):
+                    return held
+            except BaseException:
+                held.release()
+                raise
+            held.release()  # the cache was deleted and made again while we waited
+
+    def _open(self, shared: bool) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            if not shared:
+                raise
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _is_current(self, handle: int) -> bool:
+        ours = os.fstat(handle)
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _lock(handle: int, span: Span, wait: bool) -> bool:
+    kind = fcntl.F_RDLCK if span.shared else fcntl.F_WRLCK
+    request = _FLOCK.pack(kind, os.SEEK_SET, span.offset, 1, 0)
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, request)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES) and not wait:
+            return False
+        raise
+    return True

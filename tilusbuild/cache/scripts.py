@@ -1,0 +1,210 @@
+"""Script folders: an instance for a target, as people look at it.
+
+`script.txt` names the programs in plan order and its sha256 names the folder. Everything else in
+the folder follows from it and from the programs: links to those that are built, links to those that
+are not, the table of schedules. Those change while programs are still being compiled, each by one
+rename; a folder that already says everything is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.entries import find_entry
+from tilusbuild.cache.locks import Span
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import explained
+from tilusbuild.digest import sha256_text
+from tilusbuild.table import Cell, table
+
+_PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRecord:
+    """What to publish. `columns` and `rows` are the table of schedules."""
+
+    folder: str
+    script_txt: str
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+
+    @property
+    def hash(self) -> str:
+        return sha256_text(self.script_txt)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptText:
+    """What script.txt says: the lines of its head ("script", "target", …), and its programs."""
+
+    head: Mapping[str, str]
+    programs: tuple[str, ...]
+
+
+def parse_script(text: str) -> ScriptText:
+    """Read script.txt. Raises `Broken`."""
+    head: dict[str, str] = {}
+    section = ""
+    programs: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("[") and line.endswith("]"):
+            section = line
+        elif not section and " = " in line:
+            name, _, value = line.partition(" = ")
+            head[name] = value.strip('"')
+        elif section == "[programs]" and line:
+            match = _PROGRAM.fullmatch(line)
+            if match is None or int(match[1]) != len(programs):
+                raise Broken(f"{layout.SCRIPT_TXT} has a malformed list of programs")
+            programs.append(match[2])
+    return ScriptText(head, tuple(programs))
+
+
+def read_script(path: str, digest: str) -> ScriptText:
+    """The script in the folder `path`. Raises `Broken`, or `FileNotFoundError` for no folder."""
+    try:
+        with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as file:
+            text = file.read().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        if not os.path.isdir(path):
+            raise
+        raise Broken(f"there is no {layout.SCRIPT_TXT}") from None
+    except OSError as error:
+        raise Broken(f"{layout.SCRIPT_TXT} cannot be read: {error.strerror}") from None
+    if sha256_text(text) != digest:
+        raise Broken(f"{layout.SCRIPT_TXT} is not the one that the folder is named by")
+    return parse_script(text)
+
+
+def publish_script(
+    tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None = None
+) -> str:
+    """Make the script's folder, or make it say what is now the case; its path.
+
+    `statuses` are those of the programs that are published, by hash; without it they are looked
+    up. Raises `CacheTrouble`, and `ValueError` for a name that no folder can have.
+    """
+    if not layout.is_script_folder(record.folder):
+        raise ValueError(f"no script's folder can be called {record.folder!r}")
+    digest = record.hash
+    path = tree.script_path(record.folder, digest)
+    programs = parse_script(record.script_txt).programs
+    if statuses is None:
+        statuses = _looked_up(tree, programs)
+    links = {
+        f"{layout.PROGRAMS if status == 'built' else layout.FAILED}/{index}": program
+        for index, program in enumerate(programs)
+        if (status := statuses.get(program)) in layout.STATUSES
+    }
+    files = {
+        layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
+        layout.SCHEDULE_TXT: table(record.columns, record.rows).encode("utf-8", "surrogateescape"),
+    }
+    if not _is_up_to_date(path, files, links):
+        with tree.held(Span("use", shared=True), Span("script", digest)), explained(path):
+            _publish(tree, record.folder, path, digest, files, links)
+    return path
+
+
+def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
+    entries = (find_entry(tree.program_path(program), program) for program in programs)
+    return {entry.hash: entry.status for entry in entries if entry is not None}
+
+
+def _publish(
+    tree: Tree,
+    folder: str,
+    path: str,
+    digest: str,
+    files: Mapping[str, bytes],
+    links: Mapping[str, str],
+) -> None:
+    try:
+        read_script(path, digest)
+    except FileNotFoundError:
+        pass
+    except Broken:
+        tree.take_away(path)
+    else:
+        _update(tree, path, files, links)
+        return
+    tree.disk.make_folder(tree.path(layout.SCRIPTS, folder))
+    private = tree.private(uses=False)
+    try:
+        for part in (layout.PROGRAMS, layout.FAILED):
+            tree.disk.make_folder(os.path.join(private.path, part))
+        for name, program in links.items():
+            tree.disk.link(layout.program_link(program), os.path.join(private.path, name))
+        for name, data in files.items():
+            tree.disk.write(os.path.join(private.path, name), data)
+        tree.disk.sync([os.path.join(private.path, name) for name in files])
+        for part in (layout.PROGRAMS, layout.FAILED, ""):
+            tree.disk.sync_folder(os.path.join(private.path, part))
+        tree.move(private.path, path)
+    finally:
+        private.discard()
+
+
+def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
+    """Bring an existing folder to what it should say, each name by one rename."""
+    for part in (layout.PROGRAMS, layout.FAILED):
+        if not _is_folder(os.path.join(path, part)):
+            tree.take_away(os.path.join(path, part))
+        tree.disk.make_folder(os.path.join(path, part))
+        for name in os.listdir(os.path.join(path, part)):
+            if f"{part}/{name}" not in links:
+                tree.take_away(os.path.join(path, part, name))
+    private = tree.private(uses=False)
+    try:
+        made = os.path.join(private.path, "link")
+        for name, program in links.items():
+            if _target(os.path.join(path, name)) != layout.program_link(program):
+                tree.disk.link(layout.program_link(program), made)
+                tree.move(made, os.path.join(path, name))
+    finally:
+        private.discard()
+    for name, data in files.items():
+        if _content(os.path.join(path, name)) != data:
+            tree.put_file(os.path.join(path, name), data)
+
+
+def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> bool:
+    if any(_content(os.path.join(path, name)) != data for name, data in files.items()):
+        return False
+    try:
+        there = {
+            f"{part}/{name}"
+            for part in (layout.PROGRAMS, layout.FAILED)
+            for name in os.listdir(os.path.join(path, part))
+        }
+    except OSError:
+        return False
+    return there == set(links) and all(
+        _target(os.path.join(path, name)) == layout.program_link(program)
+        for name, program in links.items()
+    )
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _target(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)

@@ -1,0 +1,204 @@
+"""The folder of a cache and the one way anything gets into it.
+
+- A change is made in a private folder below `staging` and moved into place by one rename; a
+  reader sees the old or the new, whoever is killed.
+- A private folder belongs to who holds its lock. One that nobody holds is what a killed builder
+  left, and the next builder removes it.
+- What is replaced or removed is moved to `staging` first, so that no half-removed entry is seen.
+- A folder that is not empty and not a cache is never written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.disk import Disk, RealDisk
+from tilusbuild.cache.locks import Held, LockFile, Span
+from tilusbuild.cache.trouble import CacheReadOnly, explained
+from tilusbuild.errors import InputError, input_error
+
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+_OURS = frozenset((*layout.FOLDERS, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
+_ATTEMPTS = 10
+"""How often a place is made free for a move: others may fill it again if they hold no lock."""
+_ELSEWHERE = "name another folder with --cache-dir or `build.cache-dir`"
+
+
+class Private:
+    """A private folder. `path` is gone after `discard`, or belongs to the tree after a move."""
+
+    def __init__(self, path: str, disk: Disk, held: Held) -> None:
+        self.path = path
+        self._disk = disk
+        self._held = held
+
+    def discard(self) -> None:
+        """Remove what is left of it and let go, even of a folder that cannot be removed."""
+        try:
+            self._disk.remove(self.path)
+        finally:
+            self._held.release()
+
+
+class Tree:
+    """Paths, locks and moves of the cache at `root`. Making one touches nothing."""
+
+    def __init__(self, root: str, disk: Disk | None = None) -> None:
+        self.root = os.path.abspath(root)
+        self.disk: Disk = disk or RealDisk()
+        self.locks = LockFile(self.path(layout.LOCK))
+        self._swept = False
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.root, *names)
+
+    def program_path(self, program: str) -> str:
+        return self.path(layout.PROGRAMS, program)
+
+    def include_path(self, digest: str) -> str:
+        return self.path(layout.INCLUDE, digest)
+
+    def script_path(self, folder: str, digest: str) -> str:
+        return self.path(layout.SCRIPTS, folder, digest)
+
+    # Being there at all.
+
+    def exists(self) -> bool:
+        """Whether there is a folder. Raises `InputError` when it cannot be, or is no cache."""
+        try:
+            names = os.listdir(self.root)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            raise self._unusable(error) from None
+        strangers = sorted(set(names) - _OURS)
+        if layout.TAG not in names and strangers:
+            raise input_error(
+                f"{self.root} is no cache of tilusbuild: it holds {strangers[0]!r}",
+                hint=f"a cache needs a folder of its own; {_ELSEWHERE}",
+            )
+        return True
+
+    def ensure(self) -> None:
+        """Make what is missing of the tree.
+
+        A cache that is there and read-only is left as it is. Raises `InputError` when there can be
+        no cache, `CacheTrouble` when the disk refuses.
+        """
+        if not self.exists():
+            try:
+                self._make_root()
+            except OSError as error:
+                raise self._unusable(error) from None
+        with suppress(CacheReadOnly), explained(self.root):
+            self.disk.make_folder(self.path(layout.STAGING))
+            for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
+                if not _has_size(self.path(name), len(text)):
+                    self.put_file(self.path(name), text)
+            for name in layout.FOLDERS:
+                if not os.path.isdir(self.path(name)):
+                    self.disk.make_folder(self.path(name))
+
+    def _make_root(self) -> None:
+        missing = [self.root]
+        while not os.path.isdir(parent := os.path.dirname(missing[-1])):
+            if parent == missing[-1]:
+                break
+            missing.append(parent)
+        for folder in reversed(missing):
+            self.disk.make_folder(folder)
+
+    def _unusable(self, error: OSError | ValueError) -> InputError:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, NotADirectoryError | FileExistsError):
+            reason = "a file is in the way"
+        return input_error(f"{self.root!r} cannot be the cache folder: {reason}", hint=_ELSEWHERE)
+
+    # Locks.
+
+    @contextmanager
+    def held(self, *spans: Span) -> Iterator[None]:
+        """Hold locks during a block; waits for them. Raises `CacheTrouble`."""
+        self.ensure()
+        with explained(self.locks.path):
+            held = self.locks.take(*spans)
+        if held is not None:
+            with held:
+                yield
+
+    # Changes.
+
+    def private(self, *, uses: bool = True) -> Private:
+        """A new private folder. `uses`: garbage collection waits until it is let go of."""
+        self.ensure()
+        return self._private(uses)
+
+    def _private(self, uses: bool) -> Private:
+        name = os.urandom(8).hex()
+        spans = [Span("use", shared=True)] if uses else []
+        path = self.path(layout.STAGING, name)
+        with explained(self.path(layout.STAGING)):
+            held = self.locks.take(*spans, Span("stage", name))
+            assert held is not None  # noqa: S101 - it waits
+            try:
+                self.disk.make_folder(path)
+            except BaseException:
+                held.release()
+                raise
+        self._sweep()
+        return Private(path, self.disk, held)
+
+    def _sweep(self) -> None:
+        """Once: remove the private folders that nobody holds."""
+        if self._swept:
+            return
+        self._swept = True
+        staging = self.path(layout.STAGING)
+        for name in filter(layout.is_staging, os.listdir(staging)):
+            held = self.locks.take(Span("stage", name), wait=False)
+            if held is not None:
+                with held, suppress(OSError):
+                    self.disk.remove(os.path.join(staging, name))
+
+    def put_file(self, path: str, data: bytes) -> None:
+        """Make or replace a file by one rename. Its folder is there. Raises `OSError`."""
+        private = self._private(uses=False)
+        try:
+            made = os.path.join(private.path, "file")
+            self.disk.write(made, data)
+            self.disk.sync([made])
+            self.move(made, path)
+        finally:
+            private.discard()
+
+    def move(self, made: str, path: str) -> None:
+        """Move what was made into its place, and out of the way what is there. Durable then."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                self.disk.rename(made, path)
+                break
+            except OSError as error:
+                if error.errno not in _OCCUPIED or attempt == _ATTEMPTS - 1:
+                    raise
+            self.take_away(path)
+        self.disk.sync_folder(os.path.dirname(path))
+
+    def take_away(self, path: str) -> None:
+        """Remove an entry: gone at once for readers, and from the disk thereafter."""
+        private = self._private(uses=False)
+        try:
+            with suppress(FileNotFoundError):
+                self.disk.rename(path, os.path.join(private.path, "old"))
+        finally:
+            private.discard()
+
+
+def _has_size(path: str, size: int) -> bool:
+    try:
+        return os.stat(path).st_size == size
+    except OSError:
+        return False

@@ -1,0 +1,229 @@
+"""Is the cache what it says? Every name, size, digest and link, as typed problems.
+
+Shallow verification compares names, sizes and links, and needs no more than a look at each file;
+deep verification reads everything. What is published or removed meanwhile is no problem. `staging`
+and `state` hold nothing that a result rests on, and are not looked into.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
+from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.locks import Span
+from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import CacheBusy, explained
+from tilusbuild.digest import sha256_bytes, sha256_file
+
+REBUILD = "delete it: the next build makes it again"
+BY_HAND = "nothing of ours: move it elsewhere or delete it"
+
+_TOP = frozenset((*layout.FOLDERS, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
+_IN_SCRIPT = frozenset(
+    (
+        layout.SCRIPT_TXT,
+        layout.SCHEDULE_TXT,
+        layout.PROGRAMS,
+        layout.FAILED,
+        "dispatch_table.txt",
+        "dispatch_table.json",
+        "latency",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in a cache that is not right. Names are relative to the cache."""
+
+    name: str
+    what: str
+    advice: str
+    entry: str | None = None
+    """What `repair` removes, or None when it keeps its hands off."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}\n  {self.advice}"
+
+
+def verify(tree: Tree, *, deep: bool = True) -> list[Problem]:
+    """Every problem, in the order of names. Raises `InputError` when there can be no cache."""
+    if not tree.exists():
+        return []
+    found = [*_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
+    return sorted(found, key=lambda problem: problem.name)
+
+
+def repair(tree: Tree, problems: Iterable[Problem]) -> list[str]:
+    """Remove the entries that problems are about, so that the next build makes them; their names.
+
+    Raises `CacheBusy` while a build uses the cache, and `CacheTrouble`.
+    """
+    entries = sorted({problem.entry for problem in problems if problem.entry is not None})
+    if not entries:
+        return []
+    with explained(tree.locks.path):
+        held = tree.locks.take(Span("use"), wait=False)
+    if held is None:
+        raise CacheBusy("a build is using this cache; repair it when the build is done")
+    with held, explained(tree.root):
+        for entry in entries:
+            tree.take_away(tree.path(entry))
+    return entries
+
+
+def _names(tree: Tree, *folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(tree.path(*folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _top(tree: Tree) -> Iterator[Problem]:
+    for name in _names(tree):
+        path = tree.path(name)
+        if name not in _TOP:
+            yield Problem(name, "is unknown", BY_HAND)
+        elif name in layout.FOLDERS and (os.path.islink(path) or not os.path.isdir(path)):
+            yield Problem(name, "is no folder", REBUILD, name)
+    for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
+        if _read(tree.path(name)) not in (text, None):
+            yield Problem(name, "was modified", REBUILD, name)
+    try:
+        read_index(tree)
+    except Broken as error:
+        advice = "delete it, and build each project again: garbage collection goes by it"
+        yield Problem(layout.INDEX, str(error), advice, layout.INDEX)
+    for name in _names(tree, layout.STAGING):
+        if not layout.is_staging(name):
+            yield Problem(f"{layout.STAGING}/{name}", "is unknown", BY_HAND)
+
+
+def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
+    for program in _names(tree, layout.PROGRAMS):
+        entry = f"{layout.PROGRAMS}/{program}"
+        path = tree.program_path(program)
+        if not layout.is_hash(program) or not _is_real_folder(path):
+            yield Problem(entry, "is unknown", BY_HAND)
+            continue
+        try:
+            found = list(_program_problems(path, program, deep))
+        except FileNotFoundError:
+            continue
+        except (Broken, OSError) as error:
+            found = [("", str(error))]
+        for name, what in found:
+            yield Problem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+
+
+def _program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
+    meta = read_meta(path, program)
+    files = {name: (size, digest) for name, size, digest in listed(meta)}
+    for name in layout.files_below(path):
+        if name not in files and name != layout.META:
+            yield name, "is not listed in meta.json"
+    intact = True
+    for name, (size, digest) in files.items():
+        problem = size_problem(os.path.join(path, name), size)
+        if problem is None and deep and sha256_file(os.path.join(path, name)) != digest:
+            problem = "was modified"
+        if problem is not None:
+            intact = False
+            yield name, problem
+    if intact and deep:
+        texts = [_read(os.path.join(path, n)) for n in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)]
+        if sha256_bytes(b"".join(text or b"" for text in texts)) != program:
+            yield "", "program.txt and options.txt are not those that the folder is named by"
+
+
+def _includes(tree: Tree, deep: bool) -> Iterator[Problem]:
+    for digest in _names(tree, layout.INCLUDE):
+        entry = f"{layout.INCLUDE}/{digest}"
+        path = tree.include_path(digest)
+        if not layout.is_hash(digest) or not _is_real_folder(path):
+            yield Problem(entry, "is unknown", BY_HAND)
+            continue
+        try:
+            found = include_problems(path, digest, deep=deep)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            found = [("", str(error))]
+        for name, what in found:
+            yield Problem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+
+
+def _scripts(tree: Tree) -> Iterator[Problem]:
+    for folder in _names(tree, layout.SCRIPTS):
+        if not layout.is_script_folder(folder) or not _is_real_folder(
+            tree.path(layout.SCRIPTS, folder)
+        ):
+            yield Problem(f"{layout.SCRIPTS}/{folder}", "is unknown", BY_HAND)
+            continue
+        for digest in _names(tree, layout.SCRIPTS, folder):
+            entry = f"{layout.SCRIPTS}/{folder}/{digest}"
+            path = tree.script_path(folder, digest)
+            if not layout.is_hash(digest) or not _is_real_folder(path):
+                yield Problem(entry, "is unknown", BY_HAND)
+                continue
+            try:
+                yield from _script_problems(tree, entry, path, digest)
+            except FileNotFoundError:
+                continue
+            except (Broken, OSError) as error:
+                yield Problem(entry, str(error), REBUILD, entry)
+
+
+def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[Problem]:
+    programs = read_script(path, digest).programs
+    for name in sorted(os.listdir(path)):
+        if name not in _IN_SCRIPT:
+            yield Problem(f"{entry}/{name}", "is unknown", BY_HAND)
+    for part in (layout.PROGRAMS, layout.FAILED):
+        for index in sorted(os.listdir(os.path.join(path, part))):
+            what = _link_problem(tree, os.path.join(path, part, index), part, index, programs)
+            if what is not None:
+                yield Problem(f"{entry}/{part}/{index}", what, REBUILD, f"{entry}/{part}/{index}")
+
+
+def _link_problem(
+    tree: Tree, path: str, part: str, index: str, programs: tuple[str, ...]
+) -> str | None:
+    try:
+        target = os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "is no link"
+    if not layout.is_index(index) or int(index) >= len(programs):
+        return "is the number of no schedule"
+    program = programs[int(index)]
+    if target != layout.program_link(program):
+        return f"points to {target} instead of {layout.program_link(program)}"
+    entry = find_entry(tree.program_path(program), program)
+    if entry is None:
+        return "points to a program that is not there, or not whole"
+    if (entry.status == "built") != (part == layout.PROGRAMS):
+        return f"points to a program that is {entry.status}"
+    return None
+
+
+def _is_real_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""
