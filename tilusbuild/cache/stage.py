@@ -1,8 +1,7 @@
 """A program on its way into the cache: a private folder that becomes an entry by one rename.
 
-The compile writes into `path`; `publish_program` adds the texts and, last,
-`meta.json`, syncs everything, and renames the folder into place. Who comes second to a whole entry
-discards its own.
+The compile writes into `path`; `publish_program` adds the texts and, last, `meta.json`, syncs
+everything, and renames the folder into place. Who comes second to a whole entry discards its own.
 """
 
 from __future__ import annotations
