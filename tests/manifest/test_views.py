@@ -160,3 +160,7 @@ def test_durations(load_script: Callable[[str], Manifest], written: str, seconds
 )
 def test_sizes(load_script: Callable[[str], Manifest], written: str, size: int) -> None:
     assert load_script(f"[package.x]\nmax-size = {written}\n").packages["x"].max_size == size
+
+
+def test_a_manifest_without_mistakes_is_not_scanned_for_places(manifest: Manifest) -> None:
+    assert manifest._document._locations is None

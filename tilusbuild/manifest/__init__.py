@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.manifest.find import MANIFEST_NAME, find, git_root
-from tilusbuild.manifest.names import snake_case
 from tilusbuild.manifest.settings import Setting, Settings, settings
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.check_expressions import signature_of
     from tilusbuild.manifest.load import load
     from tilusbuild.manifest.model import Manifest
+    from tilusbuild.manifest.names import snake_case
     from tilusbuild.manifest.project import IncludeDir
     from tilusbuild.manifest.requirement import Requirement, parse_requirement
     from tilusbuild.manifest.schema import schema
@@ -60,6 +60,7 @@ _HOMES = {
     "parse_requirement": "requirement",
     "schema": "schema",
     "signature_of": "check_expressions",
+    "snake_case": "names",
 }
 
 

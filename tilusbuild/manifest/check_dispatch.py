@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
@@ -31,7 +32,7 @@ def check_dispatch(checks: Checks) -> None:
 
 def _keys(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
     for number, key in enumerate(dispatch.keys):
-        place = checks.document.value(*path, "keys", number)
+        place = partial(checks.document.value, *path, "keys", number)
         if key not in scope.sizes:
             known = did_you_mean(key, scope.sizes)
             what = "no integer argument" if key in scope.arguments else "no argument"
@@ -50,7 +51,7 @@ def _buckets(checks: Checks, path: Path, dispatch: Dispatch) -> None:
             )
         edges = bucket.edges or ()
         for number, edge in enumerate(edges):
-            place = checks.document.value(*path, key, "edges", number)
+            place = partial(checks.document.value, *path, key, "edges", number)
             if edge < 1:
                 checks.error("an edge is at least 1", place)
             elif number and edge <= edges[number - 1]:

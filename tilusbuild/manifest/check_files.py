@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
@@ -27,7 +28,7 @@ def check_files(checks: Checks) -> None:
 
 def _file(checks: Checks, path: Path, name: str, what: str) -> None:
     """A regular file inside the project, also once symbolic links are followed."""
-    place = checks.document.value(*path)
+    place = partial(checks.document.value, *path)
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))
     if os.path.isabs(name):
@@ -92,14 +93,14 @@ def _contents(full: str, name: str) -> str | None:
 def _includes(checks: Checks, path: Path, folders: tuple[IncludeDir, ...]) -> None:
     for number, folder in enumerate(folders):
         where: Path = (*path, "include-dirs", number, "path")
-        place = checks.document.value(*where)
+        place = partial(checks.document.value, *where)
         if folder.package is not None:
             # Whether the package is installed only matters to a build.
             escapes = os.path.normpath(folder.path).split(os.sep)[0] == os.pardir
             if os.path.isabs(folder.path) or escapes:
                 checks.error("a package's folder is relative to the package", place)
             continue
-        full = os.path.join(checks.manifest.root, os.path.expanduser(folder.path))
+        full = os.path.join(checks.manifest.root, folder.path)
         if not os.path.exists(full):
             checks.error(
                 f'there is no include folder "{folder.path}"',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
@@ -62,7 +63,7 @@ def check_flags(checks: Checks) -> None:
 def _flags(checks: Checks, path: Path, flags: Sequence[str]) -> None:
     passed_on = False
     for number, flag in enumerate(flags):
-        place = checks.document.value(*path, number)
+        place = partial(checks.document.value, *path, number)
         words = _shell_words(flag)
         if len(words) > 1:
             checks.error(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import (
@@ -67,7 +69,7 @@ def _declared(checks: Checks, path: Path) -> None:
     seen: dict[str, str] = {}
     for section in _SECTIONS:
         for key in checks.keys_in(*path, section):
-            place = checks.document.key(*path, section, key)
+            place = partial(checks.document.key, *path, section, key)
             for name in _names(section, key):
                 problem = identifier_problem(name)
                 if problem:
@@ -88,7 +90,7 @@ def _overridden(checks: Checks, path: Path, target: str, override: Override) -> 
             homes.update(dict.fromkeys(_names(section, key), (section, key)))
     for section in ("params", "space", "derived"):
         for key in checks.keys_in(*own, section):
-            place = checks.document.key(*own, section, key)
+            place = partial(checks.document.key, *own, section, key)
             for name in _names(section, key):
                 home, declared = homes.setdefault(name, (section, key))
                 problem = identifier_problem(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
@@ -133,7 +134,7 @@ def _conditional(checks: Checks, path: Path, key: str, parameter: Parameter) -> 
 
 
 def _bounds(checks: Checks, path: Path, kind: str, parameter: Parameter) -> None:
-    place = checks.document.value(*path)
+    place = partial(checks.document.value, *path)
     first, last, *steps = (parameter.bounds if kind == "range" else parameter.pow2) or (0, 0)
     for number, bound in enumerate((first, last, *steps)):
         if abs(bound) >= 2**63:
@@ -199,7 +200,7 @@ def _arity(checks: Checks, path: Path, key: str, row: Value | Row) -> bool:
     names = linked_names(key)
     if len(names) == 1 and not isinstance(row, tuple):
         return True
-    place = checks.document.value(*path)
+    place = partial(checks.document.value, *path)
     if len(names) == 1:
         checks.error(
             f'"{key}" is one parameter, and {toml_text(row)} is an array',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from tilusbuild.arch import PtxNeedsBase, UnknownArch, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
@@ -40,9 +41,9 @@ def check_targets(checks: Checks) -> None:
 def _archs(checks: Checks, name: str, target: Target) -> None:
     found, known = [], True
     for number, arch in enumerate(target.arch):
-        place = checks.document.value("target", name, "arch", number)
+        place = partial(checks.document.value, "target", name, "arch", number)
         if isinstance(checks.wrote("target", name, "arch"), str):
-            place = checks.document.value("target", name, "arch")
+            place = partial(checks.document.value, "target", name, "arch")
         try:
             found.append(parse_arch(arch))
         except UnknownArch as error:
@@ -51,11 +52,11 @@ def _archs(checks: Checks, name: str, target: Target) -> None:
             continue
         if arch in target.arch[:number]:
             checks.error(f'"{arch}" is listed twice', place)
-    archs = checks.document.value("target", name, "arch")
+    archs = partial(checks.document.value, "target", name, "arch")
     if "cpu" in target.arch and len(target.arch) > 1:
         checks.error("cpu cannot share a binary with a GPU", archs, "make it a target of its own")
     elif target.ptx and known:
-        ptx = checks.document.key("target", name, "ptx")
+        ptx = partial(checks.document.key, "target", name, "ptx")
         if target.is_cpu:
             checks.error("a cpu target has no PTX", ptx, "leave ptx out")
             return
@@ -68,7 +69,7 @@ def _archs(checks: Checks, name: str, target: Target) -> None:
 def _references(checks: Checks, path: Path, names: Sequence[str] | None, kind: str) -> None:
     known = checks.keys_in(kind)
     for number, name in enumerate(names or ()):
-        place = checks.document.value(*path, number)
+        place = partial(checks.document.value, *path, number)
         if name not in known:
             checks.error(f'unknown {kind} "{name}"', place, _known(name, known, kind))
         elif name in (names or ())[:number]:
@@ -82,7 +83,7 @@ def _known(name: str, known: Iterable[str], kind: str) -> str:
 def _override_names(checks: Checks, path: Path, name: str, script: Script) -> None:
     known = checks.keys_in("target")
     for target in checks.names_in(*path, "override"):
-        place = checks.document.key(*path, "override", target)
+        place = partial(checks.document.key, *path, "override", target)
         if target not in known:
             checks.error(
                 f'override for an unknown target "{target}"', place, _known(target, known, "target")
@@ -96,7 +97,7 @@ def _override_names(checks: Checks, path: Path, name: str, script: Script) -> No
 
 
 def _pipeline(checks: Checks, path: Path, name: str, script: Script) -> None:
-    place = checks.document.key(*path)
+    place = partial(checks.document.key, *path)
     has_kernel = checks.wrote(*path, "kernel") is not None
     has_entry = checks.wrote(*path, "entry") is not None
     if has_kernel and has_entry:

@@ -7,7 +7,7 @@ entries that were cut out of the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,14 @@ class Checks:
     unsound: set[Path] = field(default_factory=set)
     """Parameters whose values cannot be counted out; `check_space` has said why."""
 
-    def error(self, message: str, place: Place, hint: str | None = None) -> None:
-        """Add a mistake; the same words at the same place are added once."""
-        diagnostic = Diagnostic(message, place, hint)
+    def error(
+        self, message: str, place: Place | Callable[[], Place], hint: str | None = None
+    ) -> None:
+        """Add a mistake; the same words at the same place are added once.
+
+        A place may be given as a call: a manifest without mistakes is then never scanned for any.
+        """
+        diagnostic = Diagnostic(message, place() if callable(place) else place, hint)
         if diagnostic not in self.diagnostics:
             self.diagnostics.append(diagnostic)
 

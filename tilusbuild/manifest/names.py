@@ -5,13 +5,13 @@ from __future__ import annotations
 import keyword
 import re
 
+from tilusbuild.expr.tree import FUNCTIONS
+
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """A script's, target's or package's: safe as a file name and on a command line."""
 
-FUNCTIONS = frozenset({"min", "max", "abs", "cdiv", "align", "pow2", "log2", "divides", "gcd"})
-"""What expressions call."""
-RESERVED = FUNCTIONS | {
+RESERVED = FUNCTIONS.keys() | {
     *("arch", "args", "derived", "facts", "launch", "params", "schedule", "script", "space"),
     *("target", "project", "tilusbuild"),
     # Jinja2's own names.
