@@ -1,0 +1,1 @@
+"""The plan: which programs a project consists of, each by its hash."""

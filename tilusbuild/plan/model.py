@@ -7,7 +7,7 @@ so that memory stays small with a hundred thousand of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
@@ -21,8 +21,6 @@ class Target:
     name: str
     archs: tuple[Arch, ...]
     ptx: bool
-    flags: tuple[str, ...]
-    defines: tuple[tuple[str, str], ...]
     facts: Mapping[str, Value]
 
     @property
@@ -34,16 +32,6 @@ class Target:
     def arch(self) -> str:
         """The architectures as one word: "sm_90a", or "sm_80+sm_90a", with "+ptx" when embedded."""
         return "+".join([*(arch.name for arch in self.archs), *(["ptx"] if self.ptx else [])])
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One program: its hash, and which schedule of its instance it is."""
-
-    hash: str
-    instance: int
-    index: int
-    """The position in the instance's list of planned schedules, counted from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +76,6 @@ class Plan:
     project: str
     root: str
     instances: tuple[Instance, ...]
-
-    def programs(self) -> Iterator[Program]:
-        """Every program in plan order; a hash that several instances share comes once."""
-        seen: set[str] = set()
-        for number, instance in enumerate(self.instances):
-            for index, digest in enumerate(instance.programs):
-                if digest not in seen:
-                    seen.add(digest)
-                    yield Program(digest, number, index)
 
     @property
     def size(self) -> int:

@@ -1,0 +1,41 @@
+"""What all tests share: a HOME of their own, and the reasons for which some are skipped."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def _has_nvcc() -> bool:
+    if shutil.which("nvcc") or glob.glob("/usr/local/cuda*/bin/nvcc"):
+        return True
+    import nvidia
+
+    return any(glob.glob(os.path.join(root, "cu*", "bin", "nvcc")) for root in nvidia.__path__)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    try:
+        nvcc = _has_nvcc()
+    except ImportError:
+        nvcc = False
+    gpu = bool(glob.glob("/dev/nvidia[0-9]*"))
+    for item in items:
+        if not nvcc and item.get_closest_marker("nvcc"):
+            item.add_marker(pytest.mark.skip(reason="no nvcc: pip install 'tilusbuild[cuda]'"))
+        if not gpu and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's own cache or settings."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in [name for name in os.environ if name.startswith("TILUSBUILD_")]:
+        monkeypatch.delenv(name)
+    return home

@@ -1,0 +1,64 @@
+"""The data flows one way: no module imports from a layer that comes after its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tilusbuild
+
+LAYERS = [
+    "errors", "digest", "files", "table",
+    "process", "expr", "arch", "binary", "signature",
+    "manifest", "space", "toolchain", "render", "compile", "plan",
+    "cache", "engine", "report", "project", "tune", "watch", "cli", "record",
+]  # fmt: skip
+
+PACKAGE = Path(tilusbuild.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def layer(module: str) -> str | None:
+    """The layer that a dotted module name belongs to; None outside tilusbuild."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "tilusbuild" and len(parts) > 1 else None
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Every layer that a file imports from, also inside functions, with the line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if (found := layer(name)) in LAYERS:
+                yield node.lineno, found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_backwards(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in ("__init__", "__main__"):
+        return
+    if own == "runtime":
+        assert not list(imported(path)), "the runtime imports nothing of the builder"
+        return
+    assert own in LAYERS, f"{own} has no place in the order yet"
+    late = [
+        f"line {line}: {other}"
+        for line, other in imported(path)
+        if LAYERS.index(other) > LAYERS.index(own)
+    ]
+    assert not late, f"{path.name} in layer {own} imports from later layers: {late}"
+
+
+def test_every_package_has_its_place() -> None:
+    found = {p.parent.name if p.name == "__init__.py" else p.stem for p in PACKAGE.glob("*.py")}
+    found |= {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
+    assert found - {"tilusbuild", "__init__", "__main__", "runtime", "option"} <= set(LAYERS)

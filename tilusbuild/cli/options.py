@@ -1,0 +1,93 @@
+"""The options that several verbs share, and what they mean as values."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilusbuild.engine.base import Options
+    from tilusbuild.engine.events import Reporter
+    from tilusbuild.plan.selection import Selection
+    from tilusbuild.project.project import Project
+
+
+def selection(parser: argparse.ArgumentParser) -> None:
+    """Scripts, targets and level."""
+    parser.add_argument("scripts", metavar="SCRIPT", nargs="*", help="all scripts without one")
+    parser.add_argument(
+        "-t",
+        "--target",
+        dest="targets",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="build for this target only; may be given several times",
+    )
+    parser.add_argument(
+        "--level",
+        type=int,
+        choices=(0, 1, 2),
+        help="how much of each space: 0 the default schedule, 1 a sample, 2 all",
+    )
+
+
+def compiling(parser: argparse.ArgumentParser) -> None:
+    """How many at once, and when to stop."""
+    parser.add_argument("-j", "--jobs", type=int, metavar="N", help="compilers at once")
+    parser.add_argument(
+        "-k",
+        "--keep-going",
+        type=int,
+        metavar="N",
+        default=0,
+        help="stop after N programs that do not build; 0, the default, never stops",
+    )
+
+
+def project(arguments: argparse.Namespace) -> Project:
+    """The project around the current folder, with the command line's settings."""
+    from tilusbuild.project.project import Project
+
+    given = {
+        "cache-dir": arguments.cache_dir,
+        "jobs": getattr(arguments, "jobs", None),
+        "level": getattr(arguments, "level", None),
+    }
+    return Project.open(os.getcwd(), given, os.environ)
+
+
+def selected(arguments: argparse.Namespace, project: Project) -> Selection:
+    """Which part of the project the command line names."""
+    from tilusbuild.plan.selection import Selection
+
+    targets = tuple(name for word in arguments.targets for name in word.split(",") if name)
+    return Selection(tuple(arguments.scripts), targets, project.settings.level.value)
+
+
+def engine_options(arguments: argparse.Namespace, project: Project) -> Options:
+    """How the engine is to build."""
+    from tilusbuild.engine.base import Options
+
+    return Options(
+        jobs=project.settings.jobs.value,
+        keep_going=arguments.keep_going,
+        strict=arguments.strict,
+        dry_run=arguments.dry_run,
+    )
+
+
+def reporter(arguments: argparse.Namespace) -> Reporter:
+    """The display that suits the terminal and the options."""
+    from tilusbuild.report.choose import choose
+
+    return choose(
+        stdout=sys.stdout,
+        stderr=sys.stderr,
+        env=os.environ,
+        json=arguments.json,
+        quiet=arguments.quiet,
+        verbose=arguments.verbose,
+    )

@@ -1,0 +1,62 @@
+"""The header folders of a script as roots of its closures.
+
+Folders of the project keep their places under `project/` in the copy that a compile sees; a
+package's are under the package's name, a folder elsewhere under its own.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tilusbuild.errors import Place, input_error
+from tilusbuild.manifest import IncludeDir, Manifest
+from tilusbuild.render.closure import Root, inside
+from tilusbuild.toolchain import package_dir
+
+PROJECT = "project"
+
+
+def roots_of(manifest: Manifest, script: str) -> tuple[Root, ...]:
+    """The header folders in search order: the template's own (for `#include "…"` only), the
+    script's, the project's. Raises `InputError` for a folder or a package that is not there."""
+    template = manifest.scripts[script].template
+    roots = [inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)]
+    own = len(manifest.scripts[script].include_dirs)
+    taken: dict[str, str] = {PROJECT: manifest.root}
+    for number, declared in enumerate(manifest.include_dirs_for(script)):
+        place = (
+            manifest.place("script", script, "include-dirs", number)
+            if number < own
+            else manifest.place("build", "include-dirs", number - own)
+        )
+        roots.append(_root(manifest.root, declared, place, taken))
+    return tuple(dict.fromkeys(roots))
+
+
+def _root(project: str, declared: IncludeDir, place: Place, taken: dict[str, str]) -> Root:
+    if declared.package is not None:
+        try:
+            path = package_dir(declared.package, declared.path)
+        except LookupError as error:
+            raise input_error(str(error), place=place) from None
+        return inside(declared.package, _base(path, declared.path), declared.path)
+    path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
+    if not os.path.isdir(path):
+        raise input_error(f"there is no folder {declared.path}", place=place)
+    relative = os.path.relpath(path, project)
+    if relative != ".." and not relative.startswith("../"):
+        return inside(PROJECT, project, relative)
+    # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
+    name = os.path.basename(path) or "headers"
+    number = 1
+    while taken.setdefault(name, path) != path:
+        number += 1
+        name = f"{os.path.basename(path)}-{number}"
+    return inside(name, path)
+
+
+def _base(path: str, below: str) -> str:
+    """The folder from which `below` leads to `path`."""
+    for part in os.path.normpath(below).split("/"):
+        path = os.path.dirname(path) if part != "." else path
+    return path

@@ -1,0 +1,229 @@
+"""Makes the programs of one instance: from a schedule to a recipe and the two texts of its identity.
+
+A maker keeps what is the same for all schedules of its instance (signature, launch, flags, header
+folders) and makes the rest anew each time, so that a program that is only planned leaves nothing
+behind. Making is pure: it reads templates and headers, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilusbuild.compile import Launch, Prune, Recipe, options_text
+from tilusbuild.compile.model import Pipeline
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest import Manifest, expression, signature_of
+from tilusbuild.plan import identity
+from tilusbuild.plan.model import Target, label
+from tilusbuild.plan.spaces import surroundings
+from tilusbuild.render.closure import Closure, Headers
+from tilusbuild.render.renderer import Renderer
+from tilusbuild.signature import Signature, SignatureError, resolve
+from tilusbuild.space import Schedule, Space, SpaceSpec
+from tilusbuild.toolchain import Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A program, whole: what its hash is made of, and what compiles it."""
+
+    program_txt: str
+    options_txt: str
+    recipe: Recipe
+    closure: Closure | None
+    """The headers that the compile sees; None when it sees none."""
+
+    @property
+    def hash(self) -> str:
+        return identity.program_hash(self.program_txt, self.options_txt)
+
+
+class Maker:
+    """One instance: a script with its constants, for one target."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        script: str,
+        target: Target,
+        params: Mapping[str, Value],
+        spec: SpaceSpec,
+        space: Space,
+        renderer: Renderer,
+        headers: Headers,
+        toolchain: Toolchain,
+    ) -> None:
+        self.script = script
+        self.target = target
+        self.params = params
+        self.space = space
+        self.parameters = tuple(n for parameter in spec.parameters for n in parameter.names)
+        self.derived = tuple(name for name, _ in spec.derived)
+        self._manifest = manifest
+        self._owner = manifest.scripts[script]
+        self._renderer = renderer
+        self._headers = headers
+        self.toolchain = toolchain
+        self._around = surroundings(target)
+        self.signature = self._resolved_signature()
+        self._launch = self._parse_launch()
+        self._prune = self._parse_prune()
+        self._flags = manifest.flags_for(script, target.name)
+        self._defines = tuple(manifest.defines_for(script, target.name).items())
+        self._include_roots = tuple((root.name, root.quoted_only) for root in headers.roots)
+
+    @property
+    def label(self) -> str:
+        """What a person calls the instance."""
+        return label(self.script, self.params, self.target.name)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Which way the program is compiled."""
+        if self.target.kind == "cpu":
+            return "cpu"
+        return "kernel" if self._owner.kernel is not None else "host"
+
+    def values(self, schedule: Schedule) -> dict[str, Value]:
+        """Constants, parameters and derived values by name."""
+        return {**self.params, **schedule.values}
+
+    def context(self, schedule: Schedule) -> dict[str, object]:
+        """What the template sees."""
+        return {
+            **self.values(schedule),
+            "target": {
+                "kind": self.target.kind,
+                "name": self.target.name,
+                "arch": self.target.archs[0].name,
+                "archs": tuple(arch.name for arch in self.target.archs),
+            },
+            "arch": {n.removeprefix("arch."): v for n, v in self._around.items() if n.startswith("arch.")},
+            "args": {argument.name: argument for argument in self.signature.arguments},
+            "script": {"name": self.script, "symbol": self.symbol},
+        }
+
+    @property
+    def symbol(self) -> str:
+        """The function that the template defines."""
+        return self._owner.kernel or self._owner.entry or ""
+
+    def make(self, schedule: Schedule) -> Made:
+        """Render, and close over the headers. Raises `InputError`."""
+        context = self.context(schedule)
+        source = self._renderer.render(self._owner.template, context).text
+        if self._manifest.build.line_directives:
+            lines = self._renderer.line_map(self._owner.template, context, source)
+            source = lines.with_directives()
+        closure = self._closure(source)
+        values = self.values(schedule)
+        recipe = Recipe(
+            pipeline=self.pipeline,
+            archs=self.target.archs,
+            ptx=self.target.ptx,
+            source=source,
+            symbol=self.symbol,
+            signature=self.signature,
+            launch=self._launch,
+            constants=values,
+            include_digest=closure.digest if closure else None,
+            include_roots=self._include_roots if closure else (),
+            flags=self._flags,
+            defines=self._defines,
+            std=self._manifest.toolchain.std,
+            host_march=self._manifest.toolchain.host_march,
+            prune=self._limits(values),
+        )
+        kind = "kernel" if self._owner.kernel is not None else "entry"
+        program_txt = identity.program_text(
+            script=self.script,
+            entry=(kind, self.symbol),
+            params=self.params,
+            schedule={name: schedule.values[name] for name in self.parameters},
+            derived={name: schedule.values[name] for name in self.derived},
+            signature=self.signature.text().splitlines(),
+            launch=self._launch_lines(),
+            source=source,
+            headers=[(header.sha256, header.name) for header in closure.headers] if closure else [],
+        )
+        return Made(program_txt, options_text(recipe, self.toolchain), recipe, closure)
+
+    def readable(self, schedule: Schedule, log: str) -> str:
+        """A compiler's log with the template's own places and lines."""
+        from tilusbuild.render.messages import map_messages
+
+        if self._manifest.build.line_directives:
+            return log
+        try:
+            context = self.context(schedule)
+            source = self._renderer.render(self._owner.template, context).text
+            return map_messages(log, self._renderer.line_map(self._owner.template, context, source))
+        except InputError:
+            return log
+
+    def _closure(self, source: str) -> Closure | None:
+        """The headers that the compile may see; None when the source can reach none."""
+        found = self._headers.closure(
+            source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
+        )
+        return found if found.headers else None
+
+    def _parse_launch(self) -> Launch | None:
+        declared = self._owner.launch_for(self.target.name)
+        if declared is None or self.pipeline != "kernel":
+            return None
+        return Launch(
+            grid=tuple(self._bound(source) for source in declared.grid or ()),
+            block=tuple(self._bound(source) for source in declared.block or ()),
+            smem=self._bound(declared.smem),
+        )
+
+    def _bound(self, source: Value) -> Expr:
+        """An expression with what surrounds it (`arch.*`, `facts.*`) already in place."""
+        return expression(source).substitute(self._around)
+
+    def _launch_lines(self) -> list[str]:
+        if self._launch is None:
+            return []
+        parts: Sequence[tuple[str, tuple[Expr, ...]]] = (
+            ("grid", self._launch.grid),
+            ("block", self._launch.block),
+            ("smem", (self._launch.smem,)),
+        )
+        return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]
+
+    def _parse_prune(self) -> dict[str, Expr]:
+        if self.pipeline != "kernel":
+            return {}
+        prune = self._owner.prune
+        declared = {
+            "max_registers": prune.max_registers,
+            "max_spill_bytes": prune.max_spill_bytes,
+            "min_blocks_per_sm": prune.min_blocks_per_sm,
+        }
+        return {name: self._bound(source) for name, source in declared.items() if source is not None}
+
+    def _limits(self, values: Mapping[str, Value]) -> Prune | None:
+        if not self._prune:
+            return None
+        limits: dict[str, int] = {}
+        for name, limit in self._prune.items():
+            place = self._manifest.place("script", self.script, "prune", name.replace("_", "-"))
+            try:
+                value = limit.evaluate(values)
+            except ExprError as error:
+                raise InputError(Diagnostic(f"{name}: {error.message}", place)) from None
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(Diagnostic(f"{name} is {value!r}, not a whole number", place))
+            limits[name] = value
+        return Prune(**limits)
+
+    def _resolved_signature(self) -> Signature:
+        try:
+            return resolve(signature_of(self._owner), self.params)
+        except SignatureError as error:
+            keys = ("script", self.script, "args", *([error.argument] if error.argument else []))
+            place = self._manifest.place(*keys)
+            raise InputError(Diagnostic(error.message, place, error.hint)) from None

@@ -1,0 +1,117 @@
+"""Manifest and toolchain → plan: which programs there are, and what each one's hash is.
+
+Pure but for reading. Every instance of every script is planned, for each of its targets, in the
+manifest's order, so that whatever is wrong anywhere is told in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tilusbuild.digest import sha256_text
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.manifest import Manifest, snake_case
+from tilusbuild.plan import identity
+from tilusbuild.plan.headers import roots_of
+from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.model import Instance, Plan, Target
+from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.plan.spaces import chosen, instances_of, space_of, spec_of
+from tilusbuild.render.closure import Headers
+from tilusbuild.render.includes import Scan
+from tilusbuild.render.renderer import Renderer
+from tilusbuild.space import Schedule
+from tilusbuild.toolchain import DigestMemory, Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and what makes its programs again, instance by instance."""
+
+    plan: Plan
+    makers: tuple[Maker, ...]
+
+
+@dataclass(slots=True)
+class Planner:
+    """Plans one project. Keeps closures and compiled templates from one plan to the next."""
+
+    manifest: Manifest
+    toolchain: Toolchain
+    renderer: Renderer
+    memory: DigestMemory
+    _scans: dict[str, Scan] = field(default_factory=dict)
+    _headers: dict[str, Headers] = field(default_factory=dict)
+
+    def plan(self, selection: Selection) -> Planned:
+        """Plan the selected part. Raises `InputError` with everything that is wrong."""
+        problems: list[Diagnostic] = []
+        instances: list[Instance] = []
+        makers: list[Maker] = []
+        for script, target in chosen_pairs(self.manifest, selection):
+            try:
+                for maker in self.makers(script, target):
+                    instances.append(self._instance(maker, selection.level))
+                    makers.append(maker)
+            except InputError as error:
+                problems.extend(d for d in error.diagnostics if d not in problems)
+        if problems:
+            raise InputError(*problems)
+        plan = Plan(self.manifest.project.name, self.manifest.root, tuple(instances))
+        return Planned(plan, tuple(makers))
+
+    def makers(self, script: str, target: Target) -> Iterator[Maker]:
+        """One maker for each instance of a script. Raises `InputError`."""
+        if script not in self._headers:
+            roots = roots_of(self.manifest, script)
+            self._headers[script] = Headers(roots, digests=self.memory, scans=self._scans)
+        for params in instances_of(self.manifest, script, target.name):
+            spec = spec_of(self.manifest, script, target, params)
+            space = space_of(self.manifest, script, target.name, spec)
+            yield Maker(
+                self.manifest,
+                script,
+                target,
+                params,
+                spec,
+                space,
+                self.renderer,
+                self._headers[script],
+                self.toolchain,
+            )
+
+    def _instance(self, maker: Maker, level: int) -> Instance:
+        schedules, default = chosen(
+            self.manifest, maker.script, maker.target, maker.space, level
+        )
+        programs = tuple(maker.make(schedule).hash for schedule in schedules)
+        script_txt = identity.script_text(
+            script=maker.script,
+            params=maker.params,
+            target=maker.target.name,
+            arch=maker.target.arch,
+            signature=maker.signature.text().splitlines(),
+            programs=programs,
+        )
+        return Instance(
+            script=maker.script,
+            folder=snake_case(maker.script),
+            target=maker.target,
+            params=maker.params,
+            points=maker.space.count,
+            cartesian=maker.space.cartesian,
+            parameters=maker.parameters,
+            schedules=tuple(schedule.index for schedule in schedules),
+            default=_position(schedules, default),
+            programs=programs,
+            script_txt=script_txt,
+            hash=sha256_text(script_txt),
+        )
+
+
+def _position(schedules: Sequence[Schedule], wanted: Schedule | None) -> int | None:
+    if wanted is None:
+        return None
+    indices = [schedule.index for schedule in schedules]
+    return indices.index(wanted.index) if wanted.index in indices else None

@@ -1,0 +1,122 @@
+"""From the manifest's tables to a tuning space: constants, parameters, derived values and rules.
+
+One instance of a script has one space for each target. What is wrong with a space is told at the
+place in the manifest that says it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from tilusbuild.arch import combined
+from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.expr import Value
+from tilusbuild.manifest import Manifest
+from tilusbuild.plan.model import Target, label
+from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec, select
+from tilusbuild.space.model import build
+from tilusbuild.space.report import SpaceReport, report
+
+
+def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
+    """The constants of each instance, in declared order; the last list varies fastest."""
+    constants = manifest.scripts[script].params_for(target)
+    for rows in itertools.product(*(constant.values for constant in constants)):
+        yield {
+            name: value
+            for constant, row in zip(constants, rows, strict=True)
+            for name, value in zip(constant.names, row, strict=True)
+        }
+
+
+def surroundings(target: Target) -> dict[str, Value]:
+    """What every expression of a target sees: `arch.*` and `facts.*`."""
+    limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
+    return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
+
+
+def spec_of(
+    manifest: Manifest, script: str, target: Target, params: Mapping[str, Value]
+) -> SpaceSpec:
+    """What the manifest declares the space of one instance to be."""
+    owner = manifest.scripts[script]
+    return SpaceSpec(
+        constants={**surroundings(target), **params},
+        parameters=tuple(
+            Parameter(raw.names, raw.values, raw.when, raw.otherwise, raw.default)
+            for raw in owner.space_for(target.name).values()
+        ),
+        derived=tuple(owner.derived_for(target.name).items()),
+        restrict=tuple(owner.restrict_for(target.name).items()),
+    )
+
+
+def space_of(manifest: Manifest, script: str, target: str, spec: SpaceSpec) -> Space:
+    """The tuning space of one instance. Raises `InputError`."""
+    try:
+        return Space(spec)
+    except SpaceError as error:
+        raise located(manifest, script, target, error) from None
+
+
+def chosen(
+    manifest: Manifest, script: str, target: Target, space: Space, level: int
+) -> tuple[tuple[Schedule, ...], Schedule | None]:
+    """The schedules of a level, and the default that the manifest declares, if it declares one.
+    Raises `InputError`."""
+    owner = manifest.scripts[script]
+    defaults = owner.default_for(target.name)
+    try:
+        default = space.complete(defaults) if defaults else None
+        schedules = select(
+            space,
+            level,
+            sample=owner.levels.sample,
+            default=defaults,
+            seed=owner.levels.seed,
+        )
+    except SpaceError as error:
+        raise located(manifest, script, target.name, error) from None
+    return schedules, default
+
+
+def located(manifest: Manifest, script: str, target: str, error: SpaceError) -> InputError:
+    """A space's complaint at the rule, the parameter or the table that it is about."""
+    return InputError(
+        Diagnostic(
+            f"{script} for {target}: {error.message}",
+            _place(manifest, script, target, error.rule),
+            error.hint,
+        )
+    )
+
+
+def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
+    owner = manifest.scripts[script]
+    if rule is not None:
+        for table in ("restrict", "derived", "space", "params"):
+            names = {
+                "restrict": owner.restrict_for(target),
+                "derived": owner.derived_for(target),
+                "space": owner.space_for(target),
+                "params": owner.params,
+            }[table]
+            if rule in names:
+                return manifest.place(*manifest.written(script, target, table, rule))
+    return manifest.place(*manifest.written(script, target, "space"))
+
+
+def reports(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, SpaceReport]]:
+    """What the rules of each selected instance's space remove, also where nothing is left.
+
+    Raises `InputError`.
+    """
+    for script, target in chosen_pairs(manifest, selection):
+        for params in instances_of(manifest, script, target.name):
+            spec = spec_of(manifest, script, target, params)
+            try:
+                yield label(script, params, target.name), report(build(spec))
+            except SpaceError as error:
+                raise located(manifest, script, target.name, error) from None

@@ -1,0 +1,1 @@
+"""A project, opened: its manifest, settings, tools, plan and cache, and a whole build of it."""

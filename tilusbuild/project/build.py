@@ -1,0 +1,121 @@
+"""A whole build: plan, compile what is missing, publish the scripts' folders and the index.
+
+Nothing is written when everything is there already. What a build could not do is in its result; what
+is wrong with the input is raised before anything was compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilusbuild.cache.scripts import ScriptRecord
+from tilusbuild.cache.trouble import CacheReadOnly
+from tilusbuild.engine.admission import Memory
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.build import build as run_engine
+from tilusbuild.engine.events import Reporter, Result
+from tilusbuild.engine.history import History
+from tilusbuild.plan.jobs import ProgramJob, jobs
+from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.model import Instance
+from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.compiler import ProgramCompiler
+from tilusbuild.project.project import Project
+from tilusbuild.table import Cell
+
+
+def build(
+    project: Project,
+    selection: Selection,
+    options: Options,
+    reporter: Reporter,
+    *,
+    dump_ir: bool = False,
+) -> Result:
+    """Build the selected part of a project. Raises `InputError` and `CacheError`."""
+    planned = project.plan(selection)
+    return build_planned(project, planned, selection, options, reporter, dump_ir=dump_ir)
+
+
+def build_planned(
+    project: Project,
+    planned: Planned,
+    selection: Selection,
+    options: Options,
+    reporter: Reporter,
+    *,
+    dump_ir: bool = False,
+    only: Sequence[ProgramJob] | None = None,
+) -> Result:
+    """Build what was planned; with `only`, just those of its programs."""
+    compiler = ProgramCompiler(
+        project.cache,
+        planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
+        project.runner,
+        timeout=project.manifest.build.timeout,
+        dump_ir=dump_ir,
+    )
+    history = History(project.cache.state_path)
+    try:
+        result = run_engine(
+            jobs(planned) if only is None else only,
+            project.cache,
+            compiler,
+            reporter,
+            options,
+            history=history,
+            admission=Memory(),
+        )
+    finally:
+        history.save()
+        reporter.close()
+    if only is None and not options.dry_run:
+        publish(project, planned, selection)
+    return result
+
+
+def publish(project: Project, planned: Planned, selection: Selection) -> None:
+    """The scripts' folders and the index, as far as they are not what they should be."""
+    try:
+        for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
+            project.cache.publish_script(script_record(project, instance, maker))
+        project.cache.record_build(
+            project.manifest.path,
+            planned.plan.project,
+            [(instance.folder, instance.hash) for instance in planned.plan.instances],
+            replace=selection.is_whole,
+        )
+    except CacheReadOnly:
+        # Everything that a reader needs is there: a cache that cannot be written only misses the
+        # names under which this project finds its programs again.
+        return
+
+
+_RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
+
+
+def script_record(project: Project, instance: Instance, maker: Maker) -> ScriptRecord:
+    """What a script's folder says: every schedule, and the resources of its program.
+
+    Of several kernels or architectures in one program, the greatest of each number is shown.
+    """
+    columns = ("index", *instance.parameters, "status", *_RESOURCES, "dynamic_smem", "program")
+    rows: list[tuple[Cell, ...]] = []
+    pairs = zip(instance.schedules, instance.programs, strict=True)
+    for index, (number, program) in enumerate(pairs):
+        entry = project.cache.lookup(program)
+        meta = entry.meta if entry else {}
+        values = maker.space[number].values
+        usages = [u for kernel in meta.get("kernels", {}).values() for u in kernel.values()]
+        rows.append(
+            (
+                index,
+                *(values[name] for name in instance.parameters),
+                entry.status if entry else "missing",
+                *(max((u[name] for u in usages), default=None) for name in _RESOURCES),
+                meta.get("dynamic_smem"),
+                program,
+            )
+        )
+    return ScriptRecord(instance.folder, instance.script_txt, columns, rows)

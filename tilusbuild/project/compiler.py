@@ -1,0 +1,109 @@
+"""The engine's compiler: lays out the headers, fills the module folder, compiles, reports resources.
+
+Called from several threads. A header folder is published before the first program that needs it is
+compiled, and every program that shares it finds it there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.compile import LauncherStore, Outcome, compile_program, module_files
+from tilusbuild.engine.base import Compiled, Job
+from tilusbuild.engine.store import Stage
+from tilusbuild.plan.maker import Made
+from tilusbuild.process.base import Runner
+from tilusbuild.render.closure import Closure, layout
+from tilusbuild.toolchain import Toolchain
+
+
+class ProgramCompiler:
+    """Compiles the programs of one plan with one toolchain."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        toolchain: Toolchain,
+        runner: Runner,
+        *,
+        timeout: float | None,
+        dump_ir: bool,
+    ) -> None:
+        self._cache = cache
+        self._toolchain = toolchain
+        self._runner = runner
+        self._timeout = timeout
+        self._dump_ir = dump_ir
+        self._includes: dict[str, str] = {}
+        self._laying_out = threading.Lock()
+        self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
+
+    def compile(self, job: Job[Any], work: Made, stage: Stage, /) -> Compiled:
+        """Fill `stage`. Raises `Cancelled` and `OSError`."""
+        module = os.path.join(stage.path, "module")
+        os.makedirs(module)
+        for name, data in module_files(work.recipe, self._toolchain).items():
+            with open(os.path.join(module, name), "wb") as file:
+                file.write(data)
+        os.chmod(os.path.join(module, "compile.sh"), 0o755)
+        include = self._include(work.closure) if work.closure else None
+        outcome = compile_program(
+            work.recipe,
+            self._toolchain,
+            stage.path,
+            include,
+            self._runner,
+            self._launchers,
+            self._timeout,
+            self._dump_ir,
+        )
+        return Compiled(
+            status="killed" if "memory runs out" in outcome.reason else outcome.status,
+            meta=described(work, outcome),
+            log=outcome.log,
+            reason=outcome.reason,
+            seconds=outcome.seconds,
+            peak_rss=outcome.peak_rss,
+        )
+
+    def _include(self, closure: Closure) -> str:
+        """The folder of a closure's headers, checked by content once a build."""
+        with self._laying_out:
+            if closure.digest not in self._includes:
+                folder = self._cache.publish_include(closure.digest, layout(closure))
+                self._includes[closure.digest] = folder
+            return self._includes[closure.digest]
+
+    def cancel(self) -> None:
+        self._runner.cancel()
+
+
+def described(work: Made, outcome: Outcome) -> Mapping[str, Any]:
+    """What `meta.json` says of a program: its answer, what the binary holds, what it needs.
+
+    `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
+    launch's bytes of a block, or the expression when the call decides it.
+    """
+    kernels: dict[str, dict[str, Any]] = {}
+    for usage in outcome.ptxas:
+        kernels.setdefault(usage.kernel, {})[usage.arch] = {
+            "registers": usage.registers,
+            "stack": usage.stack,
+            "spill_stores": usage.spill_stores,
+            "spill_loads": usage.spill_loads,
+            "static_smem": usage.static_smem,
+            "barriers": usage.barriers,
+        }
+    images = [
+        {"kind": image.kind, "arch": image.arch, "size": image.size} for image in outcome.images
+    ]
+    meta = {"status": outcome.status, "reason": outcome.reason, "images": images, "kernels": kernels}
+    launch = work.recipe.launch
+    if launch is not None:
+        smem = launch.smem.substitute(work.recipe.constants)
+        meta["dynamic_smem"] = smem.canonical if smem.constant is None else smem.constant
+    return meta

@@ -1,0 +1,215 @@
+"""Why a program is out of date: its texts now, held against those of the last build.
+
+The comparison is of the very texts that the hash is made of, so that an explanation cannot say other
+than the build does. The program of the last build that a program is compared with is the one with
+the same constants and schedule, in the same script and for the same target.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.sealed import Broken
+
+_MATCHED_BY = ("params", "schedule")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One difference. `before` or `after` is None for what was added or is gone."""
+
+    what: str
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        title = f"{self.what} {self.name}".strip()
+        if self.what == "source":
+            return "the rendered source changed"
+        if self.before is None:
+            return f"{title} is new" + (f": {self.after}" if self._shows else "")
+        if self.after is None:
+            return f"{title} is gone"
+        return f"{title} changed" + (f": {self.before} → {self.after}" if self._shows else "")
+
+    @property
+    def _shows(self) -> bool:
+        """Digests tell a person nothing."""
+        return self.what != "header"
+
+
+def sections(text: str) -> dict[str, dict[str, str]]:
+    """The titled blocks of a program.txt or options.txt as keys and values; "" is what comes first.
+
+    A line of a block without a key of its own is its own key. In `headers` the name is the key.
+    """
+    found: dict[str, dict[str, str]] = {"": {}}
+    title = ""
+    for line in text.splitlines():
+        if line.startswith("[") and line.endswith("]"):
+            title = line[1:-1]
+            found[title] = {}
+        elif line:
+            key, value = _pair(title, line)
+            found[title][key] = value
+    return found
+
+
+def _pair(title: str, line: str) -> tuple[str, str]:
+    if title in ("headers", "generated"):
+        digest, _, name = line.partition("  ")
+        return name, digest
+    if title == "toolchain":
+        name, _, rest = line.partition(" ")
+        return name, rest
+    if title == "args":
+        name, _, rest = line.partition(": ")
+        return name, rest
+    if title == "commands":
+        return line.split(" ", 1)[0] + " … " + line.rsplit(" ", 1)[-1], line
+    key, separator, value = line.partition(" = ")
+    return (key, value) if separator else (line, "")
+
+
+_NAMES = {
+    "": "",
+    "params": "constant",
+    "schedule": "parameter",
+    "derived": "derived value",
+    "args": "argument",
+    "launch": "launch",
+    "headers": "header",
+    "commands": "command",
+    "generated": "generated file",
+    "toolchain": "tool",
+}
+
+
+def differences(before: str, after: str) -> tuple[Reason, ...]:
+    """What differs between two texts of the same kind, in their order."""
+    old, new = sections(before), sections(after)
+    return tuple(
+        _reason(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
+        for title in {**new, **old}
+        for key in {**new.get(title, {}), **old.get(title, {})}
+        if old.get(title, {}).get(key) != new.get(title, {}).get(key)
+    )
+
+
+def _reason(title: str, key: str, before: str | None, after: str | None) -> Reason:
+    if title == "" and key == "source":
+        return Reason("source", "", before, after)
+    if title == "commands" and before is not None and after is not None:
+        old, new = before.split(), after.split()
+        gone = " ".join(word for word in old if word not in new)
+        come = " ".join(word for word in new if word not in old)
+        return Reason("command", key, gone or "(other order)", come or "(nothing)")
+    return Reason(_NAMES.get(title, title), key, before, after)
+
+
+def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
+    """What a program is matched by: its constants and its schedule."""
+    found = sections(program_txt)
+    return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
+
+
+class LastBuild:
+    """The programs of one script and target in the last build of a project."""
+
+    def __init__(self, cache: Cache, manifest: str, folder: str, target: str) -> None:
+        self._cache = cache
+        self._programs: dict[tuple[tuple[str, str], ...], str] = {}
+        try:
+            project = cache.projects().get(manifest)
+        except Broken:
+            project = None
+        for name, digest in project.scripts if project else ():
+            if name == folder:
+                self._read(digest, folder, target)
+
+    def find(self, program_txt: str) -> str | None:
+        """The hash of the program that had these constants and this schedule."""
+        return self._programs.get(identity(program_txt))
+
+    def texts(self, program: str) -> tuple[str, str] | None:
+        """program.txt and options.txt of an entry; None when they are not there."""
+        folder = self._cache.program_path(program)
+        read = [_read(os.path.join(folder, name)) for name in ("program.txt", "options.txt")]
+        return (read[0], read[1]) if read[0] is not None and read[1] is not None else None
+
+    def _read(self, digest: str, folder: str, target: str) -> None:
+        text = _read(os.path.join(self._cache.tree.script_path(folder, digest), "script.txt"))
+        found = sections(text or "")
+        if found[""].get("target", "").strip('"') != target:
+            return
+        for line in found.get("programs", {}):
+            program = line.split(" ", 1)[-1]
+            texts = self.texts(program)
+            if texts is not None:
+                self._programs[identity(texts[0])] = program
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is the matter with one program."""
+
+    label: str
+    hash: str
+    state: str
+    """"built", "failed", "pruned": as recorded; "missing": to be compiled."""
+    reasons: tuple[str, ...]
+
+    @property
+    def up_to_date(self) -> bool:
+        return self.state != "missing"
+
+
+def explain(
+    label: str, program: str, texts: tuple[str, str], cache: Cache, last: LastBuild
+) -> Explanation:
+    """Explain one program from its texts and what the cache holds."""
+    entry = cache.lookup(program)
+    if entry is not None:
+        reason = (str(entry.meta.get("reason", "")),) if entry.status != "built" else ()
+        return Explanation(label, program, entry.status, reason)
+    before = last.find(texts[0])
+    if before is None:
+        return Explanation(label, program, "missing", ("the last build had no such program",))
+    if before == program:
+        return Explanation(label, program, "missing", ("its entry is gone or damaged",))
+    old = last.texts(before)
+    if old is None:
+        return Explanation(label, program, "missing", ("the last build's entry is gone",))
+    found = [*differences(old[0], texts[0]), *differences(old[1], texts[1])]
+    return Explanation(label, program, "missing", tuple(str(reason) for reason in found))
+
+
+def grouped(explanations: Sequence[Explanation]) -> Iterator[tuple[tuple[str, ...], list[Explanation]]]:
+    """Explanations with equal state and reasons together, in order of first appearance."""
+    groups: dict[tuple[str, ...], list[Explanation]] = {}
+    for each in explanations:
+        groups.setdefault((each.state, *each.reasons), []).append(each)
+    yield from groups.items()
+
+
+def as_json(explanation: Explanation) -> Mapping[str, object]:
+    """One line of `explain --json`."""
+    return {
+        "event": "explanation",
+        "program": explanation.label,
+        "hash": explanation.hash,
+        "state": explanation.state,
+        "reasons": list(explanation.reasons),
+    }

@@ -1,0 +1,124 @@
+"""A project, opened: each part is made when it is first asked for, and closed with the project.
+
+Opening reads the manifest and decides the settings. Nothing is written before something is built:
+a build that finds everything in a read-only cache leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.manifest import Manifest, Settings, find, load, settings
+from tilusbuild.plan.planner import Planned, Planner
+from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.project.memory import KeptMemory
+from tilusbuild.render.renderer import Renderer
+from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+class Project:
+    """Use as a context manager: leaving it stops every process and keeps what was learned."""
+
+    def __init__(self, manifest: Manifest, chosen: Settings, environment: Mapping[str, str]) -> None:
+        self.manifest = manifest
+        self.settings = chosen
+        self.environment = environment
+        self._toolchains: dict[bool, Toolchain] = {}
+
+    @classmethod
+    def open(
+        cls, start: str, options: Mapping[str, str | int | None], environment: Mapping[str, str]
+    ) -> Self:
+        """The project around the folder `start`. Raises `InputError`."""
+        manifest = load(find(start))
+        return cls(manifest, settings(manifest.root, options, environment, manifest), environment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop every process; keep the digests that were read."""
+        if "runner" in self.__dict__:
+            self.runner.close()
+        if "digests" in self.__dict__:
+            self.digests.save()
+
+    @cached_property
+    def runner(self) -> LocalRunner:
+        """What starts processes."""
+        return LocalRunner()
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The cache tree. Raises `InputError` when there can be none."""
+        return Cache(self.settings.cache_dir.value)
+
+    @cached_property
+    def digests(self) -> KeptMemory:
+        """Content digests, remembered from one run to the next where the cache can be written."""
+        return KeptMemory(self.cache.state_path)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What renders templates."""
+        return Renderer(
+            self.manifest.root, bytecode_dir=os.path.join(self.cache.state_path, "templates")
+        )
+
+    def toolchain(self, *, cuda: bool) -> Toolchain:
+        """The tools, with nvcc when `cuda`. Raises `InputError` when one is missing."""
+        if cuda not in self._toolchains:
+            declared = self.manifest.toolchain
+            request = ToolchainRequest(
+                nvcc=declared.nvcc,
+                needs_cuda=cuda,
+                project_root=self.manifest.root,
+                place=self._place_of_nvcc(),
+            )
+            self._toolchains[cuda] = discover(
+                request, self.environment, self.runner, self.digests.memory
+            )
+        return self._toolchains[cuda]
+
+    def plan(self, selection: Selection) -> Planned:
+        """Plan the selected part. Raises `InputError` with all that is wrong."""
+        return self.planner(selection).plan(selection)
+
+    def planner(self, selection: Selection) -> Planner:
+        """A planner with the tools that the selection needs. Raises `InputError`."""
+        targets = [target for _, target in chosen_pairs(self.manifest, selection)]
+        toolchain = self.toolchain(cuda=any(target.kind == "cuda" for target in targets))
+        problems: list[Diagnostic] = []
+        for target in {target.name: target for target in targets}.values():
+            place = self.manifest.place_of_value("target", target.name, "arch")
+            try:
+                toolchain.check_archs(target.archs, place)
+            except InputError as error:
+                problems.extend(error.diagnostics)
+        if problems:
+            raise InputError(*problems)
+        return Planner(self.manifest, toolchain, self.renderer, self.digests.memory)
+
+    def _place_of_nvcc(self) -> Place | None:
+        if self.manifest.toolchain.nvcc is None:
+            return None
+        return self.manifest.place_of_value("toolchain", "nvcc")

@@ -1,0 +1,193 @@
+"""The record of a finished build: proof, in one pass of `stat`, that there is nothing to do.
+
+A record names the command it answers, every input that the plan read, every folder in which it looked
+for one, and every published entry, each with size, mtime, ctime and inode. If all of them are as they
+were, the build would come to the same end, and its summary is printed again. Invariants:
+
+- A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
+  or about anything else is no record, and the build runs in full.
+- A record is written only when no input changed after the build began to read. ctime cannot be set
+  back, so a file whose ctime is older than the start was not written since.
+- This module imports `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild: it runs before
+  everything else, and on the way of a build with nothing to do it is all that runs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_MAGIC = b"tilusbuild record 1\n"
+_HEAD = struct.Struct("<IQ")
+_COUNT = struct.Struct("<Q")
+_STAT = struct.Struct("<4q")
+_ABSENT = (-1, 0, 0, 0)
+
+# Changes of these can change the plan: where tools are found, and every setting.
+_ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
+
+TICK = 50_000_000
+"""Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago (HZ=100);
+a file system that keeps whole seconds is recognised by its stamps and given `COARSE_TICK`."""
+COARSE_TICK = 2_000_000_000
+
+
+def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
+    """What a record answers: the command, where it runs, and the environment that matters.
+
+    Words that change only what is printed are left out.
+    """
+    kept = [word for word in words if word not in ("-q", "--quiet", "-v", "--verbose", "--json")]
+    settings = [
+        f"{name}={value}"
+        for name, value in sorted(environment.items())
+        if name in _ENVIRONMENT or name.startswith("TILUSBUILD_")
+    ]
+    parts = [sys.executable, sys.version, os.getcwd(), *kept, "", *settings]
+    return "\0".join(parts).encode("utf-8", "surrogateescape")
+
+
+def folder(environment: Mapping[str, str]) -> str | None:
+    """Where records are kept: outside projects and caches, so that both may be read-only."""
+    base = environment.get("XDG_CACHE_HOME")
+    if not base or not os.path.isabs(base):
+        home = environment.get("HOME")
+        if not home or not os.path.isabs(home):
+            return None
+        base = os.path.join(home, ".cache")
+    return os.path.join(base, "tilusbuild", "records")
+
+
+def path(name: bytes, environment: Mapping[str, str]) -> str | None:
+    """The file of the record for a key. Two keys that share a file overwrite each other's record."""
+    where = folder(environment)
+    if where is None:
+        return None
+    return os.path.join(where, f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}")
+
+
+def snapshot(file: str) -> tuple[int, int, int, int]:
+    """Size, mtime, ctime (nanoseconds) and inode; size -1 when there is no such file.
+
+    A folder's size says nothing and differs between file systems, so it counts as 0.
+    """
+    try:
+        found = os.stat(file)
+    except OSError:
+        return _ABSENT
+    size = 0 if found.st_mode & 0o170000 == 0o040000 else found.st_size
+    return size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def make(
+    name: bytes,
+    summary: bytes,
+    inputs: Iterable[str],
+    entries: Mapping[tuple[str, str], Sequence[str]],
+    started: int,
+) -> bytes | None:
+    """A record, or None when an input changed since `started` (nanoseconds of the wall clock).
+
+    `entries` maps a (prefix, suffix) to the words between: an entry's path is all three joined.
+    """
+    files = sorted(set(inputs))
+    stats = [snapshot(file) for file in files]
+    if any(_racy(stat, started) for stat in stats):
+        return None
+    groups = [(("", ""), files, stats)]
+    for (before, after), middles in sorted(entries.items()):
+        found = [snapshot(before + middle + after) for middle in middles]
+        if _ABSENT in found:
+            return None
+        groups.append(((before, after), list(middles), found))
+    body = b"".join([_packed(name), _packed(summary), *(_group(*group) for group in groups)])
+    return _MAGIC + _HEAD.pack(zlib.crc32(body), len(body)) + body
+
+
+def _racy(stat: tuple[int, int, int, int], started: int) -> bool:
+    newest = max(stat[1], stat[2])
+    coarse = stat[2] % 1_000_000_000 == 0 and stat[1] % 1_000_000_000 == 0
+    return newest > started - (COARSE_TICK if coarse else TICK)
+
+
+def _packed(data: bytes) -> bytes:
+    return _COUNT.pack(len(data)) + data
+
+
+def _group(
+    around: tuple[str, str], middles: Sequence[str], stats: Iterable[tuple[int, int, int, int]]
+) -> bytes:
+    names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
+    return _packed(names) + _packed(b"".join(_STAT.pack(*stat) for stat in stats))
+
+
+def holds(data: bytes, name: bytes) -> bytes | None:
+    """The summary, when the record answers `name` and everything is as it was; else None."""
+    start = len(_MAGIC) + _HEAD.size
+    if len(data) < start or not data.startswith(_MAGIC):
+        return None
+    checksum, length = _HEAD.unpack_from(data, len(_MAGIC))
+    body = memoryview(data)[start:]
+    if len(body) != length or zlib.crc32(body) != checksum:
+        return None
+    pieces = []
+    position = 0
+    while position < length:
+        (size,) = _COUNT.unpack_from(body, position)
+        position += _COUNT.size
+        pieces.append(body[position : position + size])
+        position += size
+    if pieces[0] != name:
+        return None
+    for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
+        if not _unchanged(names, stats):
+            return None
+    return bytes(pieces[1])
+
+
+def _unchanged(names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result] = os.stat) -> bool:
+    before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
+    for middle, (size, mtime, ctime, inode) in zip(  # noqa: B905 - written side by side
+        middles, _STAT.iter_unpack(stats)
+    ):
+        try:
+            found = stat(before + middle + after)
+        except OSError:
+            if size != -1:
+                return False
+            continue
+        if (
+            found.st_mtime_ns != mtime
+            or found.st_ctime_ns != ctime
+            or found.st_ino != inode
+            or (found.st_size != size and found.st_mode & 0o170000 != 0o040000)
+        ):
+            return False
+    return True
+
+
+def read(name: bytes, environment: Mapping[str, str]) -> bytes | None:
+    """The summary of the last build by this command, when it would come to the same end now."""
+    file = path(name, environment)
+    if file is None:
+        return None
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = b""
+        size = os.fstat(handle).st_size
+        while len(data) < size:
+            piece = os.read(handle, size - len(data))
+            if not piece:
+                return None
+            data = data + piece if data else piece
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return holds(data, name)

@@ -1,0 +1,1 @@
+"""Trying programs: generated inputs, the reference's answer, the comparison, the clock."""
