@@ -1,0 +1,106 @@
+"""Several processes build into one real cache and some are killed; a journal tells who compiled."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.engine.fake import FakeJob
+
+_BUILDER = """
+import os, sys, time
+from tilusbuild.cache.cache import Cache
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.build import build
+from tilusbuild.engine.fake import FakeJob, Listener, built, failed
+
+root, journal, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+class Compiler:
+    def compile(self, job, work, stage):
+        note(f"start {job.text}")
+        time.sleep(0.003)
+        os.makedirs(os.path.join(stage.path, "module"))
+        if job.index % 10 == 7:
+            return failed()
+        with open(os.path.join(stage.path, "module", "lib.so"), "w") as file:
+            file.write(job.text)
+        return built()
+
+    def cancel(self):
+        pass
+
+def note(line):
+    handle = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, f"{line}\\n".encode())
+    os.close(handle)
+
+jobs = [FakeJob(f"job {i}", index=i) for i in range(count)]
+cache = Cache(root)
+result = build(jobs, cache, Compiler(), Listener(), Options(jobs=3))
+summary = result.summary
+print(summary.compiled, summary.attempts)
+sys.exit(summary.exit_status)
+"""
+
+
+def start(tmp_path: Path, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            _BUILDER,
+            str(tmp_path / "cache"),
+            str(tmp_path / "log"),
+            str(count),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def compiles(tmp_path: Path) -> Counter[str]:
+    log = tmp_path / "log"
+    return Counter(log.read_text().splitlines()) if log.exists() else Counter()
+
+
+def test_eight_builders_at_once_compile_each_program_once(tmp_path: Path) -> None:
+    builders = [start(tmp_path, 80) for _ in range(8)]
+    answers = [builder.communicate()[0].split() for builder in builders]
+    assert [builder.returncode for builder in builders] == [0] * 8
+    assert compiles(tmp_path) == {f"start job {i}": 1 for i in range(80)}
+    assert sum(int(compiled) for compiled, _ in answers) == 72
+    assert Cache(str(tmp_path / "cache")).verify() == []
+
+
+def published(cache: Cache) -> set[str]:
+    return {program for program in cache.find("") if cache.lookup(program) is not None}
+
+
+def hashes(lines: Iterable[str]) -> set[str]:
+    """The programs that lines of the journal are about."""
+    return {FakeJob(line.removeprefix("start ")).hash for line in lines}
+
+
+def test_killed_at_any_instant_the_next_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path / "cache"))
+    chance = random.Random(20)
+    for kill in (*[True] * 12, False):
+        before, log = published(cache), compiles(tmp_path)
+        builder = start(tmp_path, 200)
+        if kill:
+            time.sleep(chance.uniform(0.05, 0.4))
+            builder.send_signal(signal.SIGKILL)
+        builder.communicate()
+        assert before <= published(cache)
+        assert not hashes(compiles(tmp_path) - log) & before
+    assert builder.returncode == 0
+    assert len(published(cache)) == 200
+    assert cache.verify() == []
