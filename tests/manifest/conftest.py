@@ -24,6 +24,11 @@ launch = { grid = [1], block = [32] }
 """
 """A whole manifest; what is appended goes on within `[script.m]`."""
 
+EXAMPLE_FILES = [
+    *("kernels/matmul.cu.j2", "kernels/transpose.cu.j2", "kernels/scale.cu.j2"),
+    *("ref.py", "spaces/transpose.t1.json"),
+]
+
 Loader = Callable[[str], Manifest]
 
 
@@ -54,3 +59,13 @@ def load_text(project: Path) -> Loader:
 def load_script(load_text: Loader) -> Loader:
     """Load `PREAMBLE` with something appended."""
     return lambda addition: load_text(PREAMBLE + addition)
+
+
+@pytest.fixture
+def load_example(project: Path, load_text: Loader) -> Loader:
+    """Load a text as the project of `tilus.toml.example`, whose files are there."""
+    for name in EXAMPLE_FILES:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    (project / "kernels" / "include").mkdir()
+    return load_text

@@ -17,19 +17,11 @@ from tilusbuild.manifest.shape import keys_of, tables
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "tilus.toml.example").read_text(encoding="utf-8")
-FILES = [
-    *("kernels/matmul.cu.j2", "kernels/transpose.cu.j2", "kernels/scale.cu.j2"),
-    *("ref.py", "spaces/transpose.t1.json"),
-]
 
 
 @pytest.fixture
-def example(project: Path, load_text: Callable[[str], Manifest]) -> Manifest:
-    for name in FILES:
-        (project / name).parent.mkdir(exist_ok=True)
-        (project / name).touch()
-    (project / "kernels" / "include").mkdir()
-    return load_text(EXAMPLE)
+def example(load_example: Callable[[str], Manifest]) -> Manifest:
+    return load_example(EXAMPLE)
 
 
 def test_the_example_loads(example: Manifest) -> None:

@@ -164,3 +164,9 @@ def test_sizes(load_script: Callable[[str], Manifest], written: str, size: int) 
 
 def test_a_manifest_without_mistakes_is_not_scanned_for_places(manifest: Manifest) -> None:
     assert manifest._document._locations is None
+
+
+def test_a_manifest_can_be_written_out_again(manifest: Manifest) -> None:
+    dumped = manifest.model_dump(by_alias=True, exclude_defaults=True)
+    assert dumped["script"]["m"]["override"]["gpu"]["space"]["stages"] == {"values": (3,)}
+    assert dumped["build"]["defines"] == {"A": 0, "Z": 1.5}

@@ -100,7 +100,7 @@ def _includes(checks: Checks, path: Path, folders: tuple[IncludeDir, ...]) -> No
             if os.path.isabs(folder.path) or escapes:
                 checks.error("a package's folder is relative to the package", place)
             continue
-        full = os.path.join(checks.manifest.root, folder.path)
+        full = os.path.join(checks.manifest.root, os.path.expanduser(folder.path))
         if not os.path.exists(full):
             checks.error(
                 f'there is no include folder "{folder.path}"',

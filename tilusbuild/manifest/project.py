@@ -43,8 +43,8 @@ class IncludeDir(Table):
     """A folder that `#include` searches: of the project, or of an installed Python package.
 
     Written as a path, or as `{ package = …, path = … }`. A folder of the project is named relative
-    to the manifest; it may lie outside the project. A package's folder is found without importing
-    the package, when a build needs it.
+    to the manifest; it may lie outside the project, and `~` is the home folder. A package's folder
+    is found without importing the package, when a build needs it.
     """
 
     path: Text = Field(

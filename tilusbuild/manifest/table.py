@@ -10,14 +10,16 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     PlainValidator,
+    SerializerFunctionWrapHandler,
     WithJsonSchema,
+    WrapSerializer,
 )
 from pydantic_core import PydanticCustomError
 
@@ -165,7 +167,11 @@ def entries(items: Mapping[Key, Item] | None = None) -> Mapping[Key, Item]:
     return MappingProxyType(dict(items or {}))
 
 
-Entries = Annotated[Mapping[str, Item], AfterValidator(entries)]
+def _as_dict(items: Mapping[str, Item], write: SerializerFunctionWrapHandler) -> Any:
+    return write(dict(items))
+
+
+Entries = Annotated[Mapping[str, Item], AfterValidator(entries), WrapSerializer(_as_dict)]
 """A table whose keys are the user's own, in declared order, read-only."""
 
 Text = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "minLength": 1})]
