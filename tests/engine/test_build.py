@@ -356,3 +356,40 @@ def test_the_heavy_side_lives_only_while_it_compiles() -> None:
 
     plan = [Heavy(f"matmul {i}", index=i) for i in range(50)]
     assert columns(run(plan, compiler=FakeCompiler(script), jobs=3).summary) == {"compiled": 50}
+
+
+def test_the_seconds_count_from_when_the_command_began() -> None:
+    result = build(jobs(1), FakeStore(), FakeCompiler(), Listener(), clock=lambda: 7.5, began=2.0)
+    assert result.summary.seconds == 5.5
+
+
+class Room:
+    """An admission with room for so many at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def admits(self, need: int | None, running: list[int], /) -> bool:
+        return len(running) < self.most
+
+
+@pytest.mark.parametrize(("room", "most"), [(0, 1), (1, 1), (2, 2), (9, 4)])
+def test_no_more_run_at_once_than_memory_has_room_for(room: int, most: int) -> None:
+    together: set[str] = set()
+    seen: list[int] = []
+    gate = threading.Barrier(most)
+
+    def script(job: Any) -> Compiled:
+        together.add(job.text)
+        gate.wait()
+        seen.append(len(together))
+        gate.wait()
+        together.discard(job.text)
+        return built()
+
+    compiler = FakeCompiler(script)
+    result = build(
+        jobs(8), FakeStore(), compiler, Listener(), Options(jobs=4), admission=Room(room)
+    )
+    assert columns(result.summary) == {"compiled": 8}
+    assert set(seen) == {most}

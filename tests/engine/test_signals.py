@@ -126,7 +126,7 @@ def test_a_signal_that_our_starter_ignores_stays_ignored(
     builder.send_signal(signal.SIGHUP)
     builder.send_signal(signal.SIGTERM)
     assert builder.wait() == 128 + signal.SIGTERM
-    assert next(events(builder.stdout))["message"] == "signal 15"
+    assert next(events(builder.stdout))["message"] == "SIGTERM"
 
 
 def test_a_reader_of_stdout_that_goes_away_stops_nothing(

@@ -8,6 +8,7 @@ Signals arrive in the same inbox. Whatever happens, `build` returns or raises wi
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -32,6 +33,8 @@ from tilusbuild.errors import TilusbuildError
 
 TICK = 0.1
 """Seconds between two ticks of the reporter while nothing else happens."""
+_SHORTEST_WAIT = 0.005
+"""Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
 
 
 def build(
@@ -44,15 +47,17 @@ def build(
     history: History | None = None,
     admission: Admission | None = None,
     clock: Callable[[], float] = time.monotonic,
+    began: float | None = None,
 ) -> Result:
     """Have every program: found in the store, or compiled and published there.
 
+    `began` is the time by `clock` from which the summary counts its seconds, when not from now.
     Returns also when the build was interrupted or could not go on; `summary.exit_status` tells.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
     run = _Build(store, compiler, reporter, options or Options(), history, admission, clock)
     with signals.caught(run.inbox.put):
-        return run.build(jobs)
+        return run.build(jobs, clock() if began is None else began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +109,7 @@ class _Build(Generic[W]):
         self.error: str | None = None
         self.bug: BaseException | None = None
 
-    def build(self, jobs: Iterable[Job[W]]) -> Result:
-        began = self.clock()
+    def build(self, jobs: Iterable[Job[W]], began: float) -> Result:
         self.reporter.tell(events.BuildStarted(self.width, __version__))
         try:
             self._plan(jobs)
@@ -229,7 +233,7 @@ class _Build(Generic[W]):
         while True:
             timeout = TICK
             if (wake := self.line.wake()) is not None and len(self.running) < self.width:
-                timeout = min(TICK, max(0.0, wake - self.clock()))
+                timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.clock()))
             try:
                 return self.inbox.get(timeout=timeout)
             except Empty:
@@ -242,7 +246,7 @@ class _Build(Generic[W]):
     def _take(self, message: _Began[W] | _Ended[W] | int) -> None:
         if isinstance(message, int):
             self.signal = message
-            self._stop("interrupted", f"signal {message}")
+            self._stop("interrupted", signal.Signals(message).name)
             self.compiler.cancel()
         elif isinstance(message, _Began):
             self.ledger.attempts += 1
@@ -323,7 +327,7 @@ class _Build(Generic[W]):
         elif self.bug is None:
             self.bug = error
             self.compiler.cancel()
-        self._stop("error", self.error or repr(error))
+        self._stop("error", (self.error or repr(error)).splitlines()[0])
 
     def _stop(self, why: str, message: str) -> None:
         if not self.stopped.is_set():
