@@ -1,4 +1,4 @@
-"""The readers against this machine's toolkit: what nvcc was asked for, what ptxas and cuobjdump say."""
+"""The readers against this machine's toolkit: what nvcc was asked for, ptxas, cuobjdump."""
 
 from __future__ import annotations
 

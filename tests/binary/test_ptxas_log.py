@@ -9,7 +9,7 @@ ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'recur' for 'sm_80'
 ptxas info    : Function properties for recur
     16 bytes stack frame, 0 bytes spill stores, 4 bytes spill loads
-ptxas info    : Used 24 registers, used 0 barriers, 1120 bytes cumulative stack size, 364 bytes cmem[0]
+ptxas info    : Used 24 registers, used 0 barriers, 1120 bytes cumulative stack size
 ptxas info    : Compile time = 3.550 ms
 ptxas info    : Function properties for _Z3fibi
     24 bytes stack frame, 20 bytes spill stores, 20 bytes spill loads

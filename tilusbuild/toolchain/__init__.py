@@ -3,7 +3,7 @@
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.diagnose import Finding, diagnose
 from tilusbuild.toolchain.digests import DigestMemory, StatMemory
-from tilusbuild.toolchain.discover import Looked, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain.discovery import Looked, Toolchain, ToolchainRequest, discover
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool
 from tilusbuild.toolchain.packages import package_dir

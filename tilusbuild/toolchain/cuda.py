@@ -114,7 +114,7 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     if not os.path.isfile(real):
         real = os.path.realpath(nvcc)
     version = _version(probe, real)
-    cicc = os.path.join(variables.get("CICC_PATH") or f"{root}/nvvm/bin", "cicc")
+    cicc = os.path.realpath(os.path.join(variables.get("CICC_PATH") or f"{root}/nvvm/bin", "cicc"))
     programs = {name: os.path.join(here, name) for name in _PROGRAMS} | {"cicc": cicc}
     libdevice = variables.get("NVVMIR_LIBRARY_DIR") or f"{root}/nvvm/libdevice"
     _check_whole(root, version, programs, libdevice)

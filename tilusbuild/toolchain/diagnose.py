@@ -17,7 +17,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.digests import DigestMemory
-from tilusbuild.toolchain.discover import Looked, ToolchainRequest, find_cuda
+from tilusbuild.toolchain.discovery import Looked, ToolchainRequest, find_cuda
 from tilusbuild.toolchain.host import Host, find_host
 from tilusbuild.toolchain.probe import Probe, ProbeError
 

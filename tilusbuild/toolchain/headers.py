@@ -110,7 +110,7 @@ class HeaderFolders:
         its own folders has, as written; None for any. No line when all are core or absent: when an
         absent one is installed, there is a line.
         """
-        if includes is not None and not any(self._is_beyond(name) for name in set(includes)):
+        if includes is not None and not any(self.is_beyond(name) for name in set(includes)):
             return ()
         toolkit = [memory.tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]]
         folders = outermost(self.system)
@@ -120,7 +120,8 @@ class HeaderFolders:
             f"other-headers - {_together(system)}",
         )
 
-    def _is_beyond(self, name: str) -> bool:
+    def is_beyond(self, name: str) -> bool:
+        """Whether an include's name leads to a header that is there and not core."""
         for folder in self.toolkit:
             if os.path.isfile(os.path.join(folder, name)):
                 return name.endswith("/") or not is_core_of_toolkit(name)

@@ -25,6 +25,7 @@ from tilusbuild.toolchain.host import Host, HostTool, find_host
 from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe
 
+_INSTALLED_UNDER = "/usr/local"
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -188,12 +189,13 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
         yield f"PATH ({path})", path
     if not on_path:
         yield "PATH", None
-    installed = ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), key=_newest_first)]
+    newest_first = sorted(glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=_newest_first)
+    installed = [f"{_INSTALLED_UNDER}/cuda", *newest_first]
     installed = [path for root in installed if os.path.isfile(path := f"{root}/bin/nvcc")]
     for path in installed:
         yield path, path
     if not installed:
-        yield "/usr/local/cuda*", None
+        yield f"{_INSTALLED_UNDER}/cuda*", None
     roots = wheel_roots()
     for root in roots:
         yield f"NVIDIA's wheels ({root})", os.path.join(root, "bin", "nvcc")

@@ -1,0 +1,325 @@
+"""The search for compilers on made-up machines: its order, what it refuses, what it remembers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.arch import parse_arch
+from tilusbuild.errors import InputError, Place
+from tilusbuild.process.fake import finished
+from tilusbuild.toolchain import ToolchainRequest, diagnose, discovery
+
+World = Any
+"""The fixtures' machine, of conftest.py."""
+
+
+def refused(world: World, nvcc: str | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        world.discover(nvcc)
+    assert caught.value.exit_status == 2
+    return str(caught.value.render())
+
+
+def test_what_is_found_on_path(machine: World) -> None:
+    toolchain = machine.discover()
+    assert toolchain.cuda.version == "13.0.88"
+    assert toolchain.cuda.release == (13, 0)
+    assert toolchain.cuda.nvcc == str(machine.root / "cuda/bin/nvcc")
+    assert toolchain.cuda.link_flags == ()
+    assert toolchain.cxx.version == "12.2.0"
+    assert toolchain.ld.version == "2.40"
+    assert toolchain.host.libc == "2.36"
+
+
+def test_a_fingerprint_is_versions_and_digests_and_no_path(machine: World) -> None:
+    toolchain = machine.discover()
+    assert toolchain.fingerprint_cuda[: len(machine.discover().cuda.tools)] == tuple(
+        tool.line for tool in toolchain.cuda.tools
+    )
+    assert set(toolchain.fingerprint_host) < set(toolchain.fingerprint_cuda)
+    assert not any("/" in line for line in toolchain.fingerprint_cuda)
+    assert all(len(line.split()) == 3 for line in toolchain.fingerprint_cuda[:-20])
+
+
+def test_the_order_of_the_search(machine: World) -> None:
+    installed = machine.root / "installed"
+    machine.toolkit(installed / "cuda-12.9", "12.9.86")
+    machine.toolkit(installed / "cuda-13.1", "13.1.10")
+    home = machine.toolkit(machine.root / "home", "12.8.93")
+    searched = [entry.where for entry in machine.discover().searched]
+    assert searched == [
+        "CUDA_HOME",
+        "CUDA_PATH",
+        f"PATH ({machine.root}/cuda/bin/nvcc)",
+        f"{installed}/cuda-13.1/bin/nvcc",
+        f"{installed}/cuda-12.9/bin/nvcc",
+        "NVIDIA's wheels in this Python environment",
+    ]
+    machine.env["CUDA_HOME"] = str(home)
+    assert machine.discover().cuda.version == "12.8.93"
+
+
+def test_a_requirement_passes_over_what_does_not_meet_it(machine: World) -> None:
+    machine.toolkit(machine.root / "installed/cuda-12.9", "12.9.86")
+    toolchain = machine.discover(">=12.4,<13")
+    assert toolchain.cuda.version == "12.9.86"
+    notes = {entry.where: entry.note for entry in toolchain.searched}
+    assert notes[f"PATH ({machine.root}/cuda/bin/nvcc)"] == (
+        "version 13.0.88 does not meet >=12.4,<13"
+    )
+
+
+def test_a_requirement_that_nothing_meets_says_where_it_looked(machine: World) -> None:
+    said = refused(machine, ">=14")
+    assert 'no nvcc found for toolchain.nvcc = ">=14"' in said
+    assert "version 13.0.88 does not meet >=14" in said
+    assert "pip install 'tilusbuild[cuda]'" in said
+
+
+def test_a_requirement_that_is_none_is_shown_where_it_stands(machine: World) -> None:
+    request = ToolchainRequest("13.0", place=Place("tilus.toml", 3, 8))
+    with pytest.raises(InputError) as caught:
+        discovery.discover(request, machine.env, machine.runner, machine.memory)
+    assert caught.value.render().startswith("tilus.toml:3:8: error: toolchain.nvcc")
+
+
+@pytest.mark.parametrize("written", ["other", "other/bin/nvcc", "../{name}/other"])
+def test_a_path_is_relative_to_the_project_and_the_only_place(machine: World, written: str) -> None:
+    machine.toolkit(machine.root / "other", "12.9.86")
+    path = f"./{written}".format(name=machine.root.name)
+    toolchain = machine.discover(path)
+    assert toolchain.cuda.version == "12.9.86"
+    assert len(toolchain.searched) == 1
+    assert "no such file" in refused(machine, "./nothing")
+
+
+def test_a_wrapper_script_leads_to_the_toolkit_behind_it(machine: World) -> None:
+    real = machine.root / "cuda"
+    wrapper = machine.write("wrappers/nvcc", f"#!/bin/sh\nexec {real}/bin/nvcc", executable=True)
+    machine.runner.on(
+        str(wrapper),
+        lambda command: machine._cuda_answer(
+            type(command)((str(real / "bin/nvcc"), *command.argv[1:]), command.cwd)
+        ),
+    )
+    machine.env["PATH"] = f"{machine.root}/usr/bin:{wrapper.parent}"
+    assert machine.discover().cuda.nvcc == str(real / "bin/nvcc")
+
+
+def test_a_toolkit_in_another_place_has_the_same_fingerprint(machine: World) -> None:
+    before = machine.discover()
+    moved = machine.move(machine.root / "cuda", machine.root / "elsewhere")
+    machine.env["PATH"] = f"{machine.root}/usr/bin:{moved}/bin"
+    after = machine.discover()
+    assert after.cuda.nvcc != before.cuda.nvcc
+    assert after.fingerprint_cuda == before.fingerprint_cuda
+
+
+def test_wheels_have_the_fingerprint_of_the_installer_and_a_flag_to_find_cudart(
+    machine: World,
+) -> None:
+    root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
+    wheels = machine.discover(str(root))
+    assert wheels.fingerprint_cuda == machine.discover().fingerprint_cuda
+    assert wheels.cuda.link_flags == (f"-L{root}/lib",)
+
+
+def test_two_toolkits_side_by_side_have_two_fingerprints(machine: World) -> None:
+    other = machine.toolkit(machine.root / "other", "12.9.86")
+    old, new = machine.discover(str(other)), machine.discover()
+    assert old.fingerprint_cuda != new.fingerprint_cuda
+    assert old.fingerprint_host == new.fingerprint_host
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ["cuda/bin/ptxas", "cuda/nvvm/bin/cicc", "cuda/bin/nvcc.profile", "cuda/bin/crt/link.stub",
+     "cuda/nvvm/libdevice/libdevice.10.bc", "cuda/include/cuda_fp16.h", "cuda/lib64/libcudadevrt.a",
+     "usr/lib/cc1plus", "usr/lib/crti.o", "usr/bin/as", "usr/include/stdio.h",
+     "usr/include/c++/12/vector"],
+)  # fmt: skip
+def test_whatever_a_compile_depends_on_changes_the_fingerprint(
+    machine: World, changed: str
+) -> None:
+    before = machine.discover().fingerprint_cuda
+    path = machine.root / changed
+    path.write_text(path.read_text() + " patched")
+    assert machine.discover().fingerprint_cuda != before
+
+
+@pytest.mark.parametrize("added", ["cuda/include/cublas_v2.h", "usr/include/jpeglib.h"])
+def test_an_unrelated_header_does_not(machine: World, added: str) -> None:
+    before = machine.discover()
+    machine.write(added, "// new")
+    after = machine.discover()
+    assert after.fingerprint_cuda == before.fingerprint_cuda
+    name = Path(added).name
+    lines = after.headers(cuda=True).beyond([name], machine.memory)
+    assert lines
+    assert not before.headers(cuda=True).beyond(["vector"], machine.memory)
+
+
+def test_the_second_search_starts_only_what_may_answer_otherwise(machine: World) -> None:
+    machine.discover()
+    machine.runner.journal.clear()
+    machine.discover()
+    assert [c.argv[1] for c in machine.runner.journal] == ["-E"]
+
+
+def test_no_cuda_is_looked_for_when_none_is_needed(world: World) -> None:
+    world.host()
+    toolchain = world.discover(needs_cuda=False)
+    assert toolchain.cuda is None
+    assert toolchain.fingerprint_host
+    assert toolchain.fingerprint_cuda == ()
+
+
+def test_nothing_at_all_says_how_to_get_it(world: World) -> None:
+    assert "apt install g++" in refused(world)
+    world.host()
+    said = refused(world)
+    assert "no nvcc found" in said
+    assert "/installed/cuda*: none" in said
+    assert "pip install 'tilusbuild[cuda]'" in said
+
+
+def test_what_is_not_executable_is_refused_with_the_command_that_mends_it(machine: World) -> None:
+    path = machine.root / "cuda/nvvm/bin/cicc"
+    path.chmod(0o644)
+    if os.access(path, os.X_OK):
+        pytest.skip("this user may execute everything")
+    said = refused(machine, "./cuda")
+    assert "cicc is not executable" in said
+    assert f"chmod +x {path}" in said
+    nvcc = machine.root / "cuda/bin/nvcc"
+    nvcc.chmod(0o644)
+    assert f"chmod +x {nvcc}" in refused(machine, "./cuda")
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("nvvm/bin/cicc", "incomplete: no cicc"),
+        ("nvvm/libdevice", "incomplete: no libdevice"),
+        ("include/cuda_runtime.h", "incomplete: no cuda_runtime.h"),
+        ("include/cccl/nv/target", "incomplete: no nv/target"),
+    ],
+)
+def test_wheels_that_are_not_whole_are_refused_with_the_command(
+    machine: World, lost: str, said: str
+) -> None:
+    root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
+    (root / lost).rename(machine.root / "lost")
+    message = refused(machine, str(root))
+    assert said in message
+    assert "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88" in message
+
+
+def test_wheels_of_mixed_releases_are_refused_with_the_command(machine: World) -> None:
+    root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
+    site = root.parent.parent
+    (site / "nvidia_nvvm-13.0.88.dist-info").rename(site / "nvidia_nvvm-13.5.37.dist-info")
+    said = refused(machine, str(root))
+    assert "mixed releases: nvcc is 13.0.88, but there is nvidia-nvvm 13.5.37" in said
+    assert "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88" in said
+
+
+def test_parts_of_another_release_are_refused_without_any_metadata(machine: World) -> None:
+    machine.ptxas_releases[str(machine.root / "cuda")] = "12.9.86"
+    machine.write("cuda/bin/ptxas", "another ptxas", executable=True)
+    assert "nvcc is 13.0.88, but ptxas is 12.9.86" in refused(machine, "./cuda")
+    machine.ptxas_releases.clear()
+    machine.write("cuda/bin/ptxas", "the right ptxas", executable=True)
+    cicc = machine.root / "cuda/nvvm/bin/cicc"
+    cicc.write_text(cicc.read_text().replace("13.0", "13.5"))
+    assert "nvcc is 13.0.88, but cicc is 13.5.88" in refused(machine, "./cuda")
+
+
+def test_an_nvcc_that_does_not_run_is_passed_over(machine: World) -> None:
+    broken = machine.write("broken/bin/nvcc", "\x7fELF", executable=True)
+    machine.runner.on(str(broken), finished("error while loading shared libraries", status=127))
+    machine.env["CUDA_HOME"] = str(broken.parent.parent)
+    first = machine.discover().searched[0]
+    assert first.note == "does not run (exit status 127): error while loading shared libraries"
+
+
+def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:
+    ccache = machine.write("ccache/bin/ccache", "ccache", executable=True)
+    for name in ("g++", "gcc"):
+        (ccache.parent / name).symlink_to(ccache)
+    machine.env["PATH"] = f"{ccache.parent}:{machine.env['PATH']}"
+    assert machine.discover().cxx.path == str(machine.root / "usr/bin/g++")
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("bin/g++", "g++ not found on PATH"),
+        ("bin/as", "apt install binutils"),
+        ("include/features.h", "apt install libc6-dev"),
+    ],
+)
+def test_a_host_compiler_that_is_not_whole_says_what_to_install(
+    machine: World, lost: str, said: str
+) -> None:
+    (machine.root / "usr" / lost).unlink()
+    assert said in refused(machine)
+
+
+def test_tools_are_asked_without_what_would_change_their_answer(machine: World) -> None:
+    machine.env |= {"NVCC_APPEND_FLAGS": "-G", "CPATH": "/evil", "LANG": "de_DE", "KEPT": "1"}
+    machine.discover()
+    for command in machine.runner.journal:
+        assert "NVCC_APPEND_FLAGS" not in command.env
+        assert "CPATH" not in command.env
+        assert command.env["LC_ALL"] == "C"
+        assert command.env["KEPT"] == "1"
+
+
+def test_a_compile_sees_an_environment_of_its_own(machine: World) -> None:
+    machine.env |= {"LIBRARY_PATH": "/evil", "GCC_EXEC_PREFIX": "/evil", "SOURCE_DATE_EPOCH": "7"}
+    environment = machine.discover().environment()
+    assert set(environment) == {"PATH", "LANG", "LC_ALL", "TZ", "SOURCE_DATE_EPOCH"}
+    assert environment["PATH"].startswith(f"{machine.root}/usr/bin:")
+    assert environment["SOURCE_DATE_EPOCH"] == "0"
+
+
+def test_an_architecture_that_the_toolkit_does_not_know_says_which_it_does(machine: World) -> None:
+    place = Place("tilus.toml", 12, 8)
+    toolchain = machine.discover()
+    toolchain.check_archs([parse_arch("sm_90a"), parse_arch("cpu")], place)
+    with pytest.raises(InputError) as caught:
+        toolchain.check_archs([parse_arch("sm_70"), parse_arch("sm_121")], place)
+    first, second = caught.value.diagnostics
+    assert first.message == "nvcc 13.0.88 does not compile for sm_70"
+    assert "before 13.0" in (first.hint or "")
+    assert "knows sm_80, sm_90, sm_90a, sm_120" in (second.hint or "")
+    old = machine.toolkit(machine.root / "old", "12.4.99")
+    with pytest.raises(InputError) as caught:
+        machine.discover(str(old)).check_archs([parse_arch("sm_120")])
+    assert "needs CUDA 12.8 or later" in (caught.value.diagnostics[0].hint or "")
+
+
+def test_a_doctor_never_fails(world: World) -> None:
+    def ask() -> dict[str, Any]:
+        request = ToolchainRequest()
+        return {f.component: f for f in diagnose(request, world.env, world.runner, world.memory)}
+
+    nothing = ask()
+    assert nothing["g++"].status == nothing["nvcc"].status == "missing"
+    assert all(finding.gives for finding in nothing.values())
+    world.host()
+    assert ask()["nvcc"].remedy == "pip install 'tilusbuild[cuda]'"
+    world.env["CUDA_HOME"] = str(world.toolkit(world.root / "cuda"))
+    world.write("cuda/lib64/libnvrtc.so.13", "")
+    world.write("cuda/bin/cuobjdump", "", executable=True)
+    found = ask()
+    assert found["g++"].status == found["nvcc"].status == "ok"
+    assert found["nvcc"].searched[0].where.startswith("CUDA_HOME")
+    assert found["NVRTC"].status == found["cuobjdump"].status == "ok"
+    assert found["bubblewrap"].remedy == "apt install bubblewrap"
+    assert found["tvm-ffi"].status == "ok"

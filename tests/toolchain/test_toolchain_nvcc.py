@@ -1,0 +1,120 @@
+"""This machine's own toolkit: found, whole, known by content, usable in its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.process.base import Command
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.toolchain import StatMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain.digests import walk
+from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
+from tilusbuild.toolchain.packages import wheel_roots
+
+pytestmark = pytest.mark.nvcc
+
+INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*(?:include|if.*__has_include\s*\()\s*[<"]([^>"\n]+)[>"]', re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[LocalRunner]:
+    with LocalRunner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def memory() -> StatMemory:
+    return StatMemory()
+
+
+@pytest.fixture(scope="module")
+def toolchain(runner: LocalRunner, memory: StatMemory) -> Toolchain:
+    return discover(ToolchainRequest(), os.environ, runner, memory)
+
+
+def test_it_compiles_in_its_own_environment(
+    toolchain: Toolchain, runner: LocalRunner, tmp_path: Path
+) -> None:
+    assert toolchain.cuda
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')
+    command = (toolchain.cuda.nvcc, "-ccbin", toolchain.cxx.path, "-cubin", "-arch=sm_80", "k.cu")
+    environment = toolchain.environment() | {"TMPDIR": str(tmp_path)}
+    done = runner.run(Command(command, cwd=str(tmp_path), env=environment))
+    assert done.ok, done.output
+    assert (tmp_path / "k.cubin").exists()
+
+
+def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
+    assert toolchain.cuda
+    assert "sm_80" in toolchain.cuda.archs
+    assert os.path.isfile(os.path.join(toolchain.cuda.include_dirs[0], "cuda_runtime.h"))
+    assert not any("/" in line for line in toolchain.fingerprint_cuda)
+    assert toolchain.host.libc != "-"
+
+
+def test_through_a_link_it_is_the_same(
+    toolchain: Toolchain, runner: LocalRunner, memory: StatMemory, tmp_path: Path
+) -> None:
+    assert toolchain.cuda
+    (tmp_path / "linked").symlink_to(toolchain.cuda.root)
+    request = ToolchainRequest(str(tmp_path / "linked"))
+    again = discover(request, os.environ, runner, memory)
+    assert again.fingerprint_cuda == toolchain.fingerprint_cuda
+
+
+def test_wheels_of_the_same_release_are_the_same(
+    toolchain: Toolchain, runner: LocalRunner, memory: StatMemory
+) -> None:
+    assert toolchain.cuda
+    roots = [root for root in wheel_roots() if root != toolchain.cuda.root]
+    if not roots:
+        pytest.skip("needs a second toolkit, in NVIDIA's wheels")
+    wheels = discover(ToolchainRequest(roots[0]), os.environ, runner, memory)
+    assert wheels.cuda
+    if wheels.cuda.version != toolchain.cuda.version:
+        pytest.skip("the wheels are of another release")
+    assert wheels.fingerprint_cuda == toolchain.fingerprint_cuda
+
+
+def test_core_headers_of_the_toolkit_include_core_headers_only(toolchain: Toolchain) -> None:
+    """What lets a fingerprint leave out the rest of the toolkit's headers."""
+    assert toolchain.cuda
+    files = dict(walk(toolchain.cuda.include_dirs[0], lambda _: True))
+    wrong = []
+    for name, path in files.items():
+        if is_core_of_toolkit(name):
+            for included in INCLUDE.findall(Path(path).read_text(errors="replace")):
+                beside = os.path.normpath(os.path.join(os.path.dirname(name), included))
+                found = {beside, included, f"cccl/{included}"} & files.keys()
+                wrong += [f"{name} includes {f}" for f in found if not is_core_of_toolkit(f)]
+    assert not wrong
+
+
+def test_core_headers_cover_what_the_standard_libraries_include(
+    toolchain: Toolchain, runner: LocalRunner, tmp_path: Path
+) -> None:
+    """What lets a fingerprint leave out the rest of the system's headers."""
+    headers = ("bits/stdc++.h", "unistd.h", "sys/mman.h", "sys/stat.h", "sys/socket.h", "dlfcn.h",
+               "fcntl.h", "pthread.h", "semaphore.h", "netinet/in.h", "poll.h")  # fmt: skip
+    (tmp_path / "all.cpp").write_text("".join(f"#include <{name}>\n" for name in headers))
+    command = (toolchain.cxx.path, "-std=c++20", "-M", "all.cpp")
+    done = runner.run(Command(command, cwd=str(tmp_path), env=toolchain.environment()))
+    assert done.ok, done.output
+    folders = [f + "/" for f in (*toolchain.host.compiler_headers, *toolchain.host.system_headers)]
+    wrong = []
+    for word in done.output.decode().replace("\\\n", " ").split():
+        path = os.path.realpath(word)
+        holders = [folder for folder in folders if path.startswith(folder)]
+        if word.startswith("/") and holders:
+            holder = max(holders, key=len)
+            is_system = holder[:-1] in toolchain.host.system_headers
+            if is_system and not is_core_of_system(path[len(holder) :]):
+                wrong.append(path)
+    assert not wrong
