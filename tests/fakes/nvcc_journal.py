@@ -1,0 +1,74 @@
+"""A CUDA toolkit to test with: laid out like NVIDIA's, answered for by `nvcc_journal.cc`.
+
+    python tests/fakes/nvcc_journal.py FOLDER       makes one, and prints its nvcc
+
+Its compiles take milliseconds, are journaled in `FOLDER/journal`, and can be told to fail, crash,
+hang and more: see the C++ file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+VERSION = "13.0.88"
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PROGRAMS = (
+    "bin/nvcc",
+    "bin/ptxas",
+    "bin/fatbinary",
+    "bin/nvlink",
+    "bin/cudafe++",
+    "nvvm/bin/cicc",
+)
+_FILES = (
+    "bin/nvcc.profile",
+    "bin/crt/link.stub",
+    "nvvm/libdevice/libdevice.10.bc",
+    "include/cuda.h",
+    "include/cuda_runtime.h",
+    "include/cuda_fp16.h",
+    "include/crt/host_config.h",
+    "include/cccl/nv/target",
+    "lib64/libcudart_static.a",
+    "lib64/libcudadevrt.a",
+)
+
+
+def make_toolkit(folder: str) -> str:
+    """Make a toolkit in a folder; the path of its nvcc. Needs g++."""
+    nvcc = os.path.join(folder, _NVCC)
+    for name in (_NVCC, *_PROGRAMS, *_FILES):
+        os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+    source = os.path.join(_HERE, "nvcc_journal.cc")
+    subprocess.run(["g++", "-O1", "-Wall", "-Wextra", "-o", nvcc, source], check=True)
+    for name in _PROGRAMS:
+        shutil.copy2(nvcc, os.path.join(folder, name))
+    for name in _FILES:
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(f"// {name} {VERSION}\n")
+    return nvcc
+
+
+def read_journal(nvcc: str) -> list[tuple[str, str, str]]:
+    """(mode, key, how it went) of every compile that was started, in order."""
+    path = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "journal")
+    try:
+        with open(path) as file:
+            lines = [line.split() for line in file]
+    except FileNotFoundError:
+        return []
+    return [(mode, key, what) for mode, key, what in lines]
+
+
+def compiles(nvcc: str) -> Counter[str]:
+    """How often each program was compiled, by its key."""
+    return Counter(key for _, key, _ in read_journal(nvcc))
+
+
+if __name__ == "__main__":
+    print(make_toolkit(sys.argv[1]))
