@@ -17,14 +17,8 @@ from collections import Counter
 VERSION = "13.0.88"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_PROGRAMS = (
-    "bin/nvcc",
-    "bin/ptxas",
-    "bin/fatbinary",
-    "bin/nvlink",
-    "bin/cudafe++",
-    "nvvm/bin/cicc",
-)
+_NVCC = "bin/nvcc"
+_PROGRAMS = ("bin/ptxas", "bin/fatbinary", "bin/nvlink", "bin/cudafe++", "nvvm/bin/cicc")
 _FILES = (
     "bin/nvcc.profile",
     "bin/crt/link.stub",
