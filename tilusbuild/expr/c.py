@@ -119,7 +119,7 @@ class CWriter:
         if node.op == "not":
             return f"(!{self._condition(node.operand)})", BOOLEAN
         if node.op == "~":
-            return f"(~(int64_t){self._integer(node.operand, '~')})", INTEGER
+            return f"(-1 - (int64_t){self._integer(node.operand, '~')})", INTEGER
         text, kind = self.write(node.operand)
         if kind == REAL:
             return f"({node.op}{text})", REAL

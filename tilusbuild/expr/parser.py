@@ -38,7 +38,7 @@ MAX_EXPONENT = 62
 MAX_BITS = 16384  # of an intermediate integer, when every name holds 64 bits
 PREFIXES = ("arch", "facts")
 
-_BINARY: dict[type[ast.operator], str] = {
+BINARY_OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
@@ -52,13 +52,13 @@ _BINARY: dict[type[ast.operator], str] = {
     ast.BitOr: "|",
     ast.BitXor: "^",
 }
-_UNARY: dict[type[ast.unaryop], str] = {
+UNARY_OPERATORS: dict[type[ast.unaryop], str] = {
     ast.USub: "-",
     ast.UAdd: "+",
     ast.Invert: "~",
     ast.Not: "not",
 }
-_COMPARE: dict[type[ast.cmpop], str] = {
+COMPARE_OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -221,7 +221,7 @@ class _Reader:
         raise ExprError("attributes are only those of arch and facts", column)
 
     def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
-        op = _UNARY[type(node.op)]
+        op = UNARY_OPERATORS[type(node.op)]
         literal = node.operand
         if op in "+-" and isinstance(literal, ast.Constant) and type(literal.value) in (int, float):
             self._nodes += 1
@@ -230,7 +230,7 @@ class _Reader:
         return Unary(op, self.read(literal, depth + 1), column)
 
     def _binary(self, node: ast.BinOp, column: int, depth: int) -> Binary:
-        op = _BINARY.get(type(node.op))
+        op = BINARY_OPERATORS.get(type(node.op))
         if op is None:
             raise ExprError(
                 f"{type(node.op).__name__} is not part of the expression language", column
@@ -258,7 +258,7 @@ class _Reader:
         first = self.read(node.left, depth + 1)
         rest = []
         for operator, right in zip(node.ops, node.comparators, strict=True):
-            op = _COMPARE.get(type(operator))
+            op = COMPARE_OPERATORS.get(type(operator))
             if op is None:
                 if isinstance(operator, ast.In | ast.NotIn):
                     raise ExprError('put "in" inside a chain of comparisons in parentheses', column)

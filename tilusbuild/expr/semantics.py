@@ -75,6 +75,8 @@ def _divide(function: Callable[[Number, Number], Number]) -> Callable[[Value, Va
 
 def _bitwise(function: Callable[[int, int], int]) -> Callable[[Value, Value], Number]:
     def apply(left: Value, right: Value) -> Number:
+        if isinstance(left, int) and isinstance(right, int):
+            return function(left, right)  # of two bools & | ^ make a bool, as Python's do
         return function(integer(left), integer(right))
 
     return apply

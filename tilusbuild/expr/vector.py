@@ -119,7 +119,7 @@ def _one_by_one(
             for row in np.flatnonzero(np.broadcast_to(bad[name], shape)):
                 lists[name][row] = unusable
     points = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-    values = [_or_none(expr, point) for point in points or [{}]]
+    values = [_or_none(expr, point) for point in (points if lists else [{}] * count)]
     marks = np.array([value is None for value in values], dtype=bool)
     array = _array([0 if value is None else value for value in values])
     return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)

@@ -1,0 +1,209 @@
+"""Reads a tuning space from a T1 file: the JSON that Kernel Tuner, KTT and the benchmark hub share.
+
+T1 gives values as Python text such as "[2**i for i in range(6)]", which others evaluate. Here it is
+parsed and only lists, ranges, simple comprehensions and sums of lists over numbers are understood;
+conditions become expressions of the one language. Nothing in the file is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.expr import Expr, ExprError, Value, parse, semantics
+from tilusbuild.expr.parser import BINARY_OPERATORS, COMPARE_OPERATORS, UNARY_OPERATORS
+from tilusbuild.space.errors import SpaceError
+from tilusbuild.space.spec import Parameter
+
+MAX_VALUES = 100_000
+MAX_TEXT = 100_000
+_LARGEST = 2**63
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "uint": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "string": (str,),
+}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_QUOTED_OR_C_LOGIC = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|&&|\|\|")
+
+
+@dataclass(frozen=True, slots=True)
+class T1Space:
+    """What a T1 file says of the space. `default` holds the parameters that have one in it."""
+
+    kernel: str | None
+    parameters: tuple[Parameter, ...]
+    restrict: tuple[tuple[str, Expr], ...]
+    default: Mapping[str, Value]
+
+
+def read_t1(text: str) -> T1Space:
+    """The space in the text of a T1 file. Raises `SpaceError` that names the entry at fault."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpaceError(f"not a T1 file: not JSON: {error}") from None
+    space = _member(document, "ConfigurationSpace", dict, "the file")
+    entries = _member(space, "TuningParameters", list, "ConfigurationSpace")
+    parameters = tuple(_parameter(number, entry) for number, entry in enumerate(entries, 1))
+    conditions = space.get("Conditions") or []
+    if not isinstance(conditions, list):
+        raise SpaceError('not a T1 file: "Conditions" is no list')
+    kernel = document.get("KernelSpecification")
+    name = kernel.get("KernelName") if isinstance(kernel, dict) else None
+    return T1Space(
+        kernel=name if isinstance(name, str) else None,
+        parameters=parameters,
+        restrict=tuple(_condition(number, entry) for number, entry in enumerate(conditions, 1)),
+        default={p.names[0]: p.default[0] for p in parameters if p.default is not None},
+    )
+
+
+def _member(parent: Any, key: str, kind: type, where: str) -> Any:
+    value = parent.get(key) if isinstance(parent, dict) else None
+    if not isinstance(value, kind):
+        raise SpaceError(f'not a T1 file: {where} has no "{key}" of the right type')
+    return value
+
+
+def _parameter(number: int, entry: Any) -> Parameter:
+    name = _member(entry, "Name", str, f"tuning parameter {number}")
+    if not _NAME.match(name):
+        raise SpaceError(f'"{name}" is not a name', rule=name)
+    kind = _member(entry, "Type", str, f'the parameter "{name}"')
+    if kind not in _TYPES:
+        raise SpaceError(
+            f'the parameter "{name}" has the unknown type "{kind}"',
+            rule=name,
+            hint="known: " + ", ".join(_TYPES),
+        )
+    values = list(dict.fromkeys(_typed(name, kind, v) for v in _values(name, entry.get("Values"))))
+    default = entry.get("Default")
+    if isinstance(default, list) and len(default) == 1:
+        default = default[0]
+    rows = tuple((value,) for value in values)
+    row = None if default is None else (_typed(name, kind, default),)
+    # Files in use hold defaults outside their values: those are no defaults.
+    return Parameter((name,), rows, default=row if row in rows else None)
+
+
+def _typed(name: str, kind: str, value: Any) -> Value:
+    right = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+    if not right or (kind == "uint" and value < 0):
+        raise SpaceError(f'the parameter "{name}": {value!r:.60} is no {kind}', rule=name)
+    return float(value) if kind == "float" else value
+
+
+def _values(name: str, given: Any) -> list[Any]:
+    if isinstance(given, list):
+        return given
+    if not isinstance(given, str) or len(given) > MAX_TEXT:
+        raise SpaceError(f'the parameter "{name}" has no "Values"', rule=name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tree = ast.parse(given.strip(), mode="eval").body
+        return _list(tree)
+    except (_NotUnderstoodError, SyntaxError, ValueError, Warning) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+    except (RecursionError, MemoryError):
+        reason = "nested too deeply"
+    raise SpaceError(
+        f'the values of "{name}" are not understood: {reason}',
+        rule=name,
+        hint='understood: "[1, 2, 4]", "range(1, 9)", "[2**i for i in range(6)]" and their sums',
+    )
+
+
+class _NotUnderstoodError(Exception):
+    """A part of a list of values that is outside what is read here."""
+
+
+def _list(node: ast.expr) -> list[Any]:
+    """The values of a list, a tuple, a range, a comprehension or a sum of those."""
+    match node:
+        case ast.List() | ast.Tuple():
+            return [_scalar(item, {}) for item in node.elts]
+        case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
+            return _list(inner)
+        case ast.Call(func=ast.Name(id="range")):
+            return list(_range(node, {}))
+        case ast.BinOp(op=ast.Add()):
+            return _list(node.left) + _list(node.right)
+        case ast.ListComp(generators=[generator]) | ast.GeneratorExp(generators=[generator]):
+            return list(_comprehension(node.elt, generator))
+        case _:
+            raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
+
+
+def _comprehension(element: ast.expr, generator: ast.comprehension) -> Iterator[Any]:
+    if not isinstance(generator.target, ast.Name) or generator.is_async:
+        raise _NotUnderstoodError("a comprehension over more than one name")
+    name = generator.target.id
+    for value in _list(generator.iter):
+        env = {name: value}
+        if all(_scalar(condition, env) for condition in generator.ifs):
+            yield _scalar(element, env)
+
+
+def _range(node: ast.Call, env: Mapping[str, Any]) -> range:
+    bounds = [_scalar(argument, env) for argument in node.args]
+    if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
+        raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
+    found = range(*bounds)
+    if len(found) > MAX_VALUES:
+        raise _NotUnderstoodError(f"a range of {len(found)} values, at most {MAX_VALUES}")
+    return found
+
+
+def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
+    """A number, a string or a bool, by the operations of the expression language."""
+    try:
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str()):
+                value: Any = node.value
+            case ast.Name(id=name) if name in env:
+                value = env[name]
+            case ast.UnaryOp():
+                value = semantics.UNARY[UNARY_OPERATORS[type(node.op)]](_scalar(node.operand, env))
+            case ast.BinOp() if type(node.op) in BINARY_OPERATORS:
+                left, right = _scalar(node.left, env), _scalar(node.right, env)
+                value = _operation(BINARY_OPERATORS[type(node.op)], left, right)
+            case ast.Compare(ops=[op]) if type(op) in COMPARE_OPERATORS:
+                compare = semantics.COMPARE[COMPARE_OPERATORS[type(op)]]
+                value = compare(_scalar(node.left, env), _scalar(node.comparators[0], env))
+            case _:
+                raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
+    except semantics.NoValueError as error:
+        raise _NotUnderstoodError(f"{error} in {ast.unparse(node):.60}") from None
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        raise _NotUnderstoodError(f"{ast.unparse(node):.60} is too large")
+    return value
+
+
+def _operation(op: str, left: Any, right: Any) -> Any:
+    """Unlike in an expression, the exponent may be computed: both sides are known here."""
+    if op in ("**", "<<") and not (type(right) is int and 0 <= right <= 62):
+        raise semantics.NoValueError("an exponent that is not from 0 to 62")
+    return semantics.BINARY[op](left, right)
+
+
+def _condition(number: int, entry: Any) -> tuple[str, Expr]:
+    name = f"condition_{number}"
+    text = _member(entry, "Expression", str, f"condition {number}")
+    python = _QUOTED_OR_C_LOGIC.sub(
+        lambda m: {"&&": " and ", "||": " or "}.get(m[0], m[0]), text.strip()
+    )
+    try:
+        return name, parse(python)
+    except ExprError as error:
+        raise SpaceError(
+            f"condition {number}, {text!r:.120}: {error.message}", rule=name, column=error.column
+        ) from None
