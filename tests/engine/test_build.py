@@ -332,6 +332,12 @@ def test_equal_failures_are_one_group_with_a_sample_and_what_reproduces_it() -> 
     assert groups[1].compile_sh == f"/cache/programs/{plan[4].hash}/module/compile.sh"
 
 
+def test_a_failure_is_told_with_its_place_in_the_template() -> None:
+    listener = Listener()
+    run(jobs(1), compiler=only_failing("matmul 0"), listener=listener)
+    assert listener.named("finished")[0].reason == "kernels/matmul.cu.j2(3): error: no"
+
+
 def test_statuses_tell_every_program_s_answer() -> None:
     plan = jobs(3)
     result = run(plan, compiler=only_failing("matmul 1"))

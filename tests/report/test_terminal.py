@@ -107,7 +107,7 @@ def test_it_draws_follows_a_resize_and_leaves_no_trace(terminal: Terminal, tmp_p
 
     (tmp_path / "1").touch()
     screen = terminal.wait_for(lambda s: rows(s) == ["matmul/0", "matmul/2", "matmul/3"])
-    assert screen[1] == "matmul/1 sm_90a does not compile: source.cu(3): error: no"
+    assert screen[1] == "matmul/1 sm_90a does not compile: kernels/matmul.cu.j2(3): error: no"
     assert "1/4  1 failed" in screen[2]
 
     for columns in (40, 24, 100):

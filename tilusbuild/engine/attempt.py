@@ -17,6 +17,7 @@ from typing import TypeAlias
 from tilusbuild.digest import sha256_text
 from tilusbuild.engine.base import Compiled, Compiler, Job, W
 from tilusbuild.engine.store import RECORDED, Entry, Store
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Cancelled
 
 
@@ -121,13 +122,21 @@ def _compile(job: Job[W], store: Store, compiler: Compiler[W]) -> Answer:
             if name is None:
                 stage.publish_program(job.hash, work.program_txt, work.options_txt, compiled.meta)
                 published = True
-                return Done(compiled)
+                return Done(replace(compiled, reason=_placed(job, compiled.reason)))
             changed = name
         finally:
             if not published:
                 with suppress(OSError):
                     stage.discard()
     return Changed(changed)
+
+
+def _placed(job: Job[W], reason: str) -> str:
+    """The reason with the template's place; as it is when that cannot be told."""
+    try:
+        return job.readable(reason).partition("\n")[0] if reason else reason
+    except (OSError, TilusbuildError):
+        return reason
 
 
 def judged(compiled: Compiled) -> Compiled:
