@@ -111,7 +111,9 @@ def _spaces(arguments: argparse.Namespace, project: Project) -> int:
     from tilusbuild.table import table
 
     empty = False
-    for number, (label, report) in enumerate(reports(project.manifest, options.selected(arguments, project))):
+    for number, (label, report) in enumerate(
+        reports(project.manifest, options.selected(arguments, project))
+    ):
         empty = empty or report.count == 0
         if arguments.json:
             rules = [
@@ -132,7 +134,10 @@ def _spaces(arguments: argparse.Namespace, project: Project) -> int:
         if report.conditional:
             print(f"{report.conditional:,} are the same as another, for a `when` that is false")
         if report.rules:
-            rows = [(r.name, r.removed, r.alone, "alone leaves none" if r.empties else "") for r in report.rules]
+            rows = [
+                (r.name, r.removed, r.alone, "alone leaves none" if r.empties else "")
+                for r in report.rules
+            ]
             print(table(("rule", "removes", "alone", ""), rows), end="")
         valid = "too many to count" if report.count is None else f"{report.count:,}"
         print(f"{valid} valid")

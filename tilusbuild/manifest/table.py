@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 
 __all__ = [
@@ -40,8 +41,12 @@ __all__ = [
     "fault",
     "kind_of",
     "not_boolean",
+    "parse_duration",
+    "parse_size",
     "shorthand",
 ]
+
+_Number = TypeVar("_Number", int, float)
 
 _SIZE_UNITS = {
     "": 1,
@@ -140,6 +145,24 @@ def _duration(value: object) -> float:
     if not 0 < seconds < math.inf:
         raise fault("must be more than nothing", right)
     return seconds
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size on the command line. Raises `InputError`."""
+    return _on_command_line(text, _size)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration on the command line. Raises `InputError`."""
+    return _on_command_line(text, _duration)
+
+
+def _on_command_line(text: str, read: Callable[[object], _Number]) -> _Number:
+    try:
+        return read(text)
+    except PydanticCustomError as error:
+        hint = (error.context or {}).get("hint")
+        raise input_error(f'"{text}" {error.message()}', hint=hint) from None
 
 
 def not_boolean(value: object) -> object:

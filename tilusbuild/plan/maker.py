@@ -100,7 +100,9 @@ class Maker:
                 "arch": self.target.archs[0].name,
                 "archs": tuple(arch.name for arch in self.target.archs),
             },
-            "arch": {n.removeprefix("arch."): v for n, v in self._around.items() if n.startswith("arch.")},
+            "arch": {
+                n.removeprefix("arch."): v for n, v in self._around.items() if n.startswith("arch.")
+            },
             "args": {argument.name: argument for argument in self.signature.arguments},
             "script": {"name": self.script, "symbol": self.symbol},
         }
@@ -203,7 +205,9 @@ class Maker:
             "max_spill_bytes": prune.max_spill_bytes,
             "min_blocks_per_sm": prune.min_blocks_per_sm,
         }
-        return {name: self._bound(source) for name, source in declared.items() if source is not None}
+        return {
+            name: self._bound(source) for name, source in declared.items() if source is not None
+        }
 
     def _limits(self, values: Mapping[str, Value]) -> Prune | None:
         if not self._prune:

@@ -25,7 +25,7 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """"cpu" or "cuda"."""
+        """ "cpu" or "cuda"."""
         return "cpu" if self.archs[0].name == "cpu" else "cuda"
 
     @property

@@ -82,9 +82,7 @@ class Planner:
             )
 
     def _instance(self, maker: Maker, level: int) -> Instance:
-        schedules, default = chosen(
-            self.manifest, maker.script, maker.target, maker.space, level
-        )
+        schedules, default = chosen(self.manifest, maker.script, maker.target, maker.space, level)
         programs = tuple(maker.make(schedule).hash for schedule in schedules)
         script_txt = identity.script_text(
             script=maker.script,

@@ -101,7 +101,12 @@ def described(work: Made, outcome: Outcome) -> Mapping[str, Any]:
     images = [
         {"kind": image.kind, "arch": image.arch, "size": image.size} for image in outcome.images
     ]
-    meta = {"status": outcome.status, "reason": outcome.reason, "images": images, "kernels": kernels}
+    meta = {
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "images": images,
+        "kernels": kernels,
+    }
     launch = work.recipe.launch
     if launch is not None:
         smem = launch.smem.substitute(work.recipe.constants)

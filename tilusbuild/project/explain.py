@@ -196,7 +196,9 @@ def explain(
     return Explanation(label, program, "missing", tuple(str(reason) for reason in found))
 
 
-def grouped(explanations: Sequence[Explanation]) -> Iterator[tuple[tuple[str, ...], list[Explanation]]]:
+def grouped(
+    explanations: Sequence[Explanation],
+) -> Iterator[tuple[tuple[str, ...], list[Explanation]]]:
     """Explanations with equal state and reasons together, in order of first appearance."""
     groups: dict[tuple[str, ...], list[Explanation]] = {}
     for each in explanations:

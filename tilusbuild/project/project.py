@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 class Project:
     """Use as a context manager: leaving it stops every process and keeps what was learned."""
 
-    def __init__(self, manifest: Manifest, chosen: Settings, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, manifest: Manifest, chosen: Settings, environment: Mapping[str, str]
+    ) -> None:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment

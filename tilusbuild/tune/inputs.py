@@ -70,7 +70,7 @@ def _dimension(argument: Argument, sizes: Mapping[str, Value]) -> int:
     limits = integer_limits(argument.dtype)
     high = argument.high if argument.high is not None else limits[1] if limits else value
     if not low <= value <= high:
-        raise input_error(f'size {argument.name}={value} is outside its range {low}..{high}')
+        raise input_error(f"size {argument.name}={value} is outside its range {low}..{high}")
     return value
 
 

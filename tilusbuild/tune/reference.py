@@ -35,7 +35,9 @@ def load(root: str, text: str, place: Place | None = None) -> Callable[..., Any]
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(_raised(error, path, f"the reference {file} could not be loaded")) from None
+        raise InputError(
+            _raised(error, path, f"the reference {file} could not be loaded")
+        ) from None
     finally:
         sys.path.remove(os.path.dirname(path))
     function = getattr(module, name, None)
@@ -66,7 +68,9 @@ def expected(
             result = function(*inputs.values())
     except Exception as error:
         path = inspect.getsourcefile(function) or "reference"
-        raise InputError(_raised(error, path, f"the reference {function.__name__} failed")) from None
+        raise InputError(
+            _raised(error, path, f"the reference {function.__name__} failed")
+        ) from None
     results: Sequence[Any] = result if isinstance(result, tuple) else (result,)
     if len(results) != len(outputs):
         raise input_error(

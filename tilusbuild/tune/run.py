@@ -77,7 +77,8 @@ def choose(project: Project, wanted: Wanted) -> tuple[Planned, Selection, Progra
     if not matching:
         known = sorted({str(dict(i.params)) for i in planned.plan.instances})
         raise input_error(
-            f"no instance of {wanted.script} has these constants", hint="there are: " + ", ".join(known)
+            f"no instance of {wanted.script} has these constants",
+            hint="there are: " + ", ".join(known),
         )
     if wanted.schedule is None:
         return planned, selection, matching[0]
@@ -85,7 +86,9 @@ def choose(project: Project, wanted: Wanted) -> tuple[Planned, Selection, Progra
         if job.index == wanted.schedule:
             return planned, selection, job
     count = sum(job.planned is matching[0].planned for job in matching)
-    raise input_error(f"{wanted.script} has no schedule {wanted.schedule}: they go from 0 to {count - 1}")
+    raise input_error(
+        f"{wanted.script} has no schedule {wanted.schedule}: they go from 0 to {count - 1}"
+    )
 
 
 def _usual_target(project: Project, script: str) -> str:
@@ -117,7 +120,9 @@ def build(
 def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
     """Call at each size. Raises `InputError` and `CallFailed`."""
     script = project.manifest.scripts[wanted.script]
-    sizes = list(wanted.sizes) or [dict(size) for size in (script.tune.sizes if script.tune else ())]
+    sizes = list(wanted.sizes) or [
+        dict(size) for size in (script.tune.sizes if script.tune else ())
+    ]
     signature = chosen.job.maker.signature
     if not sizes:
         if signature.dimensions:

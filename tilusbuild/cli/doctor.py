@@ -1,0 +1,108 @@
+"""`tilusbuild doctor`: what this machine has, where it was looked for, and which settings hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tilusbuild.manifest import Manifest, Settings
+    from tilusbuild.toolchain import Finding
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """`doctor` has no options of its own."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print findings and settings; 1 when something that the project needs is missing."""
+    from tilusbuild.errors import InputError
+    from tilusbuild.manifest import find, load, settings
+    from tilusbuild.process.local import LocalRunner
+    from tilusbuild.toolchain import StatMemory, ToolchainRequest, diagnose
+
+    manifest: Manifest | None = None
+    broken: InputError | None = None
+    try:
+        manifest = load(find(os.getcwd()))
+    except InputError as error:
+        broken = error
+    root = manifest.root if manifest else os.getcwd()
+    chosen = settings(root, {"cache-dir": arguments.cache_dir}, os.environ, manifest)
+    nvcc = manifest.toolchain.nvcc if manifest else None
+    runner = LocalRunner()
+    try:
+        request = ToolchainRequest(nvcc=nvcc, needs_cuda=True, project_root=root)
+        findings = diagnose(request, os.environ, runner, StatMemory())
+    finally:
+        runner.close()
+    needed = _needed(manifest)
+    lacking = [f.component for f in findings if f.status == "missing" and f.component in needed]
+    if arguments.json:
+        _print_json(findings, chosen, lacking)
+    else:
+        _print(findings, chosen, verbose=arguments.verbose)
+        if manifest is not None:
+            print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
+        elif broken is not None:
+            print("\nproject: " + broken.render())
+        if lacking:
+            print(f"this project needs what is missing: {', '.join(lacking)}")
+    return 1 if lacking else 0
+
+
+def _needed(manifest: Manifest | None) -> set[str]:
+    """The components that a build of the project cannot do without."""
+    if manifest is None:
+        return {"g++"}
+    used = {name for script in manifest.scripts for name in manifest.targets_of(script)}
+    cuda = any(not manifest.targets[name].is_cpu for name in used)
+    return {"g++", "nvcc"} if cuda else {"g++"}
+
+
+def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
+    marks = {"ok": "ok     ", "missing": "missing", "warning": "warning"}
+    for finding in findings:
+        print(f"{marks[finding.status]}  {finding.component}: {finding.detail}")
+        if finding.status != "ok":
+            print(f"           it gives: {finding.gives}")
+            if finding.remedy:
+                lines = finding.remedy.splitlines()
+                print("           " + "\n           ".join(lines))
+        if verbose or finding.status == "missing":
+            for looked in finding.searched:
+                print(f"           looked in {looked.where}: {looked.note}")
+    print()
+    for name, setting in _settings(chosen):
+        print(f"{name} = {setting[0]}  ({setting[1]})")
+
+
+def _settings(chosen: Settings) -> list[tuple[str, tuple[object, str]]]:
+    return [
+        (name.replace("_", "-"), (getattr(chosen, name).value, getattr(chosen, name).source))
+        for name in ("cache_dir", "jobs", "level", "device_compiler")
+    ]
+
+
+def _print_json(findings: Sequence[Finding], chosen: Settings, lacking: list[str]) -> None:
+    for finding in findings:
+        line = {
+            "event": "finding",
+            "component": finding.component,
+            "status": finding.status,
+            "detail": finding.detail,
+            "gives": finding.gives,
+            "remedy": finding.remedy,
+            "searched": [
+                {"where": each.where, "found": each.found, "note": each.note}
+                for each in finding.searched
+            ],
+        }
+        print(json.dumps(line, ensure_ascii=False))
+    for name, (value, source) in _settings(chosen):
+        print(json.dumps({"event": "setting", "name": name, "value": value, "source": source}))
+    print(json.dumps({"event": "summary", "missing": lacking}))
