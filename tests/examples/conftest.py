@@ -1,0 +1,172 @@
+"""The examples' programs as values: manifest, schedules, rendered source and launch geometry."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tilusbuild.expr import Value, parse
+from tilusbuild.manifest.load import load
+from tilusbuild.plan.model import Target
+from tilusbuild.plan.selection import targets_of
+from tilusbuild.plan.spaces import instances_of, spec_of, surroundings
+from tilusbuild.render import Renderer
+from tilusbuild.space import Space
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
+sys.path.insert(0, os.path.join(HERE, "cuda_on_cpu"))
+
+from emulator import Kernel, Launched  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Program:
+    """One schedule of one script for one target."""
+
+    script: str
+    template: str
+    target: Target
+    values: Mapping[str, Value]
+    launch_texts: tuple[tuple[Any, ...], tuple[Any, ...], Any]
+    renderer: Renderer
+
+    @property
+    def source(self) -> str:
+        context = {
+            **self.values,
+            "target": {
+                "kind": self.target.kind,
+                "name": self.target.name,
+                "arch": self.target.archs[0].name,
+            },
+            "arch": {n.removeprefix("arch."): v for n, v in surroundings(self.target).items()},
+        }
+        return self.renderer.render(self.template, context).text
+
+    def geometry(self, **dimensions: int) -> tuple[list[int], list[int], int]:
+        """Grid, block and bytes of dynamic shared memory, as the manifest computes them."""
+        names = {**self.values, **surroundings(self.target), **dimensions}
+        grid, block, smem = self.launch_texts
+        return (
+            [int(parse(text).evaluate(names)) for text in grid],
+            [int(parse(text).evaluate(names)) for text in block],
+            int(parse(smem).evaluate(names)),
+        )
+
+
+@dataclass(frozen=True)
+class Example:
+    """One folder of examples/."""
+
+    name: str
+
+    @functools.cached_property
+    def manifest(self) -> Any:
+        return load(os.path.join(EXAMPLES, self.name, "tilus.toml"))
+
+    @functools.cached_property
+    def reference(self) -> ModuleType:
+        path = os.path.join(EXAMPLES, self.name, "ref.py")
+        spec = importlib.util.spec_from_file_location(f"{self.name}_ref", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def spaces(self, script: str, target: str) -> list[tuple[dict[str, Value], Space]]:
+        """The space of each instance, with the instance's constants."""
+        declared = targets_of(self.manifest)[target]
+        return [
+            (params, Space(spec_of(self.manifest, script, declared, params)))
+            for params in instances_of(self.manifest, script, target)
+        ]
+
+    def programs(self, script: str, target: str, **wanted: Value) -> list[Program]:
+        """The programs whose values are `wanted`, in the order of the space."""
+        return [
+            self._program(script, target, {**params, **schedule.values})
+            for params, space in self.spaces(script, target)
+            for schedule in space
+            if wanted.items() <= {**params, **schedule.values}.items()
+        ]
+
+    def default(self, script: str, target: str, **wanted: Value) -> Program:
+        """The default schedule of the first instance whose constants are `wanted`."""
+        for params, space in self.spaces(script, target):
+            if wanted.items() <= params.items():
+                fixed = self.manifest.scripts[script].default_for(target)
+                schedule = space.complete(fixed)
+                return self._program(script, target, {**params, **schedule.values})
+        raise LookupError(f"{script} has no instance {wanted}")
+
+    def _program(self, script: str, target: str, values: Mapping[str, Value]) -> Program:
+        owner = self.manifest.scripts[script]
+        launch = owner.launch_for(target)
+        return Program(
+            owner.kernel,
+            owner.template,
+            targets_of(self.manifest)[target],
+            values,
+            (launch.grid, launch.block, launch.smem),
+            Renderer(self.manifest.root),
+        )
+
+
+@pytest.fixture(scope="session")
+def quickstart() -> Example:
+    return Example("quickstart")
+
+
+@pytest.fixture(scope="session")
+def gemm() -> Example:
+    return Example("gemm")
+
+
+@pytest.fixture(scope="session")
+def cutlass() -> Example:
+    return Example("cutlass")
+
+
+@pytest.fixture
+def emulate(tmp_path: Any) -> Callable[[Program], Kernel]:
+    """Makes of a CUDA program what runs on the CPU, with CUDA's own rules (cuda_on_cpu/)."""
+    return lambda program: Kernel(program.source, program.script, str(tmp_path))
+
+
+def launch(program: Program, kernel: Kernel, arguments: list[Any], **options: Any) -> Launched:
+    """Launches with the manifest's geometry. `options`: the dimensions, and `Kernel.launch`'s own."""
+    dimensions = {name: options.pop(name) for name in ("m", "n", "k") if name in options}
+    grid, block, smem = program.geometry(**dimensions)
+    return kernel.launch(grid, block, smem, arguments, **options)
+
+
+@pytest.fixture(name="launch")
+def launch_fixture() -> Callable[..., Launched]:
+    return launch
+
+
+@pytest.fixture
+def native(tmp_path: Any) -> Callable[[Program], Any]:
+    """Compiles a cpu program with the host compiler: its function, to call with ctypes."""
+
+    def compile_and_load(program: Program) -> Any:
+        source, library = (os.path.join(tmp_path, name) for name in ("cpu.cc", "cpu.so"))
+        with open(source, "w") as file:
+            file.write(program.source)
+        flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+        subprocess.run(["g++", *flags, "-o", library, source], check=True)
+        return getattr(ctypes.CDLL(library), program.script)
+
+    return compile_and_load

@@ -1,0 +1,74 @@
+"""Runs a CUDA kernel's source on the CPU (see device.h) with NumPy arrays, in a process of its own."""
+
+import os
+import struct
+import subprocess
+from dataclasses import dataclass
+
+import numpy as np
+from translate import translate
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ORDERS = ("forward", "backward", "random")
+
+
+class KernelError(AssertionError):
+    """The kernel did what no GPU allows, or what no GPU promises to get right."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a launch left: the tensors in the order of the arguments, and the counts."""
+
+    tensors: tuple[np.ndarray, ...]
+    ldmatrix_conflicts: int
+    copy_conflicts: int
+    collectives: int
+
+
+class Kernel:
+    def __init__(self, source: str, kernel: str, folder: str):
+        """Compiles `source`; files go to `folder`, which is the kernel's own."""
+        self._folder = folder
+        self._program = os.path.join(folder, "kernel")
+        text = os.path.join(folder, "kernel.cc")
+        with open(text, "w") as file:
+            file.write(translate(source, kernel))
+        # The sanitizer finds vector accesses that are not aligned, which a GPU refuses.
+        flags = ["-std=c++17", "-O1", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=all"]
+        command = ["g++", *flags, f"-I{HERE}", "-o", self._program, text]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise KernelError(done.stderr)
+
+    def launch(
+        self, grid, block, smem, arguments, *, late_copies=True, order="forward", seed=0, shift=0
+    ) -> Launched:
+        """One launch. Tensors are NumPy arrays, scalars NumPy scalars of the kernel's own types.
+        `shift` moves each tensor that many bytes away from its alignment to 256 bytes.
+        """
+        sizes = [*grid, 1, 1][:3] + [*block, 1, 1][:3]
+        job = struct.pack(
+            "<11I", *sizes, smem, late_copies, ORDERS.index(order), seed, len(arguments)
+        )
+        for argument in arguments:
+            tensor = isinstance(argument, np.ndarray)
+            job += struct.pack("<IIQ", tensor, shift if tensor else 0, argument.nbytes)
+            job += argument.tobytes()
+        files = [os.path.join(self._folder, name) for name in ("job", "result")]
+        with open(files[0], "wb") as file:
+            file.write(job)
+        done = subprocess.run(
+            [self._program, *files], capture_output=True, text=True, check=False, timeout=300
+        )
+        if done.returncode:
+            raise KernelError(f"exit status {done.returncode}\n{done.stdout}{done.stderr}")
+        with open(files[1], "rb") as file:
+            data = file.read()
+        tensors, offset = [], 0
+        for argument in arguments:
+            if isinstance(argument, np.ndarray):
+                flat = np.frombuffer(data, argument.dtype, argument.size, offset)
+                tensors.append(flat.reshape(argument.shape))
+                offset += argument.nbytes
+        return Launched(tuple(tensors), *map(int, done.stdout.split()))

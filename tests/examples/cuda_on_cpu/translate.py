@@ -1,0 +1,78 @@
+"""CUDA C++ source to C++ that runs on device.h: inline assembly becomes function calls.
+
+`asm("name.suffix {%0, %1}, [%2];" : outputs : inputs)` becomes `ptx::name_suffix(out0, out1, in0)`. An
+instruction that device.h lacks is thus a compile error that names it.
+"""
+
+import re
+
+ASSEMBLY = re.compile(r"\basm\b\s*(volatile)?\s*\(")
+STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+DYNAMIC_SHARED = re.compile(
+    r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
+)
+
+
+def translate(source: str, kernel: str) -> str:
+    """The source with assembly and shared memory replaced, and a `main` that launches `kernel`."""
+    source = _assembly(source)
+    source = DYNAMIC_SHARED.sub(r"static \1 *const \2 = (\1 *)device::shared_memory;", source)
+    source = re.sub(r"\b__shared__\b", "static", source)  # one block runs at a time
+    return (
+        f'#include "device.h"\n{source}\n'
+        "int main(int, char **arguments) {\n"
+        f"  return device::main(&{kernel}, arguments[1], arguments[2]);\n}}\n"
+    )
+
+
+def _assembly(source: str) -> str:
+    pieces, end = [], 0
+    while match := ASSEMBLY.search(source, end):
+        pieces.append(source[end : match.start()])
+        sections, end = _sections(source, match.end())
+        pieces.append(_call(sections))
+    return "".join([*pieces, source[end:]])
+
+
+def _sections(source: str, start: int) -> tuple[list[str], int]:
+    """What stands between the colons of an asm statement, and where the statement ends."""
+    sections, depth, at, begin = [], 0, start, start
+    while True:
+        char = source[at]
+        if char == '"':
+            at = STRING.match(source, at).end()
+            continue
+        if char in "([{":
+            depth += 1
+        elif char in ")]}":
+            if depth == 0:
+                return [*sections, source[begin:at]], at + 1
+            depth -= 1
+        elif char == ":" and depth == 0:
+            sections.append(source[begin:at])
+            begin = at + 1
+        at += 1
+
+
+def _call(sections: list[str]) -> str:
+    instruction = "".join(STRING.findall(sections[0])).strip().rstrip(";")
+    values = [value for section in sections[1:3] for value in _operands(section)]
+    name, _, operands = instruction.partition(" ")
+    operands = [o for o in re.split(r"[\s,\[\]{}]+", operands) if o]
+    arguments = [values[int(o[1:])] if o.startswith("%") else o for o in operands]
+    return f"ptx::{re.sub(r'[.:]+', '_', name)}({', '.join(arguments)})"
+
+
+def _operands(section: str) -> list[str]:
+    """The expressions of `"=r"(x), "r"(y)`."""
+    expressions, at = [], 0
+    while constraint := STRING.search(section, at):
+        begin = section.index("(", constraint.end())
+        depth = 0
+        for at in range(begin, len(section)):
+            depth += {"(": 1, ")": -1}.get(section[at], 0)
+            if depth == 0:
+                break
+        at += 1
+        expressions.append(section[begin:at])
+    return expressions

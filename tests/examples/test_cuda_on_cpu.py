@@ -1,0 +1,110 @@
+"""The emulator finds what it is there to find: each test breaks a kernel in one way."""
+
+import numpy as np
+import pytest
+from emulator import Kernel, KernelError
+from translate import translate
+
+
+@pytest.fixture
+def run(gemm, launch, tmp_path):
+    """Launches the default GEMM with one piece of its source replaced: (result, expected, counts)."""
+    program = gemm.default("gemm", "hopper", dtype="f16")
+
+    def broken(old, new, **options):
+        source = program.source
+        assert old in source
+        kernel = Kernel(source.replace(old, new), program.script, str(tmp_path))
+        rng = np.random.default_rng(0)
+        m, n, k = 128, 128, 320
+        a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+        c = np.zeros((m, n), np.float16)
+        arguments = [a, b, c, np.int32(m), np.int32(n), np.int32(k), np.float32(1)]
+        done = launch(program, kernel, arguments, m=m, n=n, k=k, **options)
+        return done.tensors[2], a.astype(np.float32) @ b.astype(np.float32), done
+
+    return broken
+
+
+BARRIER = "    __syncthreads();  // this stage"
+
+
+def test_a_barrier_that_is_missing(run):
+    result, expected, _ = run(BARRIER, "    // this stage", late_copies=False)
+    assert not np.allclose(result, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_wait_that_is_one_group_short(run):
+    """Where copies happen to be fast nobody notices it, which is why they can be late here."""
+    result, expected, _ = run("cp_async_wait<stages - 2>", "cp_async_wait<stages - 1>")
+    assert not np.allclose(result, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_bank_conflicts(run):
+    result, expected, done = run("(chunk ^ ", "(chunk + 0 * ")
+    np.testing.assert_allclose(result, expected, rtol=1e-2, atol=1e-2)
+    assert done.ldmatrix_conflicts > 0
+
+
+def test_shared_memory_that_is_too_small(run):
+    with pytest.raises(KernelError, match="outside of the block's"):
+        run("constexpr int stages = 4", "constexpr int stages = 5")
+
+
+def test_a_copy_from_outside(run):
+    with pytest.raises(KernelError, match="reads outside of every buffer"):
+        run("column + j * chunk;", "column + j * chunk + 8;")
+
+
+def test_lanes_that_part(run):
+    with pytest.raises(KernelError, match="deadlock|lanes of one warp"):
+        run("      multiply(sums", "      if (lane != 3) multiply(sums")
+
+
+def test_an_access_that_is_not_aligned(tmp_path):
+    source = """
+    struct alignas(16) Four { float x[4]; };
+    extern "C" __global__ void k(float *x) { *(Four *)(x + threadIdx.x + 1) = Four{}; }
+    """
+    with pytest.raises(KernelError, match="misaligned"):
+        Kernel(source, "k", str(tmp_path)).launch([1], [32], 0, [np.zeros(64, np.float32)])
+
+
+def test_a_write_outside_of_a_buffer(tmp_path):
+    source = 'extern "C" __global__ void k(float *x) { x[threadIdx.x + 1] = 0; }'
+    with pytest.raises(KernelError, match="write outside"):
+        Kernel(source, "k", str(tmp_path)).launch([1], [32], 0, [np.zeros(32, np.float32)])
+
+
+def test_a_barrier_that_half_the_block_reaches(tmp_path):
+    source = """
+    extern "C" __global__ void k(float *x) {
+      if (threadIdx.x < 32) { __syncthreads(); }
+      x[threadIdx.x] = __shfl_xor_sync(0xffffffff, x[threadIdx.x], 1);
+      if (threadIdx.x >= 32) __shfl_xor_sync(0xffffffff, 0, threadIdx.x < 48 ? 1 : 2);
+    }
+    """
+    x = np.arange(64, dtype=np.float32)
+    swapped = Kernel(source, "k", str(tmp_path)).launch([1], [64], 0, [x]).tensors[0]
+    np.testing.assert_array_equal(swapped, x.reshape(-1, 2)[:, ::-1].reshape(-1))
+
+
+def test_assembly_becomes_calls():
+    source = """
+    template <int n> void f(unsigned (&r)[2], unsigned at) {
+      asm volatile("ldmatrix.x2.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+      asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory");
+      asm("cp.async.cg.L2::128B [%0], [%1], 16;" :: "r"(at), "l"(g(at, 1)));
+    }
+    """
+    translated = translate(source, "f")
+    assert "ptx::ldmatrix_x2_b16((r[0]), (r[1]), (at));" in translated
+    assert "ptx::cp_async_wait_group((n));" in translated
+    assert "ptx::cp_async_cg_L2_128B((at), (g(at, 1)), 16);" in translated
+
+
+def test_shared_memory_becomes_the_emulators():
+    source = "extern __shared__ __align__(1024) unsigned char s[];\n__shared__ float t[4];"
+    translated = translate(source, "k")
+    assert "static unsigned char *const s = (unsigned char *)device::shared_memory;" in translated
+    assert "static float t[4];" in translated
