@@ -1,0 +1,17 @@
+"""From a template and a context to CUDA source, and from the source to the headers it can reach.
+
+Importing this package imports no Jinja2; each module does where it is used.
+"""
+
+import os
+
+
+def templates_folder() -> str:
+    """The folder of the shipped templates: in the package when installed, else in the checkout."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    installed = os.path.join(package, "_templates")
+    return (
+        installed
+        if os.path.isdir(installed)
+        else os.path.join(os.path.dirname(package), "templates")
+    )

@@ -1,0 +1,73 @@
+"""Compiled templates kept between runs, in a folder of this user's own.
+
+Loading bytecode runs it, so only a folder and files that this user owns and nobody else can write
+are trusted, and the content is checked before Python's reader, which crashes on garbage, sees it.
+Anything that is missing, foreign, old or corrupt means that the template is compiled again.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+import sys
+
+import jinja2
+from jinja2 import BytecodeCache
+from jinja2.bccache import Bucket
+
+from tilusbuild.digest import sha256_bytes, sha256_file, sha256_text
+from tilusbuild.files import write_atomic
+
+_DIGEST = 64
+
+
+def _implementation() -> str:
+    """What else than its source decides a template's bytecode: us, Jinja2, and Python."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    ours = [sha256_file(os.path.join(folder, name)) for name in ("environment.py", "cuda.py")]
+    return "\n".join([*ours, jinja2.__version__, sys.version])
+
+
+class PrivateBytecode(BytecodeCache):
+    """Keeps one file a template below `folder`, which is made when it is first written to."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._salt = _implementation()
+
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        return sha256_text(f"{self._salt}\n{name}")
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        try:
+            _check_private(os.lstat(self._folder))
+            handle = os.open(self._path(bucket), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
+                _check_private(os.fstat(handle))
+                data = file.read()
+        except OSError:
+            return
+        payload = data[_DIGEST:]
+        if data[:_DIGEST] != self._seal(bucket, payload):
+            return
+        bucket.code = marshal.loads(payload)  # noqa: S302 - checked above
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        payload = marshal.dumps(bucket.code)
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            write_atomic(self._path(bucket), self._seal(bucket, payload) + payload, mode=0o600)
+        except OSError:
+            pass
+
+    def _path(self, bucket: Bucket) -> str:
+        return os.path.join(self._folder, bucket.key)
+
+    def _seal(self, bucket: Bucket, payload: bytes) -> bytes:
+        return sha256_bytes(f"{bucket.key}\n{bucket.checksum}\n".encode() + payload).encode()
+
+
+def _check_private(status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError

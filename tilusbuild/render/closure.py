@@ -1,0 +1,427 @@
+"""Which headers a rendered source can reach, computed before the compile and without a compiler.
+
+The closure takes every branch of every condition, so it holds at least what any compile reads from
+the include folders; more is harmless, because the copy that a compile sees is then still a part of
+what is there. A name that no folder has is the toolkit's or the system's. Headers keep their places
+relative to each other, so `..`, shadowing and the order of folders mean what they mean in place.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tilusbuild.digest import sha256_bytes, sha256_file, sha256_text
+from tilusbuild.errors import Diagnostic, Place, input_error
+from tilusbuild.render.includes import Include, Macros, Scan, scan
+
+MANIFEST = "MANIFEST"
+KEEP = ".keep"
+_EMPTY = sha256_bytes(b"")
+
+
+class DigestMemory(Protocol):
+    """Digests of files, remembered as long as the files' times do not change."""
+
+    def digest(self, path: str) -> str:
+        """The sha256 of a file's content. Raises `OSError`."""
+        ...
+
+
+class _NoMemory:
+    def digest(self, path: str) -> str:
+        return sha256_file(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder of the include path: `path` on disk, `name` in the copy that a compile sees.
+
+    It belongs to a tree, of which the last `depth` parts of both lead to it: `..` may climb that
+    far, since the copy is laid out alike. `inside` makes one.
+    """
+
+    name: str
+    path: str
+    quoted_only: bool = False
+    """Whether only `#include "…"` looks here (`-iquote`)."""
+    depth: int = 0
+
+    @property
+    def tree(self) -> str:
+        """The name of the tree."""
+        parts = self.name.split("/")
+        return "/".join(parts[: len(parts) - self.depth])
+
+    @property
+    def base(self) -> str:
+        """The folder of the tree."""
+        path = self.path
+        for _ in range(self.depth):
+            path = os.path.dirname(path)
+        return path
+
+
+def inside(tree: str, base: str, folder: str = "", *, quoted_only: bool = False) -> Root:
+    """The root for `folder` of the tree `tree`, whose folder is `base`. Raises `ValueError` for a
+    folder that leads out of it."""
+    parts = [part for part in posixpath.normpath(folder or ".").split("/") if part != "."]
+    if ".." in parts or folder.startswith("/"):
+        raise ValueError(f"{folder} is not inside {base}")
+    base = os.path.abspath(base)
+    return Root("/".join([tree, *parts]), os.path.join(base, *parts), quoted_only, len(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of a closure: `name` is its path in the copy; `path`, on disk, is never hashed."""
+
+    name: str
+    sha256: str
+    path: str | None
+    """None for an empty file that only makes a folder exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """The headers that a source can reach, sorted by name."""
+
+    headers: tuple[Header, ...]
+    digest: str
+    """sha256 of `manifest`: what the folder of the copy is called."""
+    notes: tuple[Diagnostic, ...] = ()
+    """Includes that the compile will not find, and how to declare them: to be shown if it fails."""
+    unmatched: tuple[str, ...] = ()
+    """Declared globs that no header matches."""
+    probed: tuple[str, ...] = ()
+    """Folders in which a new file could change the answer."""
+
+    @property
+    def manifest(self) -> str:
+        """One line a header, as sha256sum writes and checks them."""
+        return _manifest(self.headers)
+
+
+class Headers:
+    """The headers below some roots, as one plan sees them: each is read and resolved once.
+
+    `roots` are in search order. `scans` may be shared between instances: it is by content.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        *,
+        digests: DigestMemory | None = None,
+        scans: dict[str, Scan] | None = None,
+    ) -> None:
+        self._roots = tuple(roots)
+        self._digests = digests or _NoMemory()
+        self._scans = {} if scans is None else scans
+        self._files: dict[str, _File | None] = {}
+        self._closures: dict[object, Closure] = {}
+        self._ancestors: dict[str, str] = {}
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The folders, in search order."""
+        return self._roots
+
+    def closure(
+        self, source: str, *, extra: Sequence[str] = (), defines: Mapping[str, str] | None = None
+    ) -> Closure:
+        """What `source`, compiled with `defines`, can reach, and what the globs `extra` declare,
+        which are relative to a root or to a root's tree. Raises `InputError` for a header that
+        cannot be read."""
+        found = scan(source)
+        defined = tuple(sorted((defines or {}).items()))
+        key = (found, tuple(extra), defined)
+        if (known := self._closures.get(key)) is None:
+            known = self._closures[key] = _Search(self, found, source).run(extra, defined)
+        return known
+
+    def candidates(self, include: Include, includer: _File | None) -> Iterable[tuple[str, str, str]]:
+        """Where an include is looked for, in order: tree, folder in the copy, folder on disk."""
+        if include.quoted and includer is not None:
+            yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
+        for quoted_only in (True, False):
+            for root in self._roots:
+                if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
+                    yield root.tree, root.name, root.path
+
+    def file(self, tree: str, name: str, path: str) -> _File | None:
+        """The file at a literal path, if it is one; it is read when its digest is new."""
+        key = f"{name}\0{path}"
+        if key not in self._files:
+            self._files[key] = self._read(tree, name, path)
+        return self._files[key]
+
+    def _read(self, tree: str, name: str, path: str) -> _File | None:
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return None
+        except (OSError, ValueError):
+            return None
+        try:
+            digest = self._digests.digest(path)
+            if (found := self._scans.get(digest)) is None:
+                with open(path, "rb") as file:
+                    data = file.read()
+                digest = sha256_bytes(data)
+                found = self._scans[digest] = scan(data.decode("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise input_error(
+                f"cannot read the header {_shown(name)}: {error.strerror}", place=Place(path)
+            ) from None
+        return _File(tree, name, path, digest, found)
+
+    def ancestor(self, folder: str) -> str:
+        """The nearest folder that exists: where a missing file would have to be made."""
+        if (known := self._ancestors.get(folder)) is None:
+            parent = os.path.dirname(folder)
+            known = folder if parent == folder or os.path.isdir(folder) else self.ancestor(parent)
+            self._ancestors[folder] = known
+        return known
+
+    def declared(self, pattern: str) -> Iterable[tuple[str, str, str, str]]:
+        """The files that a glob matches: tree, name in the copy, path on disk, and its base."""
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            return
+        bases = {(r.name, r.path, r.tree) for r in self._roots}
+        bases |= {(r.tree, r.base, r.tree) for r in self._roots}
+        for name, path, tree in sorted(bases):
+            for match in sorted(glob.glob(pattern, root_dir=path, recursive=True)):
+                yield tree, posixpath.join(name, match), os.path.join(path, match), path
+
+
+def closure(
+    source: str,
+    roots: Sequence[Root],
+    extra: Sequence[str] = (),
+    *,
+    defines: Mapping[str, str] | None = None,
+    digests: DigestMemory | None = None,
+) -> Closure:
+    """The closure of one source. For many sources over the same roots, keep a `Headers`."""
+    return Headers(roots, digests=digests).closure(source, extra=extra, defines=defines)
+
+
+def layout(found: Closure) -> Mapping[str, bytes | str]:
+    """What the copy holds, by relative path: bytes, or the path of a file to copy, whose sha256
+    must still be the header's when it is read."""
+    files: dict[str, bytes | str] = {MANIFEST: found.manifest.encode("utf-8", "surrogateescape")}
+    for header in found.headers:
+        files[header.name] = b"" if header.path is None else header.path
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    tree: str
+    name: str
+    path: str
+    digest: str
+    scan: Scan
+
+
+@dataclass(slots=True)
+class _Search:
+    """One closure under way: files found and still to follow."""
+
+    headers: Headers
+    source_scan: Scan
+    source: str
+    files: dict[str, _File] = field(default_factory=dict)
+    queue: list[_File] = field(default_factory=list)
+    folders: set[str] = field(default_factory=set)
+    probed: set[str] = field(default_factory=set)
+    notes: dict[Diagnostic, None] = field(default_factory=dict)
+    macros: Macros = field(default_factory=Macros)
+    computed: dict[tuple[str, str], tuple[Include, _File | None]] = field(default_factory=dict)
+    resolved: set[tuple[str, str, str, bool]] = field(default_factory=set)
+
+    def run(self, extra: Sequence[str], defines: Sequence[tuple[str, str]]) -> Closure:
+        for macro, value in defines:
+            for definition in scan(f"#define {macro} {value}\n").definitions:
+                self.macros.add(definition)
+        unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
+        self._follow(self.source_scan, None)
+        while self.queue or self._compute():
+            if self.queue:
+                file = self.queue.pop()
+                self._follow(file.scan, file)
+        self._report_computed()
+        found = self._kept()
+        return Closure(
+            found, sha256_text(_manifest(found)), tuple(self.notes), unmatched,
+            tuple(sorted(self.probed)),
+        )  # fmt: skip
+
+    def _follow(self, found: Scan, includer: _File | None) -> None:
+        for definition in found.definitions:
+            self.macros.add(definition)
+        for include in found.includes:
+            if include.name:
+                self._find(include, includer)
+            else:
+                self.computed[(include.macro, includer.name if includer else "")] = (
+                    include,
+                    includer,
+                )
+
+    def _find(self, include: Include, includer: _File | None) -> None:
+        if include.name.startswith("/"):
+            self._note(
+                include, includer, "the include is an absolute path",
+                "put the header in a folder of include-dirs and include it by its name there",
+            )  # fmt: skip
+            return
+        for tree, folder, on_disk in self.headers.candidates(include, includer):
+            path = f"{on_disk}/{include.name}"
+            name = posixpath.normpath(f"{folder}/{include.name}")
+            within = _climbs_within(tree, folder, include.name)
+            file = self.headers.file(tree, name, path)
+            if file is None:
+                self.probed.add(self.headers.ancestor(os.path.dirname(path)))
+                continue
+            if not within:
+                self._leads_out(include, includer, tree)
+            else:
+                self._take(file)
+                self.folders.update(_passed(folder, include.name))
+            if not include.next:
+                return
+
+    def _take(self, file: _File) -> None:
+        known = self.files.get(file.name)
+        if known is None:
+            self.files[file.name] = file
+            self.queue.append(file)
+        elif known.digest != file.digest:
+            self.notes[
+                Diagnostic(
+                    f"{known.path} and {file.path} are the same name {_shown(file.name)} "
+                    "with different contents",
+                    Place(_shown(file.name)),
+                    'a symbolic link with ".." after it leads to the second; include it by its own name',
+                    "warning",
+                )
+            ] = None
+
+    def _declare(self, pattern: str) -> bool:
+        matched = False
+        for tree, name, path, base in self.headers.declared(pattern):
+            self.probed.add(os.path.dirname(path))
+            self.probed.add(base)
+            file = self.headers.file(tree, name, path)
+            if file is not None:
+                matched = True
+                self._take(file)
+        return matched
+
+    def _compute(self) -> bool:
+        """Resolve computed includes by the definitions met so far; whether there was a new one."""
+        progress = False
+        for (macro, where), (include, includer) in list(self.computed.items()):
+            for name, quoted in self.macros.headers(macro):
+                if (macro, where, name, quoted) not in self.resolved:
+                    self.resolved.add((macro, where, name, quoted))
+                    self._find(Include(name, quoted, include.next), includer)
+                    progress = True
+        return progress
+
+    def _report_computed(self) -> None:
+        reported = set()
+        for (macro, _), (include, includer) in self.computed.items():
+            if macro not in reported and not self.macros.headers(macro):
+                reported.add(macro)
+                self._note(
+                    include, includer, f"which header {macro} names is not known before the compile",
+                    'declare the headers that it can name: headers = ["…/*.h"] in [build] or the script',
+                )  # fmt: skip
+
+    def _leads_out(self, include: Include, includer: _File | None, tree: str) -> None:
+        self._note(
+            include, includer, f'"{include.name}" leads out of the folder that is copied ({tree})',
+            "add the folder above both headers to include-dirs, and include the one that includes "
+            "from there",
+        )  # fmt: skip
+
+    def _note(self, include: Include, includer: _File | None, message: str, hint: str) -> None:
+        spelled = include.name or include.macro
+        if includer is None:
+            text, path = self.source, "source.cu"
+        else:
+            path = _shown(includer.name)
+            try:
+                with open(includer.path, encoding="utf-8", errors="replace") as file:
+                    text = file.read()
+            except OSError:
+                text = ""
+        self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None
+
+    def _kept(self) -> tuple[Header, ...]:
+        """The headers, and an empty file in each folder that is only passed through by `..`."""
+        headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
+        there = {parent for file in self.files for parent in _parents(file)}
+        headers += [
+            Header(f"{folder}/{KEEP}", _EMPTY, None) for folder in self.folders if folder not in there
+        ]
+        return tuple(sorted(headers, key=lambda header: header.name))
+
+
+def _parents(name: str) -> Iterable[str]:
+    while name := posixpath.dirname(name):
+        yield name
+
+
+def _climbs_within(tree: str, folder: str, name: str) -> bool:
+    """Whether `folder/name`, followed part by part, stays in the tree."""
+    limit = tree.count("/") + 1
+    depth = folder.count("/") + 1
+    for part in name.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < limit:
+            return False
+    return True
+
+
+def _passed(folder: str, name: str) -> Iterable[str]:
+    """The folders that must exist for `..` in `folder/name` to be followed."""
+    parts = folder.split("/")
+    for part in name.split("/"):
+        if part == "..":
+            yield "/".join(parts)
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+
+
+def _locate(text: str, path: str, spelled: str) -> Place:
+    for number, line in enumerate(text.split("\n"), 1):
+        if "include" in line and spelled in line:
+            return Place(path, number, line.index(spelled) + 1, line, len(spelled))
+    return Place(path)
+
+
+def _shown(name: str) -> str:
+    """A header's name for a person: that of the project is relative to it."""
+    return name.removeprefix("project/")
+
+
+def _manifest(headers: Sequence[Header]) -> str:
+    lines = []
+    for header in headers:
+        name = header.name
+        if any(c in name for c in "\\\n\r"):
+            # What sha256sum writes for such names.
+            name = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+            lines.append(f"\\{header.sha256}  {name}\n")
+        else:
+            lines.append(f"{header.sha256}  {name}\n")
+    return "".join(lines)

@@ -1,0 +1,173 @@
+"""What a template can use beyond Jinja2's own filters: types, integer arithmetic, C++ spelling.
+
+The arithmetic is that of the manifest's expressions, so `cdiv` in a template and in a rule agree.
+Everything here is a pure function of its arguments: a rendering depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Undefined, pass_context
+from jinja2.exceptions import TemplateRuntimeError
+from jinja2.runtime import Context
+from jinja2.sandbox import MAX_RANGE
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import ExprError, parse
+
+_PLAIN_TYPES = {
+    "bool": "bool",
+    "i8": "signed char",
+    "i16": "short",
+    "i32": "int",
+    "i64": "long long",
+    "u8": "unsigned char",
+    "u16": "unsigned short",
+    "u32": "unsigned int",
+    "u64": "unsigned long long",
+    "f32": "float",
+    "f64": "double",
+}
+# <cuda_fp16.h>, <cuda_bf16.h> and <cuda_fp8.h> define these.
+_CUDA_TYPES = {
+    "f16": "__half",
+    "bf16": "__nv_bfloat16",
+    "f8e4m3": "__nv_fp8_e4m3",
+    "f8e5m2": "__nv_fp8_e5m2",
+}
+# tilusbuild/portable.cuh.j2 defines these, for either kind of target.
+_PORTABLE_TYPES = {name: f"tb::{name}" for name in _CUDA_TYPES}
+_BITS = {"bool": 8} | {
+    name: int(name[1:]) for name in _PLAIN_TYPES if name != "bool"
+} | {"f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8}  # fmt: skip
+
+
+class Raised(TemplateRuntimeError):
+    """A template called `raise(message)`."""
+
+
+class Refused(TemplateRuntimeError):
+    """A value that a template uses in a way that has no meaning; the text says which and why."""
+
+
+def raise_error(message: object) -> str:
+    """`{{ raise("…") }}`: end the rendering with this message and the place of the call."""
+    raise Raised(str(message))
+
+
+def known_dtype(dtype: object) -> str:
+    """`dtype`, when it is the name of an element type."""
+    if isinstance(dtype, str) and dtype in _BITS:
+        return dtype
+    hint = did_you_mean(str(dtype), _BITS) or f"known: {', '.join(_BITS)}"
+    raise Refused(f'"{dtype}" is no element type; {hint}')
+
+
+@pass_context
+def ctype(context: Context, dtype: object, portable: bool = False) -> str:
+    """The C++ type of an element type: `{{ "f16" | ctype }}` is `__half`, on the cpu `tb::f16`.
+
+    With `portable=true` it is `tb::f16` on either: the type of `portable.cuh.j2`, without a header.
+    """
+    name = known_dtype(dtype)
+    if plain := _PLAIN_TYPES.get(name):
+        return plain
+    target = context.get("target")
+    kind = target.get("kind") if isinstance(target, Mapping) else getattr(target, "kind", None)
+    return (_PORTABLE_TYPES if portable or kind == "cpu" else _CUDA_TYPES)[name]
+
+
+def bits(dtype: object) -> int:
+    """The size of an element type: `{{ "bf16" | bits }}` is 16."""
+    return _BITS[known_dtype(dtype)]
+
+
+def size_of(dtype: object) -> int:
+    """The size of an element type in bytes: `{{ "bf16" | bytes }}` is 2."""
+    return _BITS[known_dtype(dtype)] // 8
+
+
+def hexadecimal(value: object, digits: int = 0) -> str:
+    """`{{ 255 | hex }}` is `0xff`; `digits` pads with zeros."""
+    if type(value) is not int:
+        raise Refused(f"hex needs an integer, not {value!r:.60}")
+    sign = "-" if value < 0 else ""
+    return f"{sign}0x{abs(value):0{digits}x}"
+
+
+def is_pow2(value: object) -> bool:
+    """The test `is pow2`: a power of two."""
+    return type(value) is int and value > 0 and value & (value - 1) == 0
+
+
+def is_divisible(value: int, divisor: int) -> bool:
+    """The test `is divisible(16)`."""
+    return bool(ARITHMETIC["divides"](divisor, value))
+
+
+def spell(value: object) -> object:
+    """What `{{ value }}` writes: C++ has no True, no None, and no address of a Python object."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Refused(f"the value is {value}, which C++ does not spell so; use INFINITY or NAN")
+    if value is None:
+        raise Refused("the value is none")
+    if isinstance(value, (str, int, float, Undefined)):
+        return value
+    kind = type(value).__name__.lower()
+    what = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
+    raise Refused(f"only text and numbers can be written, and this is {what}")
+
+
+@lru_cache(maxsize=4096)
+def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
+    """`name(values…)` as the manifest's expressions mean it."""
+    literals = ", ".join(repr(int(v) if isinstance(v, bool) else v) for v in values)
+    try:
+        return parse(f"{name}({literals})").evaluate({})
+    except ExprError as error:
+        raise Refused(error.message) from None
+
+
+def _arithmetic(name: str) -> Callable[..., Any]:
+    def apply(*values: Any) -> Any:
+        for value in values:
+            if isinstance(value, Undefined):
+                value._fail_with_undefined_error()
+            if not isinstance(value, (int, float)):
+                raise Refused(f"{name} needs numbers, not {value!r:.60}")
+        return _evaluate(name, values)
+
+    apply.__name__ = name
+    return apply
+
+
+def counted_range(*bounds: int) -> range:
+    """`range` with a limit that says what it is."""
+    numbers = range(*bounds)
+    if len(numbers) > MAX_RANGE:
+        raise Refused(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")
+    return numbers
+
+
+_FUNCTIONS = ("min", "max", "abs", "cdiv", "align", "pow2", "log2", "divides", "gcd")
+ARITHMETIC = {name: _arithmetic(name) for name in _FUNCTIONS}
+GLOBALS: dict[str, Any] = {
+    **ARITHMETIC,
+    "range": counted_range,
+    "raise": raise_error,
+    "ctype": ctype,
+}
+FILTERS: dict[str, Any] = {
+    **{name: ARITHMETIC[name] for name in ("cdiv", "align", "pow2", "log2", "gcd")},
+    "ctype": ctype,
+    "bits": bits,
+    "bytes": size_of,
+    "hex": hexadecimal,
+}
+TESTS: dict[str, Any] = {"pow2": is_pow2, "divisible": is_divisible}

@@ -1,0 +1,160 @@
+"""What a text can include, whatever its conditions say: every `#include`, `#include_next`, `#import`
+and `__has_include` outside comments and strings, and the macros that could name a header.
+
+A scan is a function of the text alone, so it is kept by the text's digest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tilusbuild.render.lexing import BLOCK_COMMENT, SPLICE, TOKENS
+
+
+class Include(NamedTuple):
+    """A header that is asked for. Exactly one of `name` and `macro` is not empty."""
+
+    name: str
+    quoted: bool
+    """`"name"`, which is looked for beside the including file first, or `<name>`."""
+    next: bool
+    """`#include_next` and `__has_include_next`: any folder of the search path may be meant."""
+    macro: str = ""
+    """The text of a computed include: `#include CONFIG_HEADER`."""
+
+
+class Definition(NamedTuple):
+    """A macro that may name a header: `"name"`, `<name>`, or another macro's call."""
+
+    macro: str
+    parameters: tuple[str, ...] | None
+    body: str
+
+
+class Scan(NamedTuple):
+    """All that matters of a text."""
+
+    includes: tuple[Include, ...]
+    definitions: tuple[Definition, ...]
+
+
+_DIRECTIVE = re.compile(
+    r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include_next|include|import|define|if|elif)\b(.*)$",
+    re.MULTILINE,
+)
+_HEADER = re.compile(r'[^\S\n]*(?:<([^>\n]*)>|"([^"\n]*)")')
+# A header, a name, a name with arguments, or a parameter made a string.
+_DEFINITION = re.compile(
+    r"[^\S\n]+([A-Za-z_]\w*)(?:\(([\w\s,]*)\)|(?=\s))[^\S\n]*"
+    r'(<[^>\n]+>|"[^"\n]+"|#?[^\S\n]*[A-Za-z_]\w*[^\S\n]*(?:\([^()\n]*\))?)[^\S\n]*$'
+)
+_HAS_INCLUDE = re.compile(
+    r'__has_include(_next)?(?:__)?[^\S\n]*\(?[^\S\n]*(?:<([^>\n]*)>|"([^"\n]*)"|([^)\n]*))'
+)
+
+
+def scan(text: str) -> Scan:
+    """Scan a source or a header. Never fails: text that is no C++ includes nothing."""
+    text = "\n" + text.replace("\r\n", "\n").removeprefix("\ufeff")
+    found = _scan(SPLICE.sub("", text))
+    if re.search(r"\\[ \t]+\n", text):
+        # gcc joins such lines and other compilers do not: take what either sees.
+        strict = _scan(text.replace("\\\n", ""))
+        found = Scan(
+            tuple(dict.fromkeys(found.includes + strict.includes)),
+            tuple(dict.fromkeys(found.definitions + strict.definitions)),
+        )
+    return found
+
+
+def _blanked(match: re.Match[str]) -> str:
+    token = match[0]
+    if token[0] == "/":
+        return " "
+    if token[0] in "#%?":
+        return re.sub(BLOCK_COMMENT, _unless_in_name, token)
+    return '""' if match["delimiter"] is not None else token
+
+
+def _unless_in_name(comment: re.Match[str]) -> str:
+    """A blank for a comment of an include, but not for what looks like one in the header's name."""
+    before = comment.string[: comment.start()]
+    return comment[0] if "<" in before or '"' in before else " "
+
+
+def _scan(text: str) -> Scan:
+    includes: dict[Include, None] = {}
+    definitions: dict[Definition, None] = {}
+    for match in _DIRECTIVE.finditer(TOKENS.sub(_blanked, text)):
+        word, rest = match[1], match[2]
+        if word in ("include", "include_next", "import"):
+            includes[_include(word, rest)] = None
+            continue
+        if word == "define" and (found := _DEFINITION.match(rest)):
+            parameters = None if found[2] is None else tuple(re.findall(r"\w+", found[2]))
+            definitions[Definition(found[1], parameters, found[3].strip())] = None
+        for test in _HAS_INCLUDE.finditer(rest):
+            asked = _has_include(test)
+            # In a definition it may be the definition's own parameter.
+            if asked.name or word != "define":
+                includes[asked] = None
+    return Scan(tuple(i for i in includes if i.name or i.macro), tuple(definitions))
+
+
+def _include(word: str, rest: str) -> Include:
+    following = word == "include_next"
+    if (named := _HEADER.match(rest)) is None:
+        return Include("", False, following, rest.strip())
+    return Include(named[1] or named[2] or "", named[2] is not None, following)
+
+
+def _has_include(test: re.Match[str]) -> Include:
+    name = test[2] or test[3] or ""
+    macro = "" if name else (test[4] or "").strip()
+    return Include(name, test[3] is not None, bool(test[1]), macro)
+
+
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*(?:\(([^()]*)\))?")
+
+
+class Macros:
+    """The macros met in a set of texts, each with every definition that it has anywhere."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[Definition, None]] = {}
+
+    def add(self, definition: Definition) -> None:
+        """Take one more definition into account."""
+        self._known.setdefault(definition.macro, {})[definition] = None
+
+    def headers(self, text: str) -> list[tuple[str, bool]]:
+        """The headers, and whether quoted, that the text of a computed include can stand for."""
+        found: dict[tuple[str, bool], None] = {}
+        seen = {text}
+        for call in (queue := [text]):
+            if header := _HEADER.fullmatch(call):
+                found[(header[1] or header[2] or "", header[2] is not None)] = None
+            elif match := _CALL.fullmatch(call):
+                for definition in self._known.get(match[1], ()):
+                    expanded = _expand(definition, match[2])
+                    if expanded is not None and expanded not in seen and len(seen) < 1000:
+                        seen.add(expanded)
+                        queue.append(expanded)
+        return list(found)
+
+
+def _expand(definition: Definition, arguments: str | None) -> str | None:
+    """The body with its parameters replaced; None when the call does not fit the definition."""
+    if definition.parameters is None:
+        return definition.body if arguments is None else None
+    values = [value.strip() for value in (arguments or "").split(",")] if arguments else []
+    if arguments is None or len(values) != len(definition.parameters):
+        return None
+    by_name = dict(zip(definition.parameters, values, strict=True))
+    if definition.body.startswith("#"):
+        value = by_name.get(definition.body[1:].strip())
+        return None if value is None else f'"{value}"'
+    if definition.body.startswith('"'):
+        return definition.body
+    return re.sub(r"[A-Za-z_]\w*", lambda m: by_name.get(m[0], m[0]), definition.body)

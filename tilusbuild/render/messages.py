@@ -1,0 +1,176 @@
+"""A compiler's log with every place in the rendered source told as the template's line.
+
+The compiler's own words and its echo of the source stay as they are, with the values that the
+template put in; the template's line follows where it reads differently. A place that cannot be
+traced stays a place in the rendered source.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilusbuild.render.linemap import LineMap, Origin
+
+_SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
+_TAB = 8
+"""gcc counts columns with tab stops of eight (-ftabstop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first line of a message about the rendered source."""
+
+    line: int
+    column: int | None
+    rest: str
+    edg: bool
+    """Whether it is in the style of nvcc's front end, `file(line): `, and not in gcc's."""
+
+
+def map_messages(log: str, line_map: LineMap, source: str = "source.cu") -> str:
+    """The log with the places in `source` replaced. Lines that name no place are unchanged."""
+    return "\n".join(_Mapper(line_map, source).map(log.split("\n")))
+
+
+class _Mapper:
+    def __init__(self, line_map: LineMap, source: str) -> None:
+        self._map = line_map
+        name = rf"(?:[^\s\"'()]*/)?{re.escape(source)}"
+        self._edg = re.compile(rf"{name}\((\d+)\)(: (?:{_SEVERITY}).*)")
+        self._gcc = re.compile(rf"{name}:(\d+):(?:(\d+):)?( .*)")
+        self._included = re.compile(rf"(In file included from |\s+from ){name}:(\d+)(?::\d+)?([,:])")
+        self._context = re.compile(rf"{name}(: (?:In|At) .*)")
+        self._reference = re.compile(rf"\bat line (\d+)(?: of ({name})(?!\S))?(?! of )")
+        self._other_file = re.compile(rf"\S.*\(\d+\): {_SEVERITY}")
+        self._in_source = True
+
+    def map(self, lines: list[str]) -> Iterator[str]:
+        at = 0
+        while at < len(lines):
+            text = lines[at]
+            at += 1
+            head = self._head(text)
+            if head is None:
+                yield self._plain(text)
+                continue
+            end = self._echo_end(lines, at, head)
+            yield from self._message(head, lines[at:end])
+            at = end
+
+    def _head(self, text: str) -> _Head | None:
+        if match := self._edg.fullmatch(text):
+            return _Head(int(match[1]), None, match[2], edg=True)
+        if match := self._gcc.fullmatch(text):
+            return _Head(int(match[1]), int(match[2]) if match[2] else None, match[3], edg=False)
+        return None
+
+    def _plain(self, text: str) -> str:
+        """A line that starts no message about the source, with the references that it makes."""
+        if match := self._included.fullmatch(text):
+            origin = self._map.origin(int(match[2]))
+            return f"{match[1]}{origin}{match[3]}" if origin else text
+        if (match := self._context.fullmatch(text)) and (origin := self._first()):
+            return origin.template + match[1]
+        if self._other_file.match(text):
+            self._in_source = False
+        return self._references(text)
+
+    def _references(self, text: str) -> str:
+        def told(match: re.Match[str]) -> str:
+            named = match[2] is not None
+            origin = self._map.origin(int(match[1])) if named or self._in_source else None
+            return f"at {origin}" if origin else match[0]
+
+        return self._reference.sub(told, text)
+
+    def _first(self) -> Origin | None:
+        """The template that the rendering began with."""
+        for number in range(1, len(self._map.rendered) + 1):
+            if origin := self._map.origin(number):
+                name, line = origin.callers[-1] if origin.callers else (origin.template, origin.line)
+                return Origin(name, line)
+        return None
+
+    def _echo_end(self, lines: list[str], at: int, head: _Head) -> int:
+        """Where the compiler's echo of the source, which starts at `at`, ends."""
+        if head.edg:
+            for end in range(at, min(at + 8, len(lines))):
+                if re.fullmatch(r"\s+\^", lines[end]):
+                    return end + 1
+                if not lines[end].startswith(" "):
+                    break
+            return at
+        while at < len(lines) and re.match(r" *\d* \| ", lines[at] + " "):
+            at += 1
+        return at
+
+    def _message(self, head: _Head, echo: list[str]) -> Iterator[str]:
+        self._in_source = True
+        column = self._column(head)
+        origin = self._map.origin(head.line, column)
+        if origin is None:
+            yield from [_place_as_it_was(head), *(self._references(text) for text in echo)]
+            return
+        there = self._map.template_column(head.line, column) if column else None
+        rest = self._references(head.rest)
+        if head.edg:
+            yield f"{origin.template}({origin.line}){rest}"
+        else:
+            yield f"{origin}{f':{there}' if there else ''}:{rest}"
+        for text in echo:
+            number = f"{head.line:>5}"
+            if not head.edg and text.startswith(f"{number} |"):
+                text = f"{origin.line:>5}{text[5:]}"  # noqa: PLW2901
+            yield self._references(text)
+        yield from self._snippet(head, origin, there, echo)
+
+    def _snippet(
+        self, head: _Head, origin: Origin, column: int | None, echo: list[str]
+    ) -> Iterator[str]:
+        """The template's line, where it says more than the echo, and who called for it."""
+        text = self._map.template_line(origin)
+        if text is not None and not (echo and text == self._map.rendered[head.line - 1]):
+            width = 1
+            if column is None and (word := _pointed_at(echo)):
+                found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+                if len(found) == 1:
+                    column, width = found[0].start() + 1, len(word)
+            yield f"{origin.line:>5} | {text.expandtabs(4)}"
+            if column is not None:
+                before = text[: column - 1].expandtabs(4)
+                yield f"      | {' ' * len(before)}{'^' * width}"
+        for name, line in origin.callers:
+            yield f"  called from {name}:{line}"
+
+    def _column(self, head: _Head) -> int | None:
+        """The index, from 1, of the character at a column of gcc's, which counts cells."""
+        if head.column is None or not 1 <= head.line <= len(self._map.rendered):
+            return None
+        cell = 1
+        text = self._map.rendered[head.line - 1]
+        for index, character in enumerate(text, 1):
+            if cell >= head.column:
+                return index
+            if character == "\t":
+                cell += _TAB - (cell - 1) % _TAB
+            else:
+                cell += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        return len(text) + 1
+
+
+def _place_as_it_was(head: _Head) -> str:
+    if head.edg:
+        return f"source.cu({head.line}){head.rest}"
+    column = f":{head.column}" if head.column else ""
+    return f"source.cu:{head.line}{column}:{head.rest}"
+
+
+def _pointed_at(echo: list[str]) -> str | None:
+    """The identifier that the echo's last line, a caret, points at."""
+    if len(echo) < 2 or "^" not in echo[-1]:
+        return None
+    match = re.match(r"[A-Za-z_]\w*", echo[-2][echo[-1].index("^") :])
+    return match[0] if match else None

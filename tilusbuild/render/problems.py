@@ -1,0 +1,227 @@
+"""From Jinja2's exceptions to located diagnostics: the template's line, what is wrong, what would be right.
+
+The place is the innermost template line that was running. The lines that included, imported or
+called it follow in the hint, innermost first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from jinja2 import Template, TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2.environment import TemplateModule
+from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNotFound
+from jinja2.utils import missing
+
+from tilusbuild.errors import InputError, Place, did_you_mean, input_error
+from tilusbuild.render.cuda import Raised
+from tilusbuild.render.environment import SHARED_NAMES, Environment, UndefinedName
+from tilusbuild.render.loader import SHIPPED, BadTemplate, ProjectLoader
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a template, counted from 1."""
+
+    template: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.template}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a diagnostic says, before its place is known. `word` stands at the column to show."""
+
+    message: str
+    hint: str | None = None
+    word: str | None = None
+
+
+def explain(
+    error: Exception, template: str, context: Mapping[str, Any], environment: Environment
+) -> InputError | None:
+    """`error` as the user's mistake; None when no template had a part in it."""
+    loader = environment.loader
+    assert isinstance(loader, ProjectLoader)
+    stack = _stack(error.__traceback__)
+    if isinstance(error, TemplateSyntaxError):
+        place: Line | None = Line(error.name or template, error.lineno)
+        callers = stack
+    elif isinstance(error, BadTemplate) and error.bad_line is not None:
+        place, callers = Line(error.name or template, error.bad_line), stack
+    elif stack:
+        place, callers = stack[-1], stack[:-1]
+    elif isinstance(error, TemplateError):
+        place, callers = None, []
+    else:
+        return None
+    if isinstance(error, Raised):
+        # The library refuses an argument: the line to mend is the project's.
+        while place and callers and place.template.startswith(SHIPPED):
+            place = callers.pop()
+    inner = place.template if place else template
+    problem = _problem(error, inner, template, context, environment)
+    hints = [problem.hint] if problem.hint else []
+    hints += [f"from {line}" for line in reversed(callers)]
+    return input_error(
+        problem.message,
+        place=_place(place, problem.word, loader) if place else Place(template),
+        hint="\n".join(hints) or None,
+    )
+
+
+def _stack(traceback: TracebackType | None) -> list[Line]:
+    """The template lines that were running, outermost first."""
+    lines: list[Line] = []
+    while traceback is not None:
+        template = traceback.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, Template) and template.name is not None:
+            line = Line(template.name, template.get_corresponding_lineno(traceback.tb_lineno))
+            if not lines or lines[-1] != line:
+                lines.append(line)
+        traceback = traceback.tb_next
+    return lines
+
+
+def _place(line: Line, word: str | None, loader: ProjectLoader) -> Place:
+    """Where `word` stands, in `line` or in the lines that the same tag goes on over."""
+    lines = _lines(loader, line.template)
+    at = line.line
+    while word and at <= len(lines):
+        text = lines[at - 1]
+        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+        if found:
+            # Which of several was reached is not known.
+            column = found[0].start() + 1 if len(found) == 1 else None
+            return Place(line.template, at, column, text, len(word))
+        if re.search(r"[%}]\}", text):
+            break
+        at += 1
+    text_here = lines[line.line - 1] if 1 <= line.line <= len(lines) else None
+    return Place(line.template, line.line, None, text_here)
+
+
+def _lines(loader: ProjectLoader, template: str) -> list[str]:
+    try:
+        return loader.text(template).split("\n")
+    except TemplateNotFound:
+        return []
+
+
+def _problem(
+    error: Exception,
+    inner: str,
+    outer: str,
+    context: Mapping[str, Any],
+    environment: Environment,
+) -> Problem:
+    if isinstance(error, UndefinedName) and error.name is not None:
+        return _undefined(error, error.name, inner, outer, context, environment)
+    if isinstance(error, BadTemplate):
+        return Problem(str(error.message), "templates lie in the project's folder", error.name)
+    if isinstance(error, TemplateNotFound):
+        return _not_found(error, environment)
+    if isinstance(error, TemplateSyntaxError):
+        return _syntax(error, environment)
+    if isinstance(error, SecurityError):
+        return Problem(f"not allowed in a template: {error}")
+    if isinstance(error, RecursionError):
+        return Problem("templates or macros include or call each other without end")
+    if isinstance(error, MemoryError):
+        return Problem("the template needs more memory than there is")
+    if isinstance(error, ZeroDivisionError):
+        return Problem("division by zero")
+    if isinstance(error, (TemplateError, UndefinedError)):
+        return Problem(str(error))
+    if isinstance(error, (TypeError, ValueError, OverflowError, AttributeError)):
+        return Problem(str(error))
+    return Problem(f"{type(error).__name__}: {error}")
+
+
+def _undefined(
+    error: UndefinedName,
+    name: str,
+    inner: str,
+    outer: str,
+    context: Mapping[str, Any],
+    environment: Environment,
+) -> Problem:
+    if error.owner is not missing:
+        return Problem(
+            f'{_describe(error.owner)} has no "{name}"',
+            did_you_mean(name, _members(error.owner)),
+            str(name),
+        )
+    if not str(error).endswith("is undefined"):
+        return Problem(str(error), word=name)
+    if name in context and inner != outer:
+        shared = ", ".join(SHARED_NAMES)
+        hint = (
+            f"an imported template sees {shared}, and not the schedule: "
+            'pass the value to the macro, or import "with context"'
+        )
+        return Problem(f'"{name}" is undefined here', hint, name)
+    near = did_you_mean(name, [*context, *environment.globals])
+    script = _script(context)
+    declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
+    if near is None or near.startswith("known"):
+        names = ", ".join(sorted(n for n in context))
+        near = f"a template sees {names}" if names else "the context is empty"
+    return Problem(f'"{name}" is undefined', f"{near}\n{declare}", name)
+
+
+def _script(context: Mapping[str, Any]) -> str:
+    script = context.get("script", "…")
+    name = script.get("name") if isinstance(script, Mapping) else getattr(script, "name", script)
+    return str(name)
+
+
+def _describe(owner: object) -> str:
+    if isinstance(owner, TemplateModule):
+        return f'the template "{owner.__name__}"'
+    if isinstance(owner, (str, int, float)):
+        return f"the value {owner!r:.60}"
+    return "the mapping" if isinstance(owner, Mapping) else f"the {type(owner).__name__.lower()}"
+
+
+def _members(owner: object) -> Iterable[str]:
+    if isinstance(owner, Mapping):
+        return [str(key) for key in owner]
+    if isinstance(owner, (str, int, float, list, tuple)):
+        return []
+    return [name for name in dir(owner) if not name.startswith("_")]
+
+
+def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
+    names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
+    quoted = " or ".join(f'"{name}"' for name in names)
+    known = environment.list_templates()
+    hint = did_you_mean(str(names[0]), known) or "names are relative to the project's folder"
+    return Problem(f"no template {quoted}", hint)
+
+
+def _syntax(error: TemplateSyntaxError, environment: Environment) -> Problem:
+    message = error.message or "syntax error"
+    if isinstance(error, TemplateAssertionError):
+        named = re.match(r"No (filter|test) named '(.*)'", message)
+        if named:
+            table: Mapping[str, Any] = getattr(environment, f"{named[1]}s")
+            known = [name for name in table if not name.startswith("_")]
+            return Problem(
+                f'there is no {named[1]} "{named[2]}"', did_you_mean(named[2], known), named[2]
+            )
+    if message == "tag name expected":
+        return Problem(
+            'a tag has no name: "{%" starts a tag',
+            'in C++ text write "{ %", as in asm("… { %0, %1 }")',
+        )
+    if message.startswith("Unexpected end of template"):
+        return Problem(message[0].lower() + message[1:])
+    got = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
+    return Problem(message[0].lower() + message[1:], word=got[1] if got else None)
