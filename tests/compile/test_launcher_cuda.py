@@ -14,8 +14,10 @@ def test_a_launch_passes_grid_block_and_parameters(driver, link, recipe):
     answer = driver.call(link(recipe()), {"packed": [2.5, TENSOR, SECOND]})
     assert answer.answers == [[0, ""]]
     assert driver.lines("launch") == [
-        "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) "
-        "parameters: 2.5 0x100000 0x200000 1000"
+        (
+            "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) "
+            "parameters: 2.5 0x100000 0x200000 1000"
+        )
     ]
     assert driver.lines("cuLibraryLoadData") == ["cuLibraryLoadData an image mode=2"]
     assert driver.lines("cuLibraryGetKernel") == ["cuLibraryGetKernel saxpy"]
@@ -123,8 +125,10 @@ class TestDevices:
         assert answer.answers == [
             [
                 -1,
-                'saxpy: argument "y" (3rd): expected f32*[n] with n = 1000 (from "x"), '
-                'got f32 tensor of shape (1000,) on cuda:1, but "x" is on cuda:0',
+                (
+                    'saxpy: argument "y" (3rd): expected f32*[n] with n = 1000 (from "x"), '
+                    'got f32 tensor of shape (1000,) on cuda:1, but "x" is on cuda:0'
+                ),
             ]
         ]
 
@@ -160,8 +164,10 @@ class TestPlainCall:
         )
         assert answer.answers == [[0, ""]]
         assert driver.lines("launch") == [
-            "launch in primary1 grid=2,1,1 block=256,1,1 shared=0 stream=0x77 "
-            "parameters: 2 0x10000001000 0x10000002000 300"
+            (
+                "launch in primary1 grid=2,1,1 block=256,1,1 shared=0 stream=0x77 "
+                "parameters: 2 0x10000001000 0x10000002000 300"
+            )
         ]
 
     def test_uses_the_current_context(self, driver, link, recipe):

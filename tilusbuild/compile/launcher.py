@@ -78,6 +78,7 @@ def _place(
     if expression is None:
         return 1, None
     try:
+        expression.check_names({*numbers, *recipe.constants})
         if not expression.names & numbers.keys():
             value = expression.evaluate(recipe.constants)
             if isinstance(value, bool) or not isinstance(value, int):

@@ -28,7 +28,7 @@ from tilusbuild.compile.launcher import launcher_source, program_source
 from tilusbuild.compile.model import Outcome, Recipe, Status
 from tilusbuild.compile.script import ENVIRONMENT, compile_script
 from tilusbuild.compile.scrub import scrub
-from tilusbuild.compile.steps import CC_FLAGS, Step, image_name, steps
+from tilusbuild.compile.steps import CC_FLAGS, Step, copies_headers, image_name, steps
 from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import Tools, tools_of
 from tilusbuild.process.base import Command, Finished, Runner
@@ -139,8 +139,14 @@ class Compile:
             if os.path.exists(source):
                 shutil.copyfile(source, os.path.join(self.work, name))
                 os.utime(os.path.join(self.work, name), (1, 1))
-        if include_dir is not None:
-            os.symlink(os.path.abspath(include_dir), os.path.join(self.work, "include"))
+        headers = os.path.join(self.work, "include")
+        if include_dir is not None and copies_headers(self.recipe):
+            shutil.copytree(include_dir, headers)
+            for folder, _, names in os.walk(headers):
+                for name in names:
+                    os.utime(os.path.join(folder, name), (1, 1))
+        elif include_dir is not None:
+            os.symlink(os.path.abspath(include_dir), headers)
 
     def run(self) -> Outcome:
         images: tuple[CodeImage, ...] = ()

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, Step, steps
+from tilusbuild.compile.steps import HERE, Step, copies_headers, steps
 
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
 """What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
@@ -75,7 +75,10 @@ def _command(step: Step) -> str:
 def _include(recipe: Recipe) -> str:
     if recipe.include_digest is None:
         return ""
-    return f'ln -s -- "$module../../../include/{recipe.include_digest}" "$work/include"\n'
+    headers = f'"$module../../../include/{recipe.include_digest}" "$work/include"\n'
+    if not copies_headers(recipe):
+        return f"ln -s -- {headers}"
+    return f"cp -R -- {headers}" + 'find "$work/include" -exec touch -d @1 {} +\n'
 
 
 _HEAD = """\

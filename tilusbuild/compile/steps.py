@@ -92,6 +92,14 @@ def image_name(recipe: Recipe) -> str:
     return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
 
 
+def copies_headers(recipe: Recipe) -> bool:
+    """Whether the headers must lie in the private folder with a time of ours, as ptxas writes it.
+
+    The kernel pipeline gets round that by way of the PTX; nvcc's host compilation cannot.
+    """
+    return recipe.pipeline == "host" and not _LINE_INFO.isdisjoint(recipe.flags)
+
+
 def _defines(recipe: Recipe) -> list[str]:
     return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines]
 

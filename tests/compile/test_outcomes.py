@@ -1,0 +1,177 @@
+"""What a compile makes of compilers that refuse, crash, hang, lie, or hold too much."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from tilusbuild.compile import LauncherStore, Prune
+
+
+@pytest.fixture
+def nvcc(tmp_path, toolchain):
+    """nvcc("script") is a toolchain whose nvcc is that shell script; $out is what it shall make."""
+
+    def make(script: str):
+        path = tmp_path / "fake" / "bin" / "nvcc"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\nfor out; do :; done\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return toolchain(str(path))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "reason"),
+    [
+        (
+            'echo "source.cu(3): error: identifier \\"foo\\" is undefined"; exit 2',
+            "failed",
+            'source.cu(3): error: identifier "foo" is undefined',
+        ),
+        ("exit 7", "failed", "nvcc ended with status 7"),
+        ("exit 0", "no_output", "nvcc ended well but made no program.cubin"),
+        ("kill -9 $$", "crashed", "nvcc was ended by SIGKILL, as when memory runs out"),
+        ("kill -11 $$", "crashed", "nvcc was ended by SIGSEGV"),
+        ("exit 137", "crashed", "nvcc was ended by SIGKILL, as when memory runs out"),
+        (
+            "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9",
+            "crashed",
+            "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+        ),
+        ("sleep 60", "timed_out", "nvcc was stopped after 1 s"),
+        ('printf "" > "$out"', "no_output", "nvcc ended well but program.cubin cannot be read"),
+        (
+            "printf '\\177ELF\\002 and then the disk was full' > \"$out\"",
+            "no_output",
+            "nvcc ended well but program.cubin cannot be read",
+        ),
+    ],
+)
+def test_a_compiler_that_fails(nvcc, recipe, compile_in, tmp_path, script, status, reason):
+    outcome = compile_in(recipe(), nvcc(script), tmp_path / "stage", timeout=1.0)
+    assert (outcome.status, outcome.reason[: len(reason)]) == (status, reason)
+    assert outcome.recorded == (status == "failed")
+    assert not (tmp_path / "stage/module/lib.so").exists()
+    assert os.listdir(tmp_path / "stage") == ["module"]
+    assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
+
+
+def test_a_compiler_that_is_not_there(toolchain, recipe, compile_in, tmp_path):
+    outcome = compile_in(recipe(), toolchain("/nowhere/nvcc"), tmp_path / "stage")
+    assert outcome.status == "crashed"
+    assert outcome.reason.startswith("nvcc cannot be started")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"block": ("2048",)}, "block.x is 2048, outside 1..1024"),
+        ({"block": ("64", "64")}, "a block of (64, 64, 1) has 4096 threads, more than 1024"),
+        (
+            {"smem": "300000"},
+            "a block needs 300000 bytes of dynamic shared memory; sm_90a has 232448",
+        ),
+        ({"grid": ("0",)}, "grid.x is 0"),
+        ({"grid": ("cdiv(n, tile)",)}, "grid.x = cdiv(n, tile): unknown name"),
+        ({"block": ("block / 2",)}, "block.x = block / 2 is 128.0, not an integer"),
+    ],
+)
+def test_a_launch_that_no_device_can_run_is_not_compiled(
+    nvcc, recipe, changes, reason, tmp_path, runner
+):
+    from tilusbuild.compile import compile_program
+
+    (tmp_path / "stage/module").mkdir(parents=True)
+    witness = tmp_path / "ran"
+    outcome = compile_program(
+        recipe(**changes),
+        nvcc(f"touch {witness}"),
+        str(tmp_path / "stage"),
+        None,
+        runner,
+        LauncherStore(),
+    )
+    assert (outcome.status, outcome.reason[: len(reason)]) == ("failed", reason)
+    assert not witness.exists()
+
+
+@pytest.mark.nvcc
+class TestWithNvcc:
+    def test_a_kernel_without_c_linkage(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        made = recipe(source=recipe().source.replace('extern "C" ', ""))
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "failed"
+        assert outcome.reason == (
+            'kernel "saxpy" has a C++ name (_Z5saxpyfPKfPfi): declare it extern "C"'
+        )
+
+    def test_another_kernel(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        outcome = compile_in(recipe(symbol="matmul"), cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "failed"
+        assert outcome.reason == 'the source holds no kernel "matmul" (it holds: saxpy)'
+
+    def test_an_error_in_the_source(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        made = recipe(source="\n\n__global__ void saxpy( { }\n")
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "failed"
+        assert outcome.reason.startswith("source.cu(3): error:")
+        assert "/proc/self/cwd" not in outcome.log
+        assert str(tmp_path) not in outcome.log
+
+    def test_a_header_that_is_not_there(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        made = recipe(source='#include "missing.cuh"\n' + recipe().source)
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "failed"
+        assert "missing.cuh" in outcome.reason
+
+    @pytest.mark.parametrize(
+        ("prune", "reason"),
+        [
+            (Prune(max_registers=4), "registers on sm_90a, more than 4"),
+            (Prune(min_blocks_per_sm=99), "blocks per SM on sm_90a, fewer than 99"),
+            (Prune(max_registers=255, max_spill_bytes=0, min_blocks_per_sm=1), None),
+        ],
+    )
+    def test_limits_prune_before_the_link(
+        self, cuda_toolchain, recipe, compile_in, tmp_path, prune, reason
+    ):
+        outcome = compile_in(recipe(prune=prune), cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == ("pruned" if reason else "built")
+        assert (tmp_path / "stage/module/lib.so").exists() == (reason is None)
+        assert reason is None or reason in outcome.reason
+        assert outcome.usages[0].registers > 4
+
+    def test_spills_prune(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        source = """extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+          float v[64];
+          for (int i = 0; i < 64; i++) v[i] = x[i * n + threadIdx.x];
+          for (int k = 0; k < n; k++)
+            for (int i = 0; i < 64; i++) v[i] = v[i] * a + v[(i * 7) % 64];
+          for (int i = 0; i < 64; i++) y[i * n + threadIdx.x] = v[i];
+        }"""
+        made = recipe(source=source, flags=("-maxrregcount=24",), prune=Prune(max_spill_bytes=0))
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "pruned"
+        assert "bytes of spills on sm_90a, more than 0" in outcome.reason
+
+    def test_a_block_beyond_the_launch_bounds(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        bounded = recipe().source.replace("void saxpy", "void __launch_bounds__(128) saxpy")
+        outcome = compile_in(recipe(source=bounded), cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "failed"
+        assert "256 threads; the kernel is bounded to 128" in outcome.reason
+
+    def test_static_and_dynamic_shared_memory_add_up(
+        self, cuda_toolchain, recipe, compile_in, tmp_path
+    ):
+        source = recipe().source.replace(
+            "int i =", "__shared__ float s[8192]; s[threadIdx.x] = a; a = s[n]; int i ="
+        )
+        outcome = compile_in(
+            recipe(source=source, smem="220000"), cuda_toolchain, tmp_path / "stage"
+        )
+        assert outcome.status == "failed"
+        assert "252768 bytes of shared memory (32768 static); sm_90a has 232448" in outcome.reason

@@ -1,0 +1,300 @@
+"""The three pipelines with real compilers: what they make, what it needs, that it loads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import replace
+
+import pytest
+
+from tilusbuild.binary import read_needs
+from tilusbuild.compile import LauncherStore, options_text
+
+np = pytest.importorskip("numpy")
+tvm_ffi = pytest.importorskip("tvm_ffi")
+
+
+def launch_of(stage):
+    return tvm_ffi.load_module(str(stage / "module/lib.so"))["launch"]
+
+
+@pytest.fixture(scope="module")
+def cpu_stage(tmp_path_factory, recipe, toolchain, runner):
+    from tilusbuild.compile import compile_program, module_files
+
+    stage = tmp_path_factory.mktemp("cpu") / "stage"
+    (stage / "module").mkdir(parents=True)
+    made = recipe("cpu")
+    for name, data in module_files(made, toolchain()).items():
+        (stage / "module" / name).write_bytes(data)
+    outcome = compile_program(made, toolchain(), str(stage), None, runner, LauncherStore())
+    assert outcome.status == "built", outcome.log
+    return stage
+
+
+class TestCpu:
+    @pytest.fixture
+    def launch(self, cpu_stage):
+        return launch_of(cpu_stage)
+
+    def test_computes_on_numpy_arrays(self, launch):
+        x, y = np.arange(5, dtype=np.float32), np.ones(5, np.float32)
+        launch(2.0, x, y)
+        assert y.tolist() == [1, 3, 5, 7, 9]
+
+    def test_an_int_is_a_float_too(self, launch):
+        y = np.zeros(3, np.float32)
+        launch(3, np.ones(3, np.float32), y)
+        assert y.tolist() == [3, 3, 3]
+
+    def test_the_plain_function_takes_the_dimension(self, cpu_stage):
+        library = ctypes.CDLL(str(cpu_stage / "module/lib.so"))
+        x, y = (ctypes.c_float * 3)(1, 2, 3), (ctypes.c_float * 3)()
+        assert library.launch(ctypes.c_float(2), x, y, 3, None) == 0
+        assert list(y) == [2, 4, 6]
+
+    def test_it_needs_only_the_c_library(self, cpu_stage):
+        needs = read_needs((cpu_stage / "module/lib.so").read_bytes())
+        loader = "ld-linux-x86-64.so.2"  # thread-local storage
+        assert set(needs.libraries) <= {"libc.so.6", "libm.so.6", loader}
+        assert set(needs.exports) == {"__tvm_ffi_launch", "launch", "launch_error"}
+
+    @pytest.mark.parametrize(
+        ("change", "kind", "text"),
+        [
+            (lambda a, x, y: (a, x), TypeError, "expected 3 arguments (a, x, y), got 2"),
+            (
+                lambda a, x, y: (a, x.astype(np.float64), y),
+                TypeError,
+                'argument "x" (2nd): expected f32*[n], got f64 tensor of shape (4,) on cpu',
+            ),
+            (
+                lambda a, x, y: (a, x.reshape(2, 2), y),
+                ValueError,
+                'argument "x" (2nd): expected f32*[n], got f32 tensor of shape (2, 2) on cpu',
+            ),
+            (
+                lambda a, x, y: (a, x, y[:3]),
+                ValueError,
+                (
+                    'argument "y" (3rd): expected f32*[n] with n = 4 (from "x"), '
+                    "got f32 tensor of shape (3,) on cpu"
+                ),
+            ),
+            (
+                lambda a, x, y: (a, x, np.zeros(8, np.float32)[::2]),
+                ValueError,
+                "with strides (2,): it must be contiguous (row-major)",
+            ),
+            (
+                lambda a, x, y: (a, np.zeros(17, np.uint8)[1:].view(np.float32), y),
+                ValueError,
+                "at an address that is no multiple of 4 bytes",
+            ),
+            (lambda a, x, y: ("1", x, y), TypeError, 'argument "a" (1st): expected f32, got str'),
+            (lambda a, x, y: (a, None, y), TypeError, "expected f32*[n], got None"),
+            (lambda a, x, y: (a, 5, y), TypeError, "expected f32*[n], got int 5"),
+            (lambda a, x, y: (a, [1.0], y), TypeError, "expected f32*[n], got a list"),
+            (lambda a, x, y: (1e300, x, y), ValueError, "got float 1e+300, which f32 cannot hold"),
+        ],
+    )
+    def test_what_is_wrong_is_said_of_the_argument(self, launch, change, kind, text):
+        good = (1.0, np.zeros(4, np.float32), np.zeros(4, np.float32))
+        with pytest.raises(kind) as caught:
+            launch(*change(*good))
+        assert str(caught.value).startswith("saxpy: ")
+        assert text in str(caught.value)
+
+    def test_a_call_after_a_wrong_one_is_clean(self, cpu_stage, launch):
+        with pytest.raises(TypeError):
+            launch()
+        library = ctypes.CDLL(str(cpu_stage / "module/lib.so"))
+        library.launch_error.restype = ctypes.c_char_p
+        launch(1.0, np.zeros(2, np.float32), np.zeros(2, np.float32))
+        assert library.launch_error() == b""
+
+
+def test_shapes_ranges_and_integers(recipe, toolchain, compile_in, tmp_path):
+    """Literal and computed dimensions, a range, bool and integer scalars, a tensor of rank 0."""
+    source = """
+    extern "C" void fill(float *out, const short *half, const double *one, int m, int n, bool on,
+                         unsigned char add) {
+      for (int i = 0; i < m * n; i++) out[i] = on ? half[i / 2] + add + *one : 0;
+    }"""
+    made = recipe(
+        "cpu",
+        source=source,
+        symbol="fill",
+        out=("out",),
+        arguments={
+            "out": "f32*[m, n, 1]",
+            "half": "i16*[m * n // 2]",
+            "one": "f64*[]",
+            "m": ("i32", {"range": (1, 8)}),
+            "n": "i32",
+            "on": "bool",
+            "add": "u8",
+        },
+    )
+    outcome = compile_in(made, toolchain(), tmp_path / "stage")
+    assert outcome.status == "built", outcome.log
+    fill = launch_of(tmp_path / "stage")
+
+    def call(m=2, n=3, half=3, on=True, add=7):
+        out = np.zeros((m, n, 1), np.float32)
+        fill(out, np.arange(half, dtype=np.int16), np.array(0.5), on, add)
+        return out.ravel().tolist()
+
+    assert call() == [7.5, 7.5, 8.5, 8.5, 9.5, 9.5]
+    assert call(on=False) == [0] * 6
+    assert call(on=0) == [0] * 6
+    wrong = [
+        ({"half": 4}, "(m * n) // 2) is 3", ValueError),
+        ({"m": 9, "half": 13}, 'dimension m is 9 (axis 0 of "out"), outside 1..8', ValueError),
+        ({"add": 256}, "got int 256, which is outside 0..255", ValueError),
+        ({"add": 1.5}, "expected u8, got float 1.5", TypeError),
+        ({"on": 2}, "got int 2, which is outside 0..1", ValueError),
+    ]
+    for change, text, kind in wrong:
+        with pytest.raises(kind) as caught:
+            call(**change)
+        assert text in str(caught.value)
+
+
+def test_names_that_are_words_of_c(recipe, toolchain, compile_in, tmp_path):
+    made = recipe(
+        "cpu",
+        source='extern "C" void double_it(float *x, int n) { while (n--) x[n] *= 2; }',
+        symbol="double_it",
+        arguments={"int": "f32*[struct]", "struct": "i32"},
+        out=("int",),
+    )
+    assert compile_in(made, toolchain(), tmp_path / "stage").status == "built"
+    x = np.ones(2, np.float32)
+    launch_of(tmp_path / "stage")(x)
+    assert x.tolist() == [2, 2]
+
+
+def test_defines_includes_and_flags_reach_the_compiler(recipe, toolchain, compile_in, tmp_path):
+    include = tmp_path / "tree" / "with 'quotes' and é"
+    (include / "project").mkdir(parents=True)
+    (include / "project/scale.h").write_text("#define SCALE 3\n")
+    source = (
+        '#include "scale.h"\n'
+        'extern "C" void saxpy(float a, const float *x, float *y, int n) '
+        "{ for (int i = 0; i < n; i++) y[i] = SCALE * FACTOR; }"
+    )
+    made = recipe(
+        "cpu",
+        source=source,
+        include_digest="d",
+        include_roots=(("project", True),),
+        defines=(("FACTOR", "5"), ("NOTHING", "")),
+        flags=("-DTEXT=a b'c",),
+    )
+    outcome = compile_in(made, toolchain(), tmp_path / "st age'", include_dir=str(include))
+    assert outcome.status == "built", outcome.log
+    y = np.zeros(1, np.float32)
+    launch_of(tmp_path / "st age'")(1.0, y.copy(), y)
+    assert y.tolist() == [15]
+
+
+@pytest.mark.nvcc
+class TestKernel:
+    def test_it_is_built_and_loads_without_a_driver(
+        self, cuda_toolchain, recipe, compile_in, tmp_path
+    ):
+        outcome = compile_in(recipe(smem="65536"), cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "built", outcome.log
+        assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
+        assert outcome.usages[0].name == "saxpy"
+        needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
+        assert needs.libraries == ()
+        assert needs.glibc is None
+        assert set(needs.exports) == {"__tvm_ffi_launch", "launch", "launch_error"}
+        assert "Used" in outcome.log
+        assert "Compile time" not in outcome.log
+        launch = launch_of(tmp_path / "stage")
+        x = np.zeros(4, np.float32)
+        if not os.path.exists("/dev/nvidiactl"):
+            with pytest.raises(RuntimeError, match=r"no CUDA driver was found .*libcuda\.so\.1"):
+                launch(1.0, x, x)
+
+    def test_several_architectures_and_ptx(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        made = recipe(archs=("sm_80", "sm_90a"), ptx=True)
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "built", outcome.reason
+        assert {(image.kind, image.arch) for image in outcome.images} == {
+            ("sass", "sm_80"),
+            ("ptx", "sm_80"),
+            ("sass", "sm_90a"),
+        }
+        assert len(outcome.usages) == 2
+
+    def test_the_launcher_is_compiled_once_for_all_schedules(
+        self, cuda_toolchain, recipe, compile_in, tmp_path
+    ):
+        store = LauncherStore(str(tmp_path / "launchers"))
+        for block in (64, 128):
+            made = recipe(constants={"block": block})
+            outcome = compile_in(made, cuda_toolchain, tmp_path / f"stage{block}", launchers=store)
+            assert outcome.status == "built"
+        assert len(os.listdir(tmp_path / "launchers")) == 1
+
+    def test_dumps(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        compile_in(recipe(), cuda_toolchain, tmp_path / "stage", dump_ir=True)
+        folder = tmp_path / "stage/module/ir"
+        assert ".entry saxpy" in (folder / "sm_90a.ptx").read_text()
+        assert "saxpy" in (folder / "source.ii").read_text()
+        assert "registers" in (folder / "usage.txt").read_text()
+
+    def test_the_real_launcher_runs_against_the_driver(
+        self, cuda_toolchain, recipe, compile_in, tmp_path, driver
+    ):
+        """The cubin that nvcc made is what the driver is given."""
+        compile_in(recipe(), cuda_toolchain, tmp_path / "stage")
+        tensor = {"shape": [512]}
+        answer = driver.call(tmp_path / "stage/module/lib.so", {"packed": [1.0, tensor, tensor]})
+        assert answer.answers == [[0, ""]]
+        assert driver.lines("cuLibraryLoadData \x7fELF")
+        assert "grid=2,1,1 block=256,1,1" in driver.lines("launch")[0]
+
+
+@pytest.mark.nvcc
+class TestHost:
+    def test_it_is_built_and_loads_without_cudart(
+        self, cuda_toolchain, recipe, compile_in, tmp_path
+    ):
+        outcome = compile_in(recipe("host"), cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "built", outcome.log
+        assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
+        needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
+        assert not [name for name in needs.libraries if "cuda" in name]
+        assert set(needs.exports) == {"__tvm_ffi_launch", "launch", "launch_error"}
+        launch = launch_of(tmp_path / "stage")
+        x = np.zeros(4, np.float32)
+        if not os.path.exists("/dev/nvidiactl"):
+            with pytest.raises(RuntimeError, match="no CUDA device can be used"):
+                launch(1.0, x, x)
+
+    def test_an_entry_called_launch(self, cuda_toolchain, recipe, compile_in, tmp_path):
+        made = recipe("host")
+        made = replace(made, symbol="launch", source=made.source.replace("saxpy", "launch"))
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == "built", outcome.log
+
+    def test_from_wheels(self, wheel_toolchain, recipe, compile_in, tmp_path):
+        outcome = compile_in(recipe("host"), wheel_toolchain, tmp_path / "stage")
+        assert outcome.status == "built", outcome.log
+
+
+def test_options_say_everything_and_no_place(recipe, toolchain, tmp_path):
+    made = recipe(flags=("-O3", "-DX=a b\nc"))
+    text = options_text(made, toolchain(str(tmp_path / "nvcc")))
+    assert str(tmp_path) not in text
+    assert "{nvcc} -cubin -gencode arch=compute_90a,code=sm_90a -ccbin {cxx}" in text
+    assert "'-DX=a b'$'\\n''c'" in text
+    assert text.endswith("[toolchain]\nnvcc 0 test\n")
+    assert text == options_text(made, toolchain(str(tmp_path / "elsewhere/nvcc")))
+    assert text != options_text(replace(made, flags=("-O2",)), toolchain("/nvcc"))

@@ -1,0 +1,227 @@
+"""The same bytes from any folder, with any toolkit's place and any file times; `compile.sh` too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tilusbuild.compile import module_files
+
+HEADER = """\
+#pragma once
+#include <cassert>
+namespace {
+__device__ int counter;
+template <int N> __device__ float scaled(float v) { counter += N; return v * N; }
+}
+static __device__ float helper(float v) { return scaled<3>(v); }
+__device__ inline const char *header() { return __FILE__; }
+"""
+
+KERNEL = """\
+#include <cuda_fp16.h>
+#include <cstdio>
+#include "helper.cuh"
+static __constant__ float table[4];
+namespace { __device__ float own(float v) { return v + table[1]; } }
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  assert(n > 0);
+  if (n < 0) printf("%s %s %s\\n", __FILE__, header(), __DATE__ __TIME__);
+  if (i < n) y[i] = own(helper(__half2float(__hadd(__float2half(a), __float2half(x[i])))));
+}
+"""
+
+HOST = (
+    KERNEL.replace('extern "C" __global__ void saxpy', "static __global__ void kernel")
+    + """
+extern "C" int saxpy(float a, const float *x, float *y, int n, cudaStream_t stream) {
+  kernel<<<(n + 255) / 256, 256, 0, stream>>>(a, x, y, n);
+  return cudaGetLastError();
+}
+"""
+)
+
+CPU = """\
+#include <cassert>
+#include <cstdio>
+namespace { int counter; }
+static float helper(float v) { return v * ++counter; }
+extern "C" void saxpy(float a, const float *x, float *y, int n) {
+  assert(n >= 0);
+  if (n < 0) std::printf("%s %s\\n", __FILE__, __DATE__ __TIME__);
+  for (int i = 0; i < n; i++) y[i] = helper(a * x[i]);
+}
+"""
+
+FAR = "much/deeper/a place with 'quotes', \"more\" and é"
+
+
+@pytest.fixture
+def build(tmp_path, compile_in):
+    """build(recipe, toolchain, "a/b") compiles in a tree under that folder; gives the module."""
+
+    def run(recipe, toolchain, place, time):
+        tree = tmp_path / place
+        include = tree / "include" / "digest"
+        (include / "project").mkdir(parents=True)
+        (include / "project/helper.cuh").write_text(HEADER)
+        os.utime(include / "project/helper.cuh", (time, time))
+        stage = tree / "programs" / "hash"
+        outcome = compile_in(recipe, toolchain, stage, include_dir=str(include))
+        assert outcome.status == "built", outcome.log
+        return stage / "module"
+
+    return run
+
+
+def digest(path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def with_header(recipe, *arguments, **changes):
+    changes.setdefault("include_digest", "digest")
+    changes.setdefault("include_roots", (("project", False),))
+    return recipe(*arguments, **changes)
+
+
+def run_script(module, *arguments, **environment):
+    return subprocess.run(
+        ["bash", str(module / "compile.sh"), *arguments],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "CPATH": "/nowhere", **environment},
+    )
+
+
+CASES = {
+    "cpu": ("cpu", {"source": CPU}),
+    "kernel": ("kernel", {"source": KERNEL}),
+    "lineinfo": ("kernel", {"source": KERNEL, "flags": ("-lineinfo",)}),
+    "fatbin": ("kernel", {"source": KERNEL, "archs": ("sm_80", "sm_90a"), "ptx": True}),
+    "fatbin-lineinfo": (
+        "kernel",
+        {"source": KERNEL, "archs": ("sm_80", "sm_90a"), "ptx": True, "flags": ("-lineinfo",)},
+    ),
+    "debug": ("kernel", {"source": KERNEL, "flags": ("-G",)}),
+    "host": ("host", {"source": HOST}),
+    "host-lineinfo": ("host", {"source": HOST, "flags": ("-lineinfo",)}),
+}
+_NVCC = [pytest.param(name, marks=pytest.mark.nvcc) for name in CASES if name != "cpu"]
+
+
+@pytest.fixture
+def chosen(request, toolchain):
+    def choose(case):
+        return toolchain() if case == "cpu" else request.getfixturevalue("cuda_toolchain")
+
+    return choose
+
+
+@pytest.mark.parametrize("case", ["cpu", *_NVCC])
+def test_two_places_two_times_and_the_script(case, recipe, chosen, build, tmp_path):
+    pipeline, changes = CASES[case]
+    made, tools = with_header(recipe, pipeline, **changes), chosen(case)
+    near = build(made, tools, "a", 1_000_000_000)
+    far = build(made, tools, FAR, 1_500_000_000)
+    assert digest(near / "lib.so") == digest(far / "lib.so")
+    assert (near / "nvcc_output.txt").read_bytes() == (far / "nvcc_output.txt").read_bytes()
+    assert str(tmp_path).encode() not in (near / "lib.so").read_bytes()
+    assert str(tmp_path) not in (near / "compile.sh").read_text()
+
+    copied = tmp_path / "copy\nof it"
+    shutil.copytree(tmp_path / "a", copied)
+    module = copied / "programs/hash/module"
+    expected = digest(module / "lib.so")
+    (module / "lib.so").unlink()
+    nvcc = {"NVCC": tools.cuda.nvcc} if tools.cuda else {}
+    ran = run_script(module, **nvcc)
+    assert ran.returncode == 0, ran.stderr
+    assert digest(module / "lib.so") == expected
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("case", ["kernel", "lineinfo", "fatbin-lineinfo", "host"])
+def test_two_places_of_the_toolkit(case, recipe, cuda_toolchain, wheel_toolchain, build):
+    if cuda_toolchain.cuda.version != wheel_toolchain.cuda.version:
+        pytest.skip("the two toolkits are of two releases")
+    pipeline, changes = CASES[case]
+    made = with_header(recipe, pipeline, **changes)
+    one = build(made, cuda_toolchain, "a", 1)
+    other = build(made, wheel_toolchain, "b", 2)
+    assert digest(one / "lib.so") == digest(other / "lib.so")
+
+
+class TestScript:
+    """What compile.sh does with the result, on the cpu pipeline."""
+
+    @pytest.fixture
+    def module(self, recipe, toolchain, build):
+        module = build(with_header(recipe, "cpu", source=CPU), toolchain(), "tree", 1)
+        meta = {"files": {"module/lib.so": {"size": 1, "sha256": digest(module / "lib.so")}}}
+        (module.parent / "meta.json").write_text(json.dumps(meta, indent=2))
+        return module
+
+    def test_leaves_the_same_library_alone(self, module):
+        before = (module / "lib.so").stat()
+        ran = run_script(module)
+        assert (ran.returncode, ran.stderr.split()[-1]) == (0, "unchanged")
+        assert (module / "lib.so").stat().st_mtime_ns == before.st_mtime_ns
+        assert sorted(os.listdir(module)) == sorted(
+            ["source.cu", "launcher.c", "exports.map", "compile.sh", "lib.so", "nvcc_output.txt"]
+        )
+
+    def test_mends_a_damaged_library(self, module):
+        good = digest(module / "lib.so")
+        (module / "lib.so").write_bytes(b"torn")
+        ran = run_script(module)
+        assert (ran.returncode, ran.stderr.split()[-1]) == (0, "written")
+        assert digest(module / "lib.so") == good
+
+    def test_keeps_the_recorded_library_when_the_tools_make_another(self, module):
+        (module / "launcher.c").write_text(
+            (module / "launcher.c").read_text() + "int tl_more;\n"
+            '__attribute__((visibility("default"))) int tl_used(void) { return tl_more; }\n'
+        )
+        good = (module / "lib.so").read_bytes()
+        source = (module / "source.cu").read_text()
+        (module / "source.cu").write_text(source.replace("++counter", "--counter"))
+        ran = run_script(module)
+        assert ran.returncode == 1
+        assert "other bytes than the recorded lib.so" in ran.stderr
+        assert (module / "lib.so").read_bytes() == good
+
+    def test_an_output_of_ones_own(self, module, tmp_path):
+        ran = run_script(module, str(tmp_path / "mine.so"))
+        assert ran.returncode == 0
+        assert digest(tmp_path / "mine.so") == digest(module / "lib.so")
+
+    def test_an_error_ends_it(self, module):
+        (module / "source.cu").write_text("#error no\n")
+        ran = run_script(module)
+        assert ran.returncode != 0
+        assert "#error no" in ran.stderr
+
+
+def test_hostile_words_stay_words(recipe, toolchain, tmp_path):
+    """Flags, names and values hold whatever a manifest holds; a shell must not run them."""
+    made = recipe(
+        "cpu",
+        source=CPU,
+        flags=("-DA=$(touch hacked)", "-DB=`touch hacked`", "-DC='; touch hacked; '", "-DD=\n#"),
+        defines=(("E", '"$HOME"; touch hacked'),),
+    )
+    module = tmp_path / "programs/hash/module"
+    module.mkdir(parents=True)
+    for name, data in module_files(made, toolchain()).items():
+        (module / name).write_bytes(data)
+    ran = run_script(module)
+    assert ran.returncode == 0, ran.stderr
+    assert (module / "lib.so").exists()
+    assert "hacked" not in os.listdir(module)
