@@ -20,7 +20,7 @@ from tilusbuild.manifest.load import load
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import instances_of, spec_of, surroundings
-from tilusbuild.render import Renderer
+from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Space
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -146,7 +146,7 @@ def emulate(tmp_path: Any) -> Callable[[Program], Kernel]:
 
 
 def launch(program: Program, kernel: Kernel, arguments: list[Any], **options: Any) -> Launched:
-    """Launches with the manifest's geometry. `options`: the dimensions, and `Kernel.launch`'s own."""
+    """Launches with the manifest's geometry. `options`: dimensions and what `Kernel` takes."""
     dimensions = {name: options.pop(name) for name in ("m", "n", "k") if name in options}
     grid, block, smem = program.geometry(**dimensions)
     return kernel.launch(grid, block, smem, arguments, **options)

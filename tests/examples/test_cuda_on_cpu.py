@@ -8,7 +8,7 @@ from translate import translate
 
 @pytest.fixture
 def run(gemm, launch, tmp_path):
-    """Launches the default GEMM with one piece of its source replaced: (result, expected, counts)."""
+    """Launches the default GEMM with one piece replaced: (result, expected, counts)."""
     program = gemm.default("gemm", "hopper", dtype="f16")
 
     def broken(old, new, **options):
@@ -57,7 +57,7 @@ def test_a_copy_from_outside(run):
 
 
 def test_lanes_that_part(run):
-    with pytest.raises(KernelError, match="deadlock|lanes of one warp"):
+    with pytest.raises(KernelError, match=r"deadlock|lanes of one warp"):
         run("      multiply(sums", "      if (lane != 3) multiply(sums")
 
 

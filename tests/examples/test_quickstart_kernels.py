@@ -1,4 +1,4 @@
-"""The quickstart's kernels compute what ref.py says: the CUDA ones emulated, the cpu ones for real."""
+"""The quickstart's kernels compute what ref.py says: CUDA emulated, cpu for real."""
 
 import ctypes
 

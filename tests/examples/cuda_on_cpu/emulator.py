@@ -1,4 +1,4 @@
-"""Runs a CUDA kernel's source on the CPU (see device.h) with NumPy arrays, in a process of its own."""
+"""Runs a CUDA kernel on the CPU (see device.h) with NumPy arrays, in its own process."""
 
 import os
 import struct

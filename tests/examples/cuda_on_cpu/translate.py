@@ -1,7 +1,7 @@
 """CUDA C++ source to C++ that runs on device.h: inline assembly becomes function calls.
 
-`asm("name.suffix {%0, %1}, [%2];" : outputs : inputs)` becomes `ptx::name_suffix(out0, out1, in0)`. An
-instruction that device.h lacks is thus a compile error that names it.
+`asm("name.suffix {%0, %1}, [%2];" : outputs : inputs)` becomes `ptx::name_suffix(out0, out1, in0)`.
+An instruction that device.h lacks is thus a compile error that names it.
 """
 
 import re
