@@ -66,6 +66,7 @@ COMPARE_OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
+_ONE_LINE = dict.fromkeys(map(ord, "\r\n\f\v"), " ")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _NUMBER_THEN_WORD = re.compile(r"[0-9][A-Za-z_]|\\")
 _REFUSED = {
@@ -93,7 +94,7 @@ def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
     _check_characters(source)
     lead = len(source) - len(source.lstrip())
     # One line: Python's parser would end the expression at a newline outside parentheses.
-    text = " ".join(source[lead:].splitlines()).rstrip()
+    text = source[lead:].translate(_ONE_LINE).rstrip()
     if not text:
         raise ExprError("the expression is empty", 1)
     reader = _Reader(text, lead)
@@ -126,11 +127,14 @@ def _python_tree(text: str, lead: int) -> ast.expr:
 
 def _check_characters(source: str) -> None:
     """Outside strings only ASCII, and no comment: Python would drop the rest of the line."""
+    for match in _QUOTED.finditer(source):
+        if "\n" in match[0] or "\r" in match[0]:
+            raise ExprError("a line break inside a string", match.start() + 1)
     outside = _QUOTED.sub(lambda match: "_" * len(match[0]), source)
     for position, character in enumerate(outside, 1):
         if character == "#":
             raise ExprError("a comment inside an expression", position)
-        if character == "\0" or not (character.isascii() or character.isspace()):
+        if character == "\0" or not character.isascii():
             raise ExprError(f"unexpected character {character!r}", position)
 
 

@@ -1,0 +1,171 @@
+"""What is an expression and what is not: the whitelist, the limits, the columns of errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from tilusbuild.expr import Expr, ExprError, parse
+
+
+def test_a_rule_knows_its_names() -> None:
+    expr = parse("(block_m + block_n) * 2 <= arch.smem_per_block")
+    assert expr.names == {"block_m", "block_n", "arch.smem_per_block"}
+    assert expr.source == "(block_m + block_n) * 2 <= arch.smem_per_block"
+    assert expr.canonical == "(((block_m + block_n) * 2) <= arch.smem_per_block)"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("a+b*c", "a + (b * c)"),
+        ("a<b<=c", "(a < b <= c)"),
+        ("x in [1,2]", "x in (1, 2)"),
+        ("x in (1,)", "x in [1]"),
+        ("'f16'", '"f16"'),
+        ("0x10", "16"),
+        ("  a or\n  b", "a or b"),
+        ("-1 ** 2", "-(1 ** 2)"),
+        ("- 5", "-5"),
+    ],
+)
+def test_spelling_does_not_matter(left: str, right: str) -> None:
+    assert parse(left) == parse(right)
+    assert hash(parse(left)) == hash(parse(right))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("1", "1.0"), ("1", "True"), ("(-1) ** 2", "-1 ** 2"), ("a - b - c", "a - (b - c)")],
+)
+def test_meaning_does(left: str, right: str) -> None:
+    assert parse(left) != parse(right)
+
+
+@pytest.mark.parametrize("value", [7, -7, True, 2.5, -0.0, 2**63 - 1, -(2**63)])
+def test_a_number_is_an_expression(value: int | float | bool) -> None:
+    expr = parse(value)
+    assert repr(expr.evaluate({})) == repr(value)
+    assert repr(parse(expr.canonical).evaluate({})) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "words"),
+    [
+        ("__import__('os').system('id')", 1, "functions of the expression language"),
+        ("().__class__", 1, "attributes"),
+        ("(lambda: 1)()", 1, "functions"),
+        ("a.__class__", 1, "attributes are only those of arch and facts"),
+        ("arch.smem.real", 1, "attributes"),
+        ("9 ** 9 ** 9", 6, "literal from 0 to 62"),
+        ("a << b", 6, "literal from 0 to 62"),
+        ("2 ** -1", 6, "literal"),
+        ("2 ** True", 6, "literal"),
+        ("a + 'x' * 9", 5, "needs numbers"),
+        ("[y for y in (1, 2)]", 1, "a comprehension"),
+        ("f'{a}'", 1, "a formatted string"),
+        ("open('x')", 1, 'unknown function "open"'),
+        ("mim(a, b)", 1, 'did you mean "min"'),
+        ("(a := 3)", 2, "an assignment"),
+        ("a[0]", 1, "an index"),
+        ("lambda: 1", 1, "a function"),
+        ("{}", 1, "a dictionary"),
+        ("(a, b)", 1, "a tuple"),
+        ("a in b", 6, "a tuple such as"),
+        ("a in ()", 6, "a tuple such as"),
+        ("1 < a in (1, 2)", 1, "parentheses"),
+        ("a is b", 1, 'not with "is"'),
+        ("min + 1", 1, "needs arguments"),
+        ("arch + 1", 1, "arch.<something>"),
+        ("cdiv(a)", 1, "takes 2 arguments, not 1"),
+        ("min(a)", 1, "at least 2"),
+        ("max(a, key=b)", 1, "no keyword"),
+        ("a @ b", 1, "MatMult"),
+        ("None", 1, "None"),
+        ("1j", 1, "1j"),
+        ("b'x'", 1, "not a number"),
+        ("a +", None, "not an expression"),
+        ("a # b", 3, "comment"),
+        ("a and # first\n b", 7, "comment"),
+        ("é + 1", 1, "unexpected character"),
+        ("a == 'x\ny'", 6, "line break inside a string"),
+        ("a\0", 2, "unexpected character"),
+        ("", 1, "empty"),
+        ("  \n ", 1, "empty"),
+        ("9223372036854775808", 1, "64 bits"),
+        ("1e999", 1, "not finite"),
+        ("a if b", None, "not an expression"),
+        ("1if a else 2", None, "not an expression"),
+        ("'\\d'", None, "not an expression"),
+        ("'é' == a.b", 8, "attributes"),
+        ("\r\n  a +\n  open(b)", 11, "unknown function"),
+    ],
+)
+def test_anything_else_is_refused_with_its_column(
+    source: str, column: int | None, words: str
+) -> None:
+    with pytest.raises(ExprError) as caught:
+        parse(source)
+    assert words in caught.value.message
+    if column is not None:
+        assert caught.value.column == column
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(" * 2000,
+        "(" * 900 + "1" + ")" * 900,
+        "-" * 1999 + "1",
+        "not " * 490 + "a",
+        "~" * 150 + "a",
+        "a" + "+a" * 400,
+        "a" + " if a else a" * 100,
+        "a" + ".a" * 900,
+        "[" * 1999,
+        "9" * 1999,
+        "1" * 2001,
+        "f(" * 600 + ")" * 600,
+        "'" * 1999,
+        "\\" * 1999,
+        "{" * 1000,
+        "a" * 1000 + "\0",
+    ],
+)
+def test_a_hostile_text_is_an_error_like_any_other(source: str) -> None:
+    with pytest.raises(ExprError):
+        parse(source)
+
+
+def test_what_an_integer_can_grow_to_is_bounded_before_anything_runs() -> None:
+    source = "a"
+    for _ in range(3):
+        source = f"({source} ** 62)"
+    with pytest.raises(ExprError, match="bits"):
+        parse(source)
+    assert parse("a ** 62 > 0").evaluate({"a": 2**62}) is True
+
+
+def test_a_long_sum_is_within_the_limits() -> None:
+    names = [f"n{i}" for i in range(90)]
+    assert parse(" + ".join(names)).evaluate(dict.fromkeys(names, 2)) == 180
+
+
+def test_only_text_and_numbers_are_expressions() -> None:
+    with pytest.raises(ExprError, match="not list"):
+        parse([1])  # type: ignore[arg-type]
+
+
+def test_an_expression_can_be_copied() -> None:
+    expr = parse("a * 2")
+    for again in (copy.deepcopy(expr), pickle.loads(pickle.dumps(expr))):
+        assert isinstance(again, Expr)
+        assert again == expr
+        assert again.evaluate({"a": 3}) == 6
+
+
+def test_a_literal_is_known_as_one() -> None:
+    assert parse("3 + 4").substitute({}).constant == 7
+    assert parse("a").constant is None

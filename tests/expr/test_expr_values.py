@@ -1,0 +1,193 @@
+"""What expressions are worth: what each operation means, and the errors where there is no value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilusbuild.expr import ExprError, Value, parse
+
+POINT: dict[str, Value] = {
+    "m": 100,
+    "block_m": 64,
+    "zero": 0,
+    "minus": -7,
+    "big": 2**62,
+    "half": 0.5,
+    "dtype": "f16",
+    "on": True,
+    "arch.smem_per_block": 232448,
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("cdiv(m, block_m)", 2),
+        ("cdiv(minus, 2)", -3),
+        ("align(m, block_m)", 128),
+        ("align(minus, 4)", -4),
+        ("align(128, block_m)", 128),
+        ("pow2(5)", 32),
+        ("log2(m)", 6),
+        ("log2(block_m)", 6),
+        ("divides(block_m, 128)", True),
+        ("divides(block_m, m)", False),
+        ("gcd(m, block_m)", 4),
+        ("gcd(minus, 0)", 7),
+        ("min(m, block_m, 7)", 7),
+        ("max(m, half)", 100.0),
+        ("abs(minus)", 7),
+        ("minus // 2", -4),
+        ("minus % 2", 1),
+        ("minus % -2", -1),
+        ("m / 8", 12.5),
+        ("m / 50", 2.0),
+        ("m % (block_m / 32)", 0.0),
+        ("minus >> 1", -4),
+        ("1 << 62", 2**62),
+        ("~m", -101),
+        ("m & 12 | 3 ^ 1", 4 | 3 ^ 1),
+        ("half ** 3", 0.125),
+        ("on + on", 2),
+        ("~on", -2),
+        ("m and block_m", True),
+        ("zero or minus", True),
+        ("not m", False),
+        ("dtype == 'f16'", True),
+        ("dtype != 3", True),
+        ("dtype in ('bf16', 'f16')", True),
+        ("m not in (1, 2)", True),
+        ("'a' < dtype < 'g'", True),
+        ("2 if dtype == 'f16' else 4", 2),
+        ("0 < m <= 100 < 101", True),
+        ("(m * big) // big", 100),
+        ("m * 2 <= arch.smem_per_block", True),
+    ],
+)
+def test_values(source: str, value: Value) -> None:
+    result = parse(source).evaluate(POINT)
+    assert result == value
+    assert type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("zero == 0 or m % zero == 0", True),
+        ("zero != 0 and m % zero == 0", False),
+        ("m // zero if zero else 5", 5),
+        ("m in (100, m // zero)", True),
+        ("m < 5 < m // zero", False),
+    ],
+)
+def test_what_is_not_needed_is_not_evaluated(source: str, value: Value) -> None:
+    expr = parse(source)
+    assert expr.evaluate(POINT) == value
+    columns = {name: np.array([POINT[name]] * 2) for name in expr.names}
+    assert expr.vector(columns).tolist() == [value, value]
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "words"),
+    [
+        ("m + m % zero", 9, "division by zero in (m % zero)"),
+        ("m // zero", 6, "division by zero"),
+        ("1 / zero", 5, "division by zero"),
+        ("cdiv(m, zero)", 1, "division by zero"),
+        ("divides(zero, m)", 1, "division by zero"),
+        ("align(m, zero)", 1, "not positive"),
+        ("log2(zero)", 1, "not positive"),
+        ("pow2(m)", 1, "not from 0 to 62"),
+        ("m >> minus", 6, "negative"),
+        ("big * big", 1, "does not fit 64 bits"),
+        ("1e308 * m", 9, "overflow"),
+        ("(half + 1e300) ** 2", 19, "overflow"),
+        ("dtype + 1", 9, "needs numbers, not the string 'f16'"),
+        ("dtype and on", 1, "needs numbers"),
+        ("dtype < 3", 1, "compares 'f16' with 3"),
+        ("half & 1", 8, "needs integers"),
+        ("m + blok_m", 5, 'unknown name "blok_m"; did you mean "block_m"?'),
+        ("arch.smem_per_blok", 1, 'did you mean "arch.smem_per_block"?'),
+    ],
+)
+def test_errors_say_what_and_where(source: str, column: int, words: str) -> None:
+    expr = parse(source)
+    with pytest.raises(ExprError) as caught:
+        expr.evaluate(POINT)
+    assert words in caught.value.message
+    assert caught.value.column == column
+    columns = {n: np.array([POINT[n]] * 3) for n in expr.names if n in POINT}
+    with pytest.raises(ExprError) as of_vector:
+        expr.vector(columns)
+    assert caught.value.message.split(";")[0] in of_vector.value.message
+
+
+def test_an_error_can_carry_the_name_of_its_rule() -> None:
+    error = ExprError("division by zero", 3).named("tile_m")
+    assert str(error) == "tile_m: division by zero"
+    assert (error.rule, error.column) == ("tile_m", 3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, None, (1,)])
+def test_what_is_no_value_is_refused(value: object) -> None:
+    with pytest.raises(ExprError):
+        parse("a + 0.5").evaluate({"a": value})  # type: ignore[dict-item]
+
+
+def test_a_vector_never_wraps_around() -> None:
+    column = np.array([2**20, 3], dtype=np.int64)
+    assert parse("a ** 4 > 0").vector({"a": column}).tolist() == [True, True]
+    assert parse("a * a * a * a == 0").vector({"a": column}).tolist() == [False, False]
+
+
+def test_small_integer_columns_do_not_overflow_in_their_own_type() -> None:
+    column = np.array([100, 120], dtype=np.int8)
+    assert parse("a + a").vector({"a": column}).tolist() == [200, 240]
+    assert parse("a * a").vector({"a": column.astype(np.uint8)}).tolist() == [10000, 14400]
+
+
+def test_a_vector_raises_the_error_of_its_first_bad_point() -> None:
+    columns = {"a": np.array([1, 2, 3]), "b": np.array([1, 0, -1])}
+    with pytest.raises(ExprError, match="division by zero"):
+        parse("a % b").vector(columns)
+
+
+def test_a_vector_takes_constants_and_columns_of_any_kind() -> None:
+    columns = {
+        "a": np.array([1, 2]),
+        "s": np.array(["x", "y"]),
+        "k": 2,
+        "m": np.array([1, "z"], object),
+    }
+    assert parse("a * k").vector(columns).tolist() == [2, 4]
+    assert parse("s == 'y' or a == 1").vector(columns).tolist() == [True, True]
+    assert parse("m == 'z'").vector(columns).tolist() == [False, True]
+    assert parse("s if a == 1 else 'w'").vector(columns).tolist() == ["x", "w"]
+
+
+def test_columns_that_broadcast_make_a_grid() -> None:
+    columns = {"a": np.array([[1], [2]]), "b": np.array([[3, 4, 5]])}
+    assert parse("a * b").vector(columns).tolist() == [[3, 4, 5], [6, 8, 10]]
+
+
+def test_an_empty_column_has_no_values() -> None:
+    assert parse("a + 1").vector({"a": np.array([], dtype=np.int64)}).tolist() == []
+
+
+def test_partial_evaluation_leaves_what_is_unknown() -> None:
+    launch = parse("cdiv(n, block_n) * (2 if dtype == 'f16' else 4)")
+    folded = launch.substitute({"block_n": 64, "dtype": "f16"})
+    assert folded.canonical == "(cdiv(n, 64) * 2)"
+    assert folded.names == {"n"}
+    assert folded.evaluate({"n": 65}) == 4
+
+
+def test_partial_evaluation_keeps_an_error_where_it_is_guarded() -> None:
+    assert parse("k == 0 or m % k == 0").substitute({"k": 0}).canonical == "True"
+    assert parse("m == 0 or 1 // k == 0").substitute({"k": 0}).evaluate({"m": 0}) is True
+
+
+def test_a_constant_must_fit() -> None:
+    with pytest.raises(ExprError, match="k: the integer does not fit 64 bits"):
+        parse("k + m").substitute({"k": 2**64})
