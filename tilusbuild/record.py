@@ -1,8 +1,8 @@
 """The record of a finished build: proof, in one pass of `stat`, that there is nothing to do.
 
-A record names the command it answers, every input that the plan read, every folder in which it looked
-for one, and every published entry, each with size, mtime, ctime and inode. If all of them are as they
-were, the build would come to the same end, and its summary is printed again. Invariants:
+A record names the command it answers, every input that the plan read, every folder in which it
+looked for one, and every published entry, each with size, mtime, ctime and inode. If all of them
+are as they were, the build would come to the same end, and its summary is printed again. Invariants:
 
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
   or about anything else is no record, and the build runs in full.
@@ -62,7 +62,7 @@ def folder(environment: Mapping[str, str]) -> str | None:
 
 
 def path(name: bytes, environment: Mapping[str, str]) -> str | None:
-    """The file of the record for a key. Two keys that share a file overwrite each other's record."""
+    """The file of the record for a key. Keys that share a file overwrite each other's."""
     where = folder(environment)
     if where is None:
         return None
@@ -148,7 +148,9 @@ def holds(data: bytes, name: bytes) -> bytes | None:
     return bytes(pieces[1])
 
 
-def _unchanged(names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result] = os.stat) -> bool:
+def _unchanged(
+    names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result] = os.stat
+) -> bool:
     before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
     for middle, (size, mtime, ctime, inode) in zip(  # noqa: B905 - written side by side
         middles, _STAT.iter_unpack(stats)

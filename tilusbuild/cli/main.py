@@ -44,10 +44,10 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def _common(defaults: bool) -> argparse.ArgumentParser:
+def _common(defaults: bool) -> _Parser:
     """The options that every verb takes, before or after its name."""
     none = None if defaults else argparse.SUPPRESS
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = _Parser(add_help=False)
     group = parser.add_argument_group("every verb")
     group.add_argument(
         "-C", dest="directory", metavar="DIR", default=none, help="run as if started in DIR"

@@ -95,8 +95,10 @@ def _print_rest(manifest: Manifest) -> None:
     """Every other table of the manifest that says something, as it was understood."""
     parts: list[tuple[str, Any]] = [("toolchain", manifest.toolchain)]
     for name, script in manifest.scripts.items():
-        for table in ("levels", "prune", "dispatch", "tune"):
-            parts.append((f"script.{name}.{table}", getattr(script, table)))
+        parts += [
+            (f"script.{name}.{table}", getattr(script, table))
+            for table in ("levels", "prune", "dispatch", "tune")
+        ]
     parts += [(f"package.{name}", package) for name, package in manifest.packages.items()]
     for title, part in parts:
         said = part.model_dump(mode="json", by_alias=True, exclude_defaults=True) if part else {}

@@ -56,7 +56,8 @@ def program_text(
     """
     return "".join(
         [
-            f"{PROGRAM_FORMAT}\nscript = {value_text(script)}\n{entry[0]} = {value_text(entry[1])}\n",
+            f"{PROGRAM_FORMAT}\nscript = {value_text(script)}\n",
+            f"{entry[0]} = {value_text(entry[1])}\n",
             f"source = sha256:{sha256_text(source)}\n",
             values_section("params", params),
             values_section("schedule", schedule),

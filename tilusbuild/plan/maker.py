@@ -1,4 +1,4 @@
-"""Makes the programs of one instance: from a schedule to a recipe and the two texts of its identity.
+"""Makes the programs of one instance: from a schedule to a recipe, and the texts that identify it.
 
 A maker keeps what is the same for all schedules of its instance (signature, launch, flags, header
 folders) and makes the rest anew each time, so that a program that is only planned leaves nothing
@@ -22,7 +22,7 @@ from tilusbuild.render.closure import Closure, Headers
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
-from tilusbuild.toolchain import Toolchain
+from tilusbuild.toolchain import DigestMemory, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Made:
     program_txt: str
     options_txt: str
     recipe: Recipe
-    closure: Closure | None
-    """The headers that the compile sees; None when it sees none."""
+    closure: Closure
+    """The headers that the compile sees."""
 
     @property
     def hash(self) -> str:
@@ -54,6 +54,7 @@ class Maker:
         renderer: Renderer,
         headers: Headers,
         toolchain: Toolchain,
+        memory: DigestMemory,
     ) -> None:
         self.script = script
         self.target = target
@@ -66,6 +67,8 @@ class Maker:
         self._renderer = renderer
         self._headers = headers
         self.toolchain = toolchain
+        self._memory = memory
+        self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = surroundings(target)
         self.signature = self._resolved_signature()
         self._launch = self._parse_launch()
@@ -119,7 +122,10 @@ class Maker:
         if self._manifest.build.line_directives:
             lines = self._renderer.line_map(self._owner.template, context, source)
             source = lines.with_directives()
-        closure = self._closure(source)
+        closure = self._headers.closure(
+            source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
+        )
+        copied = bool(closure.headers)
         values = self.values(schedule)
         recipe = Recipe(
             pipeline=self.pipeline,
@@ -130,8 +136,8 @@ class Maker:
             signature=self.signature,
             launch=self._launch,
             constants=values,
-            include_digest=closure.digest if closure else None,
-            include_roots=self._include_roots if closure else (),
+            include_digest=closure.digest if copied else None,
+            include_roots=self._include_roots if copied else (),
             flags=self._flags,
             defines=self._defines,
             std=self._manifest.toolchain.std,
@@ -148,9 +154,9 @@ class Maker:
             signature=self.signature.text().splitlines(),
             launch=self._launch_lines(),
             source=source,
-            headers=[(header.sha256, header.name) for header in closure.headers] if closure else [],
+            headers=[(header.sha256, header.name) for header in closure.headers],
         )
-        return Made(program_txt, options_text(recipe, self.toolchain), recipe, closure)
+        return Made(program_txt, options_text(recipe, self.toolchain, self._other_headers(closure.external)), recipe, closure)
 
     def readable(self, schedule: Schedule, log: str) -> str:
         """A compiler's log with the template's own places and lines."""
@@ -165,12 +171,12 @@ class Maker:
         except InputError:
             return log
 
-    def _closure(self, source: str) -> Closure | None:
-        """The headers that the compile may see; None when the source can reach none."""
-        found = self._headers.closure(
-            source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
-        )
-        return found if found.headers else None
+    def _other_headers(self, external: tuple[str, ...] | None) -> tuple[str, ...]:
+        """What a fingerprint adds for these names of the toolkit's and the system's headers."""
+        if external not in self._beyond:
+            folders = self.toolchain.headers(cuda=self.target.kind == "cuda")
+            self._beyond[external] = folders.beyond(external, self._memory)
+        return self._beyond[external]
 
     def _parse_launch(self) -> Launch | None:
         declared = self._owner.launch_for(self.target.name)

@@ -1,8 +1,8 @@
 """The plan as values: which programs a project consists of, and under which names they are kept.
 
-A plan is pure: the same manifest, templates, headers and toolchain give the same plan, and making it
-writes nothing. It holds no rendered source; a program is a hash and a place in its instance's space,
-so that memory stays small with a hundred thousand of them.
+A plan is pure: the same manifest, templates, headers and toolchain give the same plan, and making
+it writes nothing. It holds no rendered source; a program is a hash and a place in its instance's
+space, so that memory stays small with a hundred thousand of them.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class Planner:
                 self.renderer,
                 self._headers[script],
                 self.toolchain,
+                self.memory,
             )
 
     def _instance(self, maker: Maker, level: int) -> Instance:

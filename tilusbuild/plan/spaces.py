@@ -7,10 +7,11 @@ place in the manifest that says it.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 
 from tilusbuild.arch import combined
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.model import Target, label
@@ -18,6 +19,7 @@ from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.report import SpaceReport, report
+from tilusbuild.space.t1 import T1Space, read_t1
 
 
 def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
@@ -40,17 +42,38 @@ def surroundings(target: Target) -> dict[str, Value]:
 def spec_of(
     manifest: Manifest, script: str, target: Target, params: Mapping[str, Value]
 ) -> SpaceSpec:
-    """What the manifest declares the space of one instance to be."""
+    """What the manifest, and its T1 file where it names one, declare the space of one instance to
+    be. Raises `InputError`."""
     owner = manifest.scripts[script]
+    imported = imported_space(manifest, script)
+    declared = {
+        raw.names: Parameter(raw.names, raw.values, raw.when, raw.otherwise, raw.default)
+        for raw in owner.space_for(target.name).values()
+    }
+    own = {name for names in declared for name in names}
+    kept = [p for p in imported.parameters if own.isdisjoint(p.names)] if imported else []
+    rules = dict(imported.restrict) if imported else {}
     return SpaceSpec(
         constants={**surroundings(target), **params},
-        parameters=tuple(
-            Parameter(raw.names, raw.values, raw.when, raw.otherwise, raw.default)
-            for raw in owner.space_for(target.name).values()
-        ),
+        parameters=(*kept, *declared.values()),
         derived=tuple(owner.derived_for(target.name).items()),
-        restrict=tuple(owner.restrict_for(target.name).items()),
+        restrict=tuple({**rules, **owner.restrict_for(target.name)}.items()),
     )
+
+
+def imported_space(manifest: Manifest, script: str) -> T1Space | None:
+    """The space in the script's T1 file; None when it names none. Raises `InputError`."""
+    name = manifest.scripts[script].space_file
+    if name is None:
+        return None
+    place = manifest.place_of_value("script", script, "space-file")
+    try:
+        with open(os.path.join(manifest.root, name), encoding="utf-8") as file:
+            return read_t1(file.read())
+    except SpaceError as error:
+        raise input_error(f"{name}: {error.message}", place=place, hint=error.hint) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise input_error(f"{name} cannot be read: {error}", place=place) from None
 
 
 def space_of(manifest: Manifest, script: str, target: str, spec: SpaceSpec) -> Space:
@@ -67,7 +90,8 @@ def chosen(
     """The schedules of a level, and the default that the manifest declares, if it declares one.
     Raises `InputError`."""
     owner = manifest.scripts[script]
-    defaults = owner.default_for(target.name)
+    imported = imported_space(manifest, script)
+    defaults = {**(imported.default if imported else {}), **owner.default_for(target.name)}
     try:
         default = space.complete(defaults) if defaults else None
         schedules = select(

@@ -1,11 +1,12 @@
 """A whole build: plan, compile what is missing, publish the scripts' folders and the index.
 
-Nothing is written when everything is there already. What a build could not do is in its result; what
-is wrong with the input is raised before anything was compiled.
+Nothing is written when everything is there already. What a build could not do is in its result;
+what is wrong with the input is raised before anything was compiled.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from tilusbuild.cache.scripts import ScriptRecord
@@ -33,9 +34,12 @@ def build(
     *,
     dump_ir: bool = False,
 ) -> Result:
-    """Build the selected part of a project. Raises `InputError` and `CacheError`."""
+    """Build the selected part of a project. Raises `InputError` and `CacheTrouble`."""
+    began = time.monotonic()
     planned = project.plan(selection)
-    return build_planned(project, planned, selection, options, reporter, dump_ir=dump_ir)
+    return build_planned(
+        project, planned, selection, options, reporter, dump_ir=dump_ir, began=began
+    )
 
 
 def build_planned(
@@ -47,6 +51,7 @@ def build_planned(
     *,
     dump_ir: bool = False,
     only: Sequence[ProgramJob] | None = None,
+    began: float | None = None,
 ) -> Result:
     """Build what was planned; with `only`, just those of its programs."""
     compiler = ProgramCompiler(
@@ -66,11 +71,13 @@ def build_planned(
             options,
             history=history,
             admission=Memory(),
+            began=began,
         )
     finally:
         history.save()
         reporter.close()
-    if only is None and not options.dry_run:
+    stopped = result.summary.signal is not None or result.summary.error is not None
+    if only is None and not options.dry_run and not stopped:
         publish(project, planned, selection)
     return result
 

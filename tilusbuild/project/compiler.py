@@ -1,4 +1,4 @@
-"""The engine's compiler: lays out the headers, fills the module folder, compiles, reports resources.
+"""The engine's compiler: lays out headers, fills the module folder, compiles, reports resources.
 
 Called from several threads. A header folder is published before the first program that needs it is
 compiled, and every program that shares it finds it there.
@@ -49,8 +49,7 @@ class ProgramCompiler:
         for name, data in module_files(work.recipe, self._toolchain).items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
-        os.chmod(os.path.join(module, "compile.sh"), 0o755)
-        include = self._include(work.closure) if work.closure else None
+        include = self._include(work.closure) if work.closure.headers else None
         outcome = compile_program(
             work.recipe,
             self._toolchain,
@@ -101,7 +100,7 @@ def described(work: Made, outcome: Outcome) -> Mapping[str, Any]:
     images = [
         {"kind": image.kind, "arch": image.arch, "size": image.size} for image in outcome.images
     ]
-    meta = {
+    meta: dict[str, Any] = {
         "status": outcome.status,
         "reason": outcome.reason,
         "images": images,

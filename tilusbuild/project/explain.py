@@ -1,8 +1,8 @@
 """Why a program is out of date: its texts now, held against those of the last build.
 
-The comparison is of the very texts that the hash is made of, so that an explanation cannot say other
-than the build does. The program of the last build that a program is compared with is the one with
-the same constants and schedule, in the same script and for the same target.
+The comparison is of the very texts that the hash is made of, so that an explanation cannot say
+other than the build does. The program of the last build that a program is compared with is the one
+with the same constants and schedule, in the same script and for the same target.
 """
 
 from __future__ import annotations

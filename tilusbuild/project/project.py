@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilusbuild.cache.cache import Cache
+from tilusbuild.engine.digests import RememberedDigests
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.planner import Planned, Planner
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.project.memory import KeptMemory
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
@@ -75,16 +75,20 @@ class Project:
         return Cache(self.settings.cache_dir.value)
 
     @cached_property
-    def digests(self) -> KeptMemory:
-        """Content digests, remembered from one run to the next where the cache can be written."""
-        return KeptMemory(self.cache.state_path)
+    def digests(self) -> RememberedDigests:
+        """Content digests, remembered from one run to the next."""
+        return RememberedDigests(self._state)
+
+    @property
+    def _state(self) -> str | None:
+        """Where to remember: in the cache, but a cache is only made when something is built."""
+        return self.cache.state_path if os.path.isdir(self.cache.state_path) else None
 
     @cached_property
     def renderer(self) -> Renderer:
         """What renders templates."""
-        return Renderer(
-            self.manifest.root, bytecode_dir=os.path.join(self.cache.state_path, "templates")
-        )
+        folder = self._state and os.path.join(self._state, "templates")
+        return Renderer(self.manifest.root, bytecode_dir=folder)
 
     def toolchain(self, *, cuda: bool) -> Toolchain:
         """The tools, with nvcc when `cuda`. Raises `InputError` when one is missing."""
@@ -97,7 +101,7 @@ class Project:
                 place=self._place_of_nvcc(),
             )
             self._toolchains[cuda] = discover(
-                request, self.environment, self.runner, self.digests.memory
+                request, self.environment, self.runner, self.digests
             )
         return self._toolchains[cuda]
 
@@ -118,7 +122,7 @@ class Project:
                 problems.extend(error.diagnostics)
         if problems:
             raise InputError(*problems)
-        return Planner(self.manifest, toolchain, self.renderer, self.digests.memory)
+        return Planner(self.manifest, toolchain, self.renderer, self.digests)
 
     def _place_of_nvcc(self) -> Place | None:
         if self.manifest.toolchain.nvcc is None:

@@ -100,6 +100,8 @@ class Closure:
     """Declared globs that no header matches."""
     probed: tuple[str, ...] = ()
     """Folders in which a new file could change the answer."""
+    external: tuple[str, ...] | None = ()
+    """Names that no folder has: the toolkit's and the system's; None when they cannot be known."""
 
     @property
     def manifest(self) -> str:
@@ -145,7 +147,9 @@ class Headers:
             known = self._closures[key] = _Search(self, found, source).run(extra, defined)
         return known
 
-    def candidates(self, include: Include, includer: _File | None) -> Iterable[tuple[str, str, str]]:
+    def candidates(
+        self, include: Include, includer: _File | None
+    ) -> Iterable[tuple[str, str, str]]:
         """Where an include is looked for, in order: tree, folder in the copy, folder on disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
@@ -240,6 +244,8 @@ class _Search:
     queue: list[_File] = field(default_factory=list)
     folders: set[str] = field(default_factory=set)
     probed: set[str] = field(default_factory=set)
+    external: set[str] = field(default_factory=set)
+    unknown: bool = False
     notes: dict[Diagnostic, None] = field(default_factory=dict)
     macros: Macros = field(default_factory=Macros)
     computed: dict[tuple[str, str], tuple[Include, _File | None]] = field(default_factory=dict)
@@ -259,7 +265,7 @@ class _Search:
         found = self._kept()
         return Closure(
             found, sha256_text(_manifest(found)), tuple(self.notes), unmatched,
-            tuple(sorted(self.probed)),
+            tuple(sorted(self.probed)), None if self.unknown else tuple(sorted(self.external)),
         )  # fmt: skip
 
     def _follow(self, found: Scan, includer: _File | None) -> None:
@@ -276,6 +282,7 @@ class _Search:
 
     def _find(self, include: Include, includer: _File | None) -> None:
         if include.name.startswith("/"):
+            self.unknown = True
             self._note(
                 include, includer, "the include is an absolute path",
                 "put the header in a folder of include-dirs and include it by its name there",
@@ -296,6 +303,7 @@ class _Search:
                 self.folders.update(_passed(folder, include.name))
             if not include.next:
                 return
+        self.external.add(include.name)
 
     def _take(self, file: _File) -> None:
         known = self.files.get(file.name)
@@ -308,7 +316,7 @@ class _Search:
                     f"{known.path} and {file.path} are the same name {_shown(file.name)} "
                     "with different contents",
                     Place(_shown(file.name)),
-                    'a symbolic link with ".." after it leads to the second; include it by its own name',
+                    'a symbolic link before ".." leads to the second; include it by its own name',
                     "warning",
                 )
             ] = None
@@ -339,11 +347,15 @@ class _Search:
         reported = set()
         for (macro, _), (include, includer) in self.computed.items():
             if macro not in reported and not self.macros.headers(macro):
+                self.unknown = True
                 reported.add(macro)
                 self._note(
-                    include, includer, f"which header {macro} names is not known before the compile",
-                    'declare the headers that it can name: headers = ["…/*.h"] in [build] or the script',
-                )  # fmt: skip
+                    include,
+                    includer,
+                    f"which header {macro} names is not known before the compile",
+                    'declare the headers that it can name: headers = ["…/*.h"] in [build] or in '
+                    "the script",
+                )
 
     def _leads_out(self, include: Include, includer: _File | None, tree: str) -> None:
         self._note(
@@ -370,7 +382,9 @@ class _Search:
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
         there = {parent for file in self.files for parent in _parents(file)}
         headers += [
-            Header(f"{folder}/{KEEP}", _EMPTY, None) for folder in self.folders if folder not in there
+            Header(f"{folder}/{KEEP}", _EMPTY, None)
+            for folder in self.folders
+            if folder not in there
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
 

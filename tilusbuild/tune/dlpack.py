@@ -48,9 +48,11 @@ _Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("delete
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
-@_Deleter
-def _delete(managed: Any) -> None:
+def _forget(managed: Any) -> None:
     _exported.pop(ctypes.addressof(managed.contents), None)
+
+
+_delete = _Deleter(_forget)
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -65,10 +67,12 @@ _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _NAME = b"dltensor"
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _free_capsule(capsule: int) -> None:
+def _forget_capsule(capsule: int) -> None:
     if _is_valid(capsule, _NAME):
         _exported.pop(_pointer(capsule, _NAME), None)
+
+
+_free_capsule = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget_capsule)
 
 
 class Typed:

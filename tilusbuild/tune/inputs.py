@@ -1,9 +1,9 @@
 """Arguments for a trial call, made from the signature, the sizes and a seed.
 
-The values are small enough that sums of products stay accurate in the narrow types, the same for the
-same seed, and an output starts as noise too, so that a kernel which forgets to write is found out.
-bf16 and fp8 arrays are kept as bits (`dlpack.Typed`); `widen` gives the f32 values that they stand
-for, which is what a reference sees.
+The values are small enough that sums of products stay accurate in the narrow types, the same for
+the same seed, and an output starts as noise too, so that a kernel which forgets to write is found
+out. bf16 and fp8 arrays are kept as bits (`dlpack.Typed`); `widen` gives the f32 values that they
+stand for, which is what a reference sees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.signature import DTYPES, Argument, Dim, Signature, integer_limits
+from tilusbuild.signature import Argument, Dim, Signature, integer_limits
 from tilusbuild.tune.dlpack import Typed
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

@@ -1,7 +1,7 @@
-"""The reference of a script: a Python function of the project's own, loaded from its file and asked.
+"""The reference of a script: a Python function of the project's own, loaded from its file.
 
-`ref = "ref.py:rms_norm"` names a file inside the project and a function in it. The function takes the
-kernel's arguments as they are before the call, by name where its parameters have the arguments'
+`ref = "ref.py:rms_norm"` names a file inside the project and a function in it. The function takes
+the kernel's arguments as they are before the call, by name where its parameters have the arguments'
 names and else in order, and returns what the outputs hold afterwards: one array, or a tuple in the
 order of the declaration. The file runs with the project's own rights: it is the project's code.
 """
@@ -28,8 +28,8 @@ def load(root: str, text: str, place: Place | None = None) -> Callable[..., Any]
         hint = None if name else 'write it as "ref.py:function"'
         raise input_error(f'reference "{text}": no file {file}', place=place, hint=hint)
     spec = importlib.util.spec_from_file_location(f"_tilusbuild_reference_{abs(hash(path))}", path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise input_error(f'reference "{text}": {file} is no Python file', place=place)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, os.path.dirname(path))
     try:

@@ -48,11 +48,11 @@ class Ran:
     """Of all tensors, once."""
 
 
-class NotBuilt(TilusbuildError):
+class NotBuilt(TilusbuildError):  # noqa: N818 - named for what is the case
     """The program that was asked for does not compile."""
 
 
-class CallFailed(TilusbuildError):
+class CallFailed(TilusbuildError):  # noqa: N818 - named for what is the case
     """The program's own complaint about a call."""
 
 
