@@ -21,7 +21,7 @@ from tilusbuild.digest import sha256_file, sha256_text
 
 
 class Stage:
-    """Publish it or discard it; either may come again and then does nothing."""
+    """Publish it or discard it. After either, whatever was raised, the folder is no longer ours."""
 
     def __init__(self, tree: Tree, private: Private) -> None:
         self._tree = tree
@@ -39,12 +39,12 @@ class Stage:
         """
         if self._private is None:
             raise ValueError("this stage was published or discarded")
-        if sha256_text(program_txt + options_txt) != program:
-            raise ValueError(f"the texts are not those of program {program}")
-        if meta.get("status") not in layout.STATUSES:
-            raise ValueError(f"{meta.get('status')!r} is no answer to publish")
         final = self._tree.program_path(program)
         try:
+            if sha256_text(program_txt + options_txt) != program:
+                raise ValueError(f"the texts are not those of program {program}")
+            if meta.get("status") not in layout.STATUSES:
+                raise ValueError(f"{meta.get('status')!r} is no answer to publish")
             with explained(final):
                 self._fill(program, program_txt, options_txt, meta)
                 return self._move(program, final)
@@ -52,7 +52,7 @@ class Stage:
             self.discard()
 
     def discard(self) -> None:
-        """Remove it. Raises `OSError`."""
+        """Remove it."""
         private, self._private = self._private, None
         if private is not None:
             private.discard()

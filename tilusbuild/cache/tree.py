@@ -37,11 +37,10 @@ class Private:
         self._held = held
 
     def discard(self) -> None:
-        """Remove what is left of it and let go, even of a folder that cannot be removed."""
-        try:
+        """Remove what is left of it and let go. What cannot be removed waits for a later sweep."""
+        with suppress(OSError):
             self._disk.remove(self.path)
-        finally:
-            self._held.release()
+        self._held.release()
 
 
 class Tree:
@@ -158,11 +157,12 @@ class Tree:
             return
         self._swept = True
         staging = self.path(layout.STAGING)
-        for name in filter(layout.is_staging, os.listdir(staging)):
-            held = self.locks.take(Span("stage", name), wait=False)
-            if held is not None:
-                with held, suppress(OSError):
-                    self.disk.remove(os.path.join(staging, name))
+        with suppress(OSError):
+            for name in filter(layout.is_staging, os.listdir(staging)):
+                held = self.locks.take(Span("stage", name), wait=False)
+                if held is not None:
+                    with held:
+                        self.disk.remove(os.path.join(staging, name))
 
     def put_file(self, path: str, data: bytes) -> None:
         """Make or replace a file by one rename. Its folder is there. Raises `OSError`."""

@@ -1,0 +1,106 @@
+"""Killed, or failed by the disk, at each single change of the tree: the cache is right after all.
+
+The scenario goes through every kind of change once. It is cut off at its first change, at its
+second and so on, until it comes to its end.
+"""
+
+import errno
+import os
+
+import pytest
+
+from tilusbuild.cache.faulty import FaultyDisk, failing, kill
+from tilusbuild.cache.trouble import CacheFull, CacheTrouble
+from tilusbuild.errors import InputError
+
+
+def scenario(sample):
+    """A build of three schedules of which one fails; an edit; a collection; a damaged entry."""
+    cache = sample.cache
+    include = sample.include(a="one", b="two")
+    for name in ("a", "b"):
+        sample.program(name, include=include)
+    record = sample.record(["a", "b", "c"])
+    cache.publish_script(record)
+    sample.program("c", "failed")
+    cache.publish_script(record)
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    sample.program("old")
+    cache.gc()
+    os.truncate(os.path.join(cache.program_path(sample.hash("b")), "module/lib.so"), 1)
+    sample.program("b", include=include)
+    return record
+
+
+def assert_complete(sample, record):
+    cache = sample.cache
+    assert cache.verify() == []
+    for name, status in (("a", "built"), ("b", "built"), ("c", "failed")):
+        assert cache.lookup(sample.hash(name)).status == status
+    (script,) = cache.scripts()
+    assert script.statuses == {"built": 2, "failed": 1, "pruned": 0, "missing": 0}
+    path = cache.tree.script_path("matmul", record.hash)
+    assert sorted(os.listdir(path)) == ["failed", "programs", "schedule.txt", "script.txt"]
+    assert os.listdir(cache.tree.path("staging")) == []
+    assert set(cache.projects()) == {"/p/tilus.toml"}
+
+
+def run_and_die(sample) -> bool:
+    """Run the scenario in a process of its own; whether it came to its end."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            scenario(sample)
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -9)
+    return status == 0
+
+
+def outcome(sample) -> Exception | None:
+    try:
+        scenario(sample)
+    except Exception as error:
+        return error
+    return None
+
+
+def damaged_on_purpose(sample, problem):
+    return problem.name.startswith(f"programs/{sample.hash('b')}") or "not whole" in problem.what
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+def test_killed_at_every_change(sample_at, tmp_path, halfway):
+    at, ended = 0, False
+    while not ended:
+        at += 1
+        root = str(tmp_path / f"cache {at}")
+        ended = run_and_die(sample_at(root, FaultyDisk(at, kill, halfway=halfway)))
+        after = sample_at(root, FaultyDisk())
+        assert [p for p in after.cache.verify() if not damaged_on_purpose(after, p)] == []
+        assert_complete(after, scenario(after))
+    assert at > 100
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_failed_by_the_disk_at_every_change(sample_at, tmp_path, number):
+    whole = FaultyDisk()
+    scenario(sample_at(str(tmp_path / "whole"), whole))
+    for at in range(1, len(whole.operations) + 1):
+        root = str(tmp_path / f"cache {at}")
+        faulty = sample_at(root, FaultyDisk(at, failing(number), halfway=True))
+        error = outcome(faulty)
+        if error is None:
+            assert whole.operations[at - 1] == "remove", "an error was swallowed"
+        elif at == 1:  # the cache's own folder, which the user chose
+            assert isinstance(error, InputError)
+        else:
+            assert isinstance(error, CacheFull if number == errno.ENOSPC else CacheTrouble)
+            assert error.errno == number
+            assert error.path.startswith(root)
+        after = sample_at(root, FaultyDisk())
+        assert [p for p in after.cache.verify() if not damaged_on_purpose(after, p)] == []
+        assert_complete(after, scenario(after))

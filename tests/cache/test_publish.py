@@ -1,0 +1,187 @@
+"""How programs get into a cache, and when they count."""
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.cache.cache import Cache
+
+
+def test_a_published_program_is_named_by_its_texts(cache, sample):
+    entry = sample.program("a")
+    command = "cat program.txt options.txt | sha256sum"
+    printed = subprocess.run(command, shell=True, cwd=entry.path, capture_output=True, text=True)
+    assert printed.stdout.split()[0] == os.path.basename(entry.path) == entry.hash
+    assert cache.lookup(entry.hash) == entry
+    assert cache.log(entry.hash) == "log of a\n"
+    assert os.listdir(cache.tree.path("staging")) == []
+
+
+def test_meta_json_lists_every_file_with_size_and_digest(sample):
+    entry = sample.program("a")
+    meta = json.loads(Path(entry.path, "meta.json").read_bytes())
+    assert (meta["schema"], meta["status"], meta["program"]) == (1, "built", entry.hash)
+    names = {str(p.relative_to(entry.path)) for p in Path(entry.path).rglob("*") if p.is_file()}
+    assert set(meta["files"]) == names - {"meta.json"}
+    lines = "".join(f"{f['sha256']}  {name}\n" for name, f in meta["files"].items())
+    subprocess.run(["sha256sum", "-c", "--quiet"], cwd=entry.path, input=lines.encode(), check=True)
+
+
+def test_equal_programs_are_equal_bytes_whatever_the_umask(sample, tmp_path):
+    first = sample.program("a")
+    before = os.umask(0o077)
+    try:
+        other = type(sample)(Cache(str(tmp_path / "other"))).program("a")
+    finally:
+        os.umask(before)
+    for path in sorted(Path(first.path).rglob("*")):
+        twin = Path(other.path, path.relative_to(first.path))
+        if path.is_file():
+            assert path.read_bytes() == twin.read_bytes()
+            assert path.stat().st_mode == twin.stat().st_mode
+    assert stat.S_IMODE(os.stat(Path(first.path, "module/compile.sh")).st_mode) == 0o755
+    assert stat.S_IMODE(os.stat(Path(first.path, "meta.json")).st_mode) == 0o644
+
+
+@pytest.mark.parametrize("status", ["failed", "pruned"])
+def test_what_does_not_compile_is_an_answer_too(cache, sample, status):
+    entry = sample.program("a", status)
+    assert cache.lookup(entry.hash).status == status
+    assert cache.lookup(entry.hash).reason == "a is wrong"
+
+
+def test_a_hit_takes_no_lock_and_writes_nothing(cache, sample, look):
+    program = sample.program("a").hash
+    os.unlink(cache.tree.path("lock"))
+    before = look(cache.root)
+    assert Cache(cache.root).lookup(program).status == "built"
+    assert Cache(cache.root).lookup("0" * 64) is None
+    assert look(cache.root) == before
+
+
+def test_who_comes_second_discards_its_own(cache, sample):
+    first = sample.program("a", size=10)
+    inode = os.stat(first.path).st_ino
+    second = sample.program("a", size=20)
+    assert second == first
+    assert os.stat(first.path).st_ino == inode
+    assert os.listdir(cache.tree.path("staging")) == []
+
+
+def _without_meta(path: Path) -> None:
+    (path / "meta.json").unlink()
+
+
+def _without_library(path: Path) -> None:
+    (path / "module/lib.so").unlink()
+
+
+def _truncated(path: Path) -> None:
+    os.truncate(path / "module/lib.so", 5)
+
+
+def _library_is_a_link(path: Path) -> None:
+    (path / "module/lib.so").unlink()
+    (path / "module/lib.so").symlink_to("source.cu")
+
+
+def _is_a_file(path: Path) -> None:
+    os.rename(path, f"{path}.away")
+    path.write_text("")
+    subprocess.run(["rm", "-r", f"{path}.away"], check=True)
+
+
+def _is_a_link(path: Path) -> None:
+    os.rename(path, path.parent.parent / "include" / "away")
+    path.symlink_to("nowhere")
+
+
+def _is_empty(path: Path) -> None:
+    subprocess.run(["rm", "-r", str(path)], check=True)
+    path.mkdir()
+
+
+def _meta_is_of_another(path: Path) -> None:
+    meta = (path / "meta.json").read_text().replace(path.name, "f" * 64)
+    (path / "meta.json").write_text(meta)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without_meta,
+        _without_library,
+        _truncated,
+        _library_is_a_link,
+        _is_a_file,
+        _is_a_link,
+        _is_empty,
+        _meta_is_of_another,
+    ],
+)
+def test_a_broken_entry_is_a_miss_and_is_replaced(cache, sample, damage):
+    entry = sample.program("a")
+    damage(Path(entry.path))
+    assert cache.lookup(entry.hash) is None
+    assert sample.program("a").status == "built"
+    assert cache.lookup(entry.hash) == entry
+    assert os.listdir(cache.tree.path("staging")) == []
+
+
+def test_what_cannot_be_an_entry_is_refused_and_leaves_nothing(cache, sample):
+    texts = sample.program_txt("a"), "options\n"
+    right = sample.program("a").hash
+
+    def publish(program=right, options="pipeline = kernel\n", meta=None, link=False):
+        stage = cache.stage()
+        if link:
+            os.symlink("/etc/passwd", os.path.join(stage.path, "link"))
+        stage.publish_program(program, texts[0], options, meta or {"status": "failed"})
+
+    with pytest.raises(ValueError, match="not those of program"):
+        publish(program="0" * 64)
+    with pytest.raises(ValueError, match="no answer to publish"):
+        publish(meta={"status": "crashed"})
+    with pytest.raises(ValueError, match=r"has a module/lib\.so"):
+        publish(meta={"status": "built"})
+    with pytest.raises(ValueError, match="no ordinary file"):
+        publish(link=True)
+    stage = cache.stage()
+    stage.discard()
+    stage.discard()
+    with pytest.raises(ValueError, match="published or discarded"):
+        stage.publish_program(right, *texts, {"status": "failed"})
+    assert os.listdir(cache.tree.path("staging")) == []
+    assert os.listdir(cache.tree.path("programs")) == [right]
+
+
+def test_a_live_stage_is_left_alone_and_a_dead_one_swept(cache):
+    live = cache.stage()
+    Path(live.path, "mine").write_text("")
+    dead = cache.tree.path("staging", "0123456789abcdef")
+    os.mkdir(dead)
+    Path(dead, "left").write_text("")
+    next_builder = Cache(cache.root)
+    next_builder.stage().discard()
+    assert not os.path.exists(dead)
+    assert os.path.exists(os.path.join(live.path, "mine"))
+
+
+def test_the_tree_can_be_deleted_at_any_time(cache, sample):
+    sample.program("a")
+    subprocess.run(["rm", "-r", cache.root], check=True)
+    assert cache.lookup(sample.hash("a")) is None
+    entry = sample.program("a")
+    assert cache.lookup(entry.hash) == entry
+    assert cache.verify() == []
+
+
+def test_a_cache_says_what_it_is(cache, sample):
+    sample.program("a")
+    tag = Path(cache.root, "CACHEDIR.TAG").read_text()
+    assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert Path(cache.root, ".gitignore").read_text() == "*\n"

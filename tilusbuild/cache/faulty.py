@@ -1,0 +1,88 @@
+"""The double of `disk.Disk`: a real disk that fails, or takes the process with it, when told to.
+
+    disk = FaultyDisk(at=7, fault=kill)           the 7th change is the end
+    disk = FaultyDisk(at=7, fault=failing(errno.ENOSPC), halfway=True)
+
+Counting starts at 1; without `at` it only counts. `halfway` lets a write do half of its work first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+
+from tilusbuild.cache.disk import RealDisk
+
+Fault = Callable[[str], None]
+"""Told the path, it raises or does not return."""
+
+
+def kill(path: str) -> None:
+    """Die here and now, as by `kill -9`."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing(number: int) -> Fault:
+    """A fault that is an `OSError` with this errno."""
+
+    def fail(path: str) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    return fail
+
+
+class FaultyDisk(RealDisk):
+    """Works until the operation `at`, and from the one after it on. `operations` names them all."""
+
+    def __init__(self, at: int = 0, fault: Fault = kill, *, halfway: bool = False) -> None:
+        self.operations: list[str] = []
+        self._at = at
+        self._fault = fault
+        self._halfway = halfway
+        self._lock = threading.Lock()
+
+    def make_folder(self, path: str) -> None:
+        self._count("make_folder", path)
+        super().make_folder(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        if self._is_next() and self._halfway:
+            super().write(path, data[: len(data) // 2])
+        self._count("write", path)
+        super().write(path, data)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        self._count("set_mode", path)
+        super().set_mode(path, mode)
+
+    def sync(self, paths: Sequence[str]) -> None:
+        self._count("sync", paths[0])
+        super().sync(paths)
+
+    def sync_folder(self, path: str) -> None:
+        self._count("sync_folder", path)
+        super().sync_folder(path)
+
+    def link(self, target: str, path: str) -> None:
+        self._count("link", path)
+        super().link(target, path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._count("rename", new)
+        super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self._count("remove", path)
+        super().remove(path)
+
+    def _is_next(self) -> bool:
+        return len(self.operations) + 1 == self._at
+
+    def _count(self, operation: str, path: str) -> None:
+        with self._lock:
+            due = self._is_next()
+            self.operations.append(operation)
+        if due:
+            self._fault(path)
