@@ -46,17 +46,17 @@ _BITS = {"bool": 8} | {
 } | {"f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8}  # fmt: skip
 
 
-class Raised(TemplateRuntimeError):
+class RaisedError(TemplateRuntimeError):
     """A template called `raise(message)`."""
 
 
-class Refused(TemplateRuntimeError):
+class RefusedError(TemplateRuntimeError):
     """A value that a template uses in a way that has no meaning; the text says which and why."""
 
 
 def raise_error(message: object) -> str:
     """`{{ raise("…") }}`: end the rendering with this message and the place of the call."""
-    raise Raised(str(message))
+    raise RaisedError(str(message))
 
 
 def known_dtype(dtype: object) -> str:
@@ -64,7 +64,7 @@ def known_dtype(dtype: object) -> str:
     if isinstance(dtype, str) and dtype in _BITS:
         return dtype
     hint = did_you_mean(str(dtype), _BITS) or f"known: {', '.join(_BITS)}"
-    raise Refused(f'"{dtype}" is no element type; {hint}')
+    raise RefusedError(f'"{dtype}" is no element type; {hint}')
 
 
 @pass_context
@@ -94,7 +94,7 @@ def size_of(dtype: object) -> int:
 def hexadecimal(value: object, digits: int = 0) -> str:
     """`{{ 255 | hex }}` is `0xff`; `digits` pads with zeros."""
     if type(value) is not int:
-        raise Refused(f"hex needs an integer, not {value!r:.60}")
+        raise RefusedError(f"hex needs an integer, not {value!r:.60}")
     sign = "-" if value < 0 else ""
     return f"{sign}0x{abs(value):0{digits}x}"
 
@@ -114,14 +114,16 @@ def spell(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
-        raise Refused(f"the value is {value}, which C++ does not spell so; use INFINITY or NAN")
+        raise RefusedError(
+            f"the value is {value}, which C++ does not spell so; use INFINITY or NAN"
+        )
     if value is None:
-        raise Refused("the value is none")
+        raise RefusedError("the value is none")
     if isinstance(value, (str, int, float, Undefined)):
         return value
     kind = type(value).__name__.lower()
     what = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
-    raise Refused(f"only text and numbers can be written, and this is {what}")
+    raise RefusedError(f"only text and numbers can be written, and this is {what}")
 
 
 @lru_cache(maxsize=4096)
@@ -131,7 +133,7 @@ def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
     try:
         return parse(f"{name}({literals})").evaluate({})
     except ExprError as error:
-        raise Refused(error.message) from None
+        raise RefusedError(error.message) from None
 
 
 def _arithmetic(name: str) -> Callable[..., Any]:
@@ -140,7 +142,7 @@ def _arithmetic(name: str) -> Callable[..., Any]:
             if isinstance(value, Undefined):
                 value._fail_with_undefined_error()
             if not isinstance(value, (int, float)):
-                raise Refused(f"{name} needs numbers, not {value!r:.60}")
+                raise RefusedError(f"{name} needs numbers, not {value!r:.60}")
         return _evaluate(name, values)
 
     apply.__name__ = name
@@ -151,7 +153,7 @@ def counted_range(*bounds: int) -> range:
     """`range` with a limit that says what it is."""
     numbers = range(*bounds)
     if len(numbers) > MAX_RANGE:
-        raise Refused(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")
+        raise RefusedError(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")
     return numbers
 
 

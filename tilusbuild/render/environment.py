@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from jinja2 import (
-    BaseLoader,
     BytecodeCache,
     StrictUndefined,
     Template,
@@ -27,9 +26,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
 from tilusbuild.render import cuda
+from tilusbuild.render.loader import ProjectLoader
 
 SHARED_NAMES = ("target", "arch", "args", "script")
-"""What an imported template sees without `with context`: what the rendering is for, not the schedule."""
+"""What an imported template sees without `with context`: not the schedule."""
 MAX_STEPS = 1_000_000
 """Turns of loops and calls in one rendering."""
 MAX_CHARACTERS = 64 << 20
@@ -41,11 +41,11 @@ MAX_EXPONENT_BITS = 1 << 16
 _NOT_DETERMINISTIC = {"filters": ("random", "pprint"), "globals": ("lipsum",)}
 
 
-class LimitExceeded(TemplateRuntimeError):
+class LimitExceededError(TemplateRuntimeError):
     """A template used more than a rendering may."""
 
 
-class UndefinedName(UndefinedError):
+class UndefinedNameError(UndefinedError):
     """A name, or an attribute of `owner`, that does not exist."""
 
     def __init__(self, message: str, name: str | None = None, owner: object = missing) -> None:
@@ -68,7 +68,7 @@ class Strict(StrictUndefined):
     ) -> None:
         error: Any = exc
         if exc is UndefinedError:
-            error = partial(UndefinedName, name=name, owner=obj)
+            error = partial(UndefinedNameError, name=name, owner=obj)
         super().__init__(hint, obj, name, error)
 
 
@@ -106,7 +106,9 @@ class Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
     template_class = ProjectTemplate
 
-    def __init__(self, loader: BaseLoader, *, bytecode_cache: BytecodeCache | None = None) -> None:
+    def __init__(
+        self, loader: ProjectLoader, *, bytecode_cache: BytecodeCache | None = None
+    ) -> None:
         super().__init__(
             loader=loader,
             undefined=Strict,
@@ -120,6 +122,7 @@ class Environment(ImmutableSandboxedEnvironment):
             bytecode_cache=bytecode_cache,
             extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"],
         )
+        self.templates = loader
         self.local = threading.local()
         for table, names in _NOT_DETERMINISTIC.items():
             for name in names:
@@ -140,7 +143,7 @@ class Environment(ImmutableSandboxedEnvironment):
         """Count one step."""
         self.local.steps -= 1
         if self.local.steps < 0:
-            raise LimitExceeded(
+            raise LimitExceededError(
                 f"a rendering may take {MAX_STEPS:,} steps (turns of loops and calls), no more"
             )
 
@@ -177,7 +180,7 @@ class Environment(ImmutableSandboxedEnvironment):
         if isinstance(getattr(__obj, "__self__", None), str):
             for value in (*args, *kwargs.values()):
                 if type(value) is int and value > MAX_CHARACTERS:
-                    raise LimitExceeded(f"a text of {value:,} characters is too long")
+                    raise LimitExceededError(f"a text of {value:,} characters is too long")
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -192,12 +195,18 @@ class Environment(ImmutableSandboxedEnvironment):
 
 def _check_product(left: Any, right: Any) -> None:
     for sequence, count in ((left, right), (right, left)):
-        if isinstance(sequence, (str, bytes, list, tuple)) and isinstance(count, int):
-            if len(sequence) * count > MAX_CHARACTERS:
-                raise LimitExceeded(f"{len(sequence) * count:,} elements are too many")
+        if (
+            isinstance(sequence, (str, bytes, list, tuple))
+            and isinstance(count, int)
+            and len(sequence) * count > MAX_CHARACTERS
+        ):
+            raise LimitExceededError(f"{len(sequence) * count:,} elements are too many")
 
 
 def _check_power(left: Any, right: Any) -> None:
-    if isinstance(left, int) and isinstance(right, int):
-        if left.bit_length() * right > MAX_EXPONENT_BITS:
-            raise LimitExceeded(f"{left} ** {right} is too large")
+    if (
+        isinstance(left, int)
+        and isinstance(right, int)
+        and left.bit_length() * right > MAX_EXPONENT_BITS
+    ):
+        raise LimitExceededError(f"{left} ** {right} is too large")

@@ -1,5 +1,7 @@
-"""What a text can include, whatever its conditions say: every `#include`, `#include_next`, `#import`
-and `__has_include` outside comments and strings, and the macros that could name a header.
+"""What a text can include, whatever its conditions say.
+
+That is every `#include`, `#include_next`, `#import` and `__has_include` outside comments and
+strings, and the macros that could name a header.
 
 A scan is a function of the text alone, so it is kept by the text's digest.
 """

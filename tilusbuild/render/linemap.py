@@ -16,7 +16,7 @@ from tilusbuild.render.marking import MARK, OPEN
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A line of a template, counted from 1, and the lines that called or included it, innermost first."""
+    """A line of a template, counted from 1, and the lines that called for it, innermost first."""
 
     template: str
     line: int
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LineMap:
-    """Where the lines of `rendered` come from. `pieces[i]` are those of line i + 1; none: unknown."""
+    """Where the lines of `rendered` come from. `pieces[i]` are those of line i + 1, if known."""
 
     rendered: tuple[str, ...]
     pieces: tuple[tuple[Piece, ...], ...]
@@ -57,7 +57,7 @@ class LineMap:
         return lines[origin.line - 1] if 1 <= origin.line <= len(lines) else None
 
     def template_column(self, line: int, column: int) -> int | None:
-        """Where in the template's line the character of the rendering stands, when that is certain."""
+        """Where in the template's line a character of the rendering stands, when that is sure."""
         piece = self._piece(line, column)
         text = self.template_line(piece.origin) if piece else None
         if piece is None or text is None:
@@ -97,7 +97,7 @@ class LineMap:
 
 
 def build(marked: str, text: str, names: Sequence[str], read: Callable[[str], str]) -> LineMap:
-    """The map of `text`, whose marked rendering is `marked`; `names` gives the templates' numbers."""
+    """The map of `text`, whose marked rendering is `marked`; `names` has the templates' names."""
     rendered = tuple(text.split("\n"))
     lines = [] if OPEN in text else _trace(marked, names)
     pieces: list[tuple[Piece, ...]] = []
@@ -111,14 +111,14 @@ def build(marked: str, text: str, names: Sequence[str], read: Callable[[str], st
 
 @dataclass(slots=True)
 class _Frame:
-    """A call under way: where it stands (none for the whole rendering), and the text being written."""
+    """A call under way: where it stands, unless it is the whole rendering, and what it writes."""
 
     site: tuple[str, int] | None
     text: tuple[str, int] | None = None
 
 
 def _trace(marked: str, names: Sequence[str]) -> list[list[Piece]]:
-    """The lines of a marked rendering as pieces; fewer, when the marks do not nest from there on."""
+    """The lines of a marked rendering as pieces, up to where the marks do not nest."""
     lines: list[list[Piece]] = [[]]
     column = 1
     stack = [_Frame(None)]

@@ -18,7 +18,7 @@ from tilusbuild.render import templates_folder
 SHIPPED = "tilusbuild/"
 
 
-class BadTemplate(TemplateNotFound):
+class BadTemplateError(TemplateNotFound):
     """A template that cannot be used; the message says why."""
 
     def __init__(self, name: str, message: str, line: int | None = None) -> None:
@@ -35,22 +35,24 @@ class ProjectLoader(BaseLoader):
         self._texts: dict[str, str] = {}
 
     def path(self, name: str) -> str:
-        """The file of a template, whether it exists or not. Raises `BadTemplate`."""
+        """The file of a template, whether it exists or not. Raises `BadTemplateError`."""
         if not name or name.startswith("/") or "\0" in name:
-            raise BadTemplate(name, f'the template "{name}" is not a path relative to the project')
+            raise BadTemplateError(
+                name, f'the template "{name}" is not a path relative to the project'
+            )
         if ".." in name.split("/"):
-            raise BadTemplate(name, f'the template "{name}" leads out of the project')
+            raise BadTemplateError(name, f'the template "{name}" leads out of the project')
         base = self.shipped if name.startswith(SHIPPED) else self.root
         path = os.path.join(base, name)
         real = os.path.realpath(path)
         if real != base and not real.startswith(base.rstrip("/") + "/"):
-            raise BadTemplate(
+            raise BadTemplateError(
                 name, f'the template "{name}" is a link that leads out of the project'
             )
         return path
 
     def text(self, name: str) -> str:
-        """The content of a template. Raises `TemplateNotFound`, and `BadTemplate` for what is no text."""
+        """The content of a template. Raises `TemplateNotFound`; `BadTemplateError` for no text."""
         if (known := self._texts.get(name)) is not None:
             return known
         path = self.path(name)
@@ -60,12 +62,12 @@ class ProjectLoader(BaseLoader):
         except (FileNotFoundError, NotADirectoryError):
             raise TemplateNotFound(name) from None
         except OSError as error:
-            raise BadTemplate(name, f'the template "{name}": {error.strerror}') from None
+            raise BadTemplateError(name, f'the template "{name}": {error.strerror}') from None
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise BadTemplate(name, f'the template "{name}" is not UTF-8', line) from None
+            raise BadTemplateError(name, f'the template "{name}" is not UTF-8', line) from None
         return self._texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
 
     def get_source(

@@ -1,9 +1,9 @@
 """A second environment whose renderings carry, inside the text, where each piece comes from.
 
 Marks are written into the templates' own text before they are compiled: one where a piece of text
-starts and at each of its lines, and a pair around each `{{ }}`, include and call, so that what a macro
-writes knows who called it. A mark never reaches a filter, a test, a comparison or a function: every
-operand is stripped of marks first, so a marked rendering takes the branches of the plain one.
+starts and at each of its lines, and a pair around each `{{ }}`, include and call, so that what a
+macro writes knows who called it. A mark never reaches a filter, a test, a comparison or a function:
+every operand is stripped first, so a marked rendering takes the branches of the plain one.
 `linemap` strips the marks, and trusts only what then equals the plain rendering.
 """
 
@@ -24,7 +24,7 @@ from tilusbuild.render.loader import ProjectLoader
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
 POP = f"{OPEN}{CLOSE}"
 MARK = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
-"""What stands between is empty for POP, else `s<template>,<line>` (start) or `p<template>,<line>` (push)."""
+"""Between them stands nothing for POP, else `s` (start) or `p` (push) and `<template>,<line>`."""
 
 
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")

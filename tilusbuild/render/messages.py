@@ -41,7 +41,9 @@ class _Mapper:
         name = rf"(?:[^\s\"'()]*/)?{re.escape(source)}"
         self._edg = re.compile(rf"{name}\((\d+)\)(: (?:{_SEVERITY}).*)")
         self._gcc = re.compile(rf"{name}:(\d+):(?:(\d+):)?( .*)")
-        self._included = re.compile(rf"(In file included from |\s+from ){name}:(\d+)(?::\d+)?([,:])")
+        self._included = re.compile(
+            rf"(In file included from |\s+from ){name}:(\d+)(?::\d+)?([,:])"
+        )
         self._context = re.compile(rf"{name}(: (?:In|At) .*)")
         self._reference = re.compile(rf"\bat line (\d+)(?: of ({name})(?!\S))?(?! of )")
         self._other_file = re.compile(rf"\S.*\(\d+\): {_SEVERITY}")
@@ -90,7 +92,9 @@ class _Mapper:
         """The template that the rendering began with."""
         for number in range(1, len(self._map.rendered) + 1):
             if origin := self._map.origin(number):
-                name, line = origin.callers[-1] if origin.callers else (origin.template, origin.line)
+                name, line = (
+                    origin.callers[-1] if origin.callers else (origin.template, origin.line)
+                )
                 return Origin(name, line)
         return None
 
@@ -123,7 +127,7 @@ class _Mapper:
         for text in echo:
             number = f"{head.line:>5}"
             if not head.edg and text.startswith(f"{number} |"):
-                text = f"{origin.line:>5}{text[5:]}"  # noqa: PLW2901
+                text = f"{origin.line:>5}{text[5:]}"
             yield self._references(text)
         yield from self._snippet(head, origin, there, echo)
 

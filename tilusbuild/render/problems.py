@@ -1,4 +1,4 @@
-"""From Jinja2's exceptions to located diagnostics: the template's line, what is wrong, what would be right.
+"""From Jinja2's exceptions to located diagnostics: the line, what is wrong, what would be right.
 
 The place is the innermost template line that was running. The lines that included, imported or
 called it follow in the hint, innermost first.
@@ -18,9 +18,9 @@ from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNo
 from jinja2.utils import missing
 
 from tilusbuild.errors import InputError, Place, did_you_mean, input_error
-from tilusbuild.render.cuda import Raised
-from tilusbuild.render.environment import SHARED_NAMES, Environment, UndefinedName
-from tilusbuild.render.loader import SHIPPED, BadTemplate, ProjectLoader
+from tilusbuild.render.cuda import RaisedError
+from tilusbuild.render.environment import SHARED_NAMES, Environment, UndefinedNameError
+from tilusbuild.render.loader import SHIPPED, BadTemplateError, ProjectLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,26 @@ class Problem:
 
 
 def explain(
-    error: Exception, template: str, context: Mapping[str, Any], environment: Environment
+    error: Exception,
+    template: str,
+    context: Mapping[str, Any],
+    environment: Environment,
 ) -> InputError | None:
     """`error` as the user's mistake; None when no template had a part in it."""
-    loader = environment.loader
-    assert isinstance(loader, ProjectLoader)
+    loader = environment.templates
     stack = _stack(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
         place: Line | None = Line(error.name or template, error.lineno)
         callers = stack
-    elif isinstance(error, BadTemplate) and error.bad_line is not None:
-        place, callers = Line(error.name or template, error.bad_line), stack
+    elif isinstance(error, BadTemplateError) and error.bad_line is not None:
+        place, callers = Line(str(error.name or template), error.bad_line), stack
     elif stack:
         place, callers = stack[-1], stack[:-1]
     elif isinstance(error, TemplateError):
         place, callers = None, []
     else:
         return None
-    if isinstance(error, Raised):
+    if isinstance(error, RaisedError):
         # The library refuses an argument: the line to mend is the project's.
         while place and callers and place.template.startswith(SHIPPED):
             place = callers.pop()
@@ -121,10 +123,10 @@ def _problem(
     context: Mapping[str, Any],
     environment: Environment,
 ) -> Problem:
-    if isinstance(error, UndefinedName) and error.name is not None:
+    if isinstance(error, UndefinedNameError) and error.name is not None:
         return _undefined(error, error.name, inner, outer, context, environment)
-    if isinstance(error, BadTemplate):
-        return Problem(str(error.message), "templates lie in the project's folder", error.name)
+    if isinstance(error, BadTemplateError):
+        return Problem(str(error.message), "templates lie in the project's folder", str(error.name))
     if isinstance(error, TemplateNotFound):
         return _not_found(error, environment)
     if isinstance(error, TemplateSyntaxError):
@@ -145,7 +147,7 @@ def _problem(
 
 
 def _undefined(
-    error: UndefinedName,
+    error: UndefinedNameError,
     name: str,
     inner: str,
     outer: str,

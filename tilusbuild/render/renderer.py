@@ -1,4 +1,4 @@
-"""The renderer: a template's name and a context in, CUDA source out; the user's mistakes as `InputError`.
+"""The renderer: a template's name and a context in, CUDA source out; mistakes as `InputError`.
 
 A rendering is a function of the templates' content and of the context. It reads each template once
 in its life, writes nothing but bytecode, and ends: steps, length and recursion are bounded.
@@ -14,7 +14,7 @@ from jinja2 import TemplateError, TemplateNotFound, meta
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.render.bytecode import PrivateBytecode
-from tilusbuild.render.environment import MAX_CHARACTERS, Environment, LimitExceeded
+from tilusbuild.render.environment import MAX_CHARACTERS, Environment, LimitExceededError
 from tilusbuild.render.loader import ProjectLoader
 from tilusbuild.render.problems import explain
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendering: its text, and every template that had a part in it, in the order of first use."""
+    """A rendering: its text, and the templates that had a part in it, in the order of first use."""
 
     text: str
     templates: tuple[str, ...]
@@ -125,7 +125,7 @@ def render_text(
             parts.append(part)
             length += len(part)
             if length > MAX_CHARACTERS:
-                raise LimitExceeded(
+                raise LimitExceededError(
                     f"the rendering is longer than {MAX_CHARACTERS >> 20} Mi characters"
                 )
         return "".join(parts)
