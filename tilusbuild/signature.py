@@ -376,21 +376,19 @@ def _resolve_dim(argument: str, dim: Dim, constants: Mapping[str, bool | int | f
     if isinstance(dim, str):
         if dim not in constants:
             return dim
-        value = constants[dim]
+        said, value = dim, constants[dim]
     else:
-        dim = dim.substitute({name: constants[name] for name in dim.names if name in constants})
-        if dim.names:
-            return dim
+        said = dim.source
         try:
-            value = dim.evaluate({})
+            known = {name: constants[name] for name in dim.names if name in constants}
+            rest = dim.substitute(known)
+            if rest.names:
+                return rest
+            value = rest.evaluate({})
         except ExprError as error:
-            raise SignatureError(
-                f"dimension {dim.source}: {error.message}", argument=argument
-            ) from None
+            raise SignatureError(f"dimension {said}: {error.message}", argument=argument) from None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SignatureError(
-            f"dimension {_dim_text(dim)} is {value!r}, not a count", argument=argument
-        )
+        raise SignatureError(f"dimension {said} is {value!r}, not a count", argument=argument)
     return value
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
@@ -161,21 +161,35 @@ tilus_archs:
 
 def launcher_source(recipe: Recipe) -> str:
     """The launcher as one C file that includes only the C library's headers."""
-    _check(recipe)
-    arguments = recipe.signature.arguments
-    dims = _Dims(recipe.signature)
+    launch = geometry(recipe) if recipe.pipeline == "kernel" else None
+    texts = tuple(zip(launch.texts, launch.sources, strict=True)) if launch else ()
+    return _source(recipe.pipeline, recipe.symbol, recipe.signature, texts)
+
+
+@lru_cache(maxsize=64)
+def _source(
+    pipeline: str, symbol: str, signature: Signature, geometry_texts: tuple[tuple[str, str], ...]
+) -> str:
+    """All that a launcher depends on: the schedules of an instance get the same text, made once."""
+    _check(pipeline, symbol, signature)
+    arguments = signature.arguments
+    dims = _Dims(signature)
+    kernel = pipeline == "kernel"
+    own_launch = pipeline == "host" and symbol == "launch"
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
         f"#define TL_ARGUMENTS {len(arguments)}\n",
-        "" if recipe.pipeline == "cpu" else "#define TL_CUDA 1\n",
+        "" if pipeline == "cpu" else "#define TL_CUDA 1\n",
         _part("values.c"),
         c_prelude(),
-        _tables(recipe, dims),
+        _tables(symbol, arguments, dims),
         _part("checks.c"),
         _expressions(dims),
-        _part(f"{recipe.pipeline}.c"),
-        _geometry_function(recipe) if recipe.pipeline == "kernel" else _template_call(recipe),
-        "" if recipe.symbol == "launch" and recipe.pipeline == "host" else _plain_launch(arguments),
+        _part(f"{pipeline}.c"),
+        _geometry_function(geometry_texts)
+        if kernel
+        else _template_call(pipeline, symbol, arguments),
+        "" if own_launch else _plain_launch(arguments),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -187,14 +201,14 @@ def _part(name: str) -> str:
         return file.read()
 
 
-def _check(recipe: Recipe) -> None:
-    taken = [name for name in EXPORTS if name == recipe.symbol]
-    if taken and recipe.pipeline != "kernel" and (recipe.pipeline, taken) != ("host", ["launch"]):
+def _check(pipeline: str, symbol: str, signature: Signature) -> None:
+    taken = symbol in EXPORTS and pipeline != "kernel"
+    if taken and (pipeline, symbol) != ("host", "launch"):
         raise ValueError(
-            f'the function cannot be called "{recipe.symbol}" on {recipe.pipeline}: '
+            f'the function cannot be called "{symbol}" on {pipeline}: '
             "lib.so exports a function of that name"
         )
-    for argument in recipe.signature.arguments:
+    for argument in signature.arguments:
         if argument.dims is not None and len(argument.dims) > _MAX_RANK:
             raise ValueError(f"{argument.name} has more than {_MAX_RANK} dimensions")
 
@@ -232,9 +246,9 @@ class _Dims:
             raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
 
 
-def _tables(recipe: Recipe, dims: _Dims) -> str:
+def _tables(symbol: str, arguments: Iterable[Argument], dims: _Dims) -> str:
     rows = []
-    for argument in recipe.signature.arguments:
+    for argument in arguments:
         kind = DTYPES[argument.dtype]
         low, high = _range(argument)
         rank = "TL_SCALAR" if argument.dims is None else str(len(argument.dims))
@@ -247,7 +261,7 @@ def _tables(recipe: Recipe, dims: _Dims) -> str:
     empty = "  {0},"
     return "\n".join(
         [
-            f"static const char tl_name[] = {_c_string(recipe.symbol)};",
+            f"static const char tl_name[] = {_c_string(symbol)};",
             "static const tl_argument tl_arguments[] = {",
             *(rows or [empty]),
             "};",
@@ -306,10 +320,9 @@ static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
 """
 
 
-def _geometry_function(recipe: Recipe) -> str:
+def _geometry_function(texts: Iterable[tuple[str, str]]) -> str:
     lines = []
-    launch = geometry(recipe)
-    for slot, (text, what) in enumerate(zip(launch.texts, launch.sources, strict=True)):
+    for slot, (text, what) in enumerate(texts):
         lines.append(f"  geometry[{slot}] = {text};")
         if what:
             lines.append(f"  if (tb_expr_error) return tl_expression_failed({_c_string(what)});")
@@ -324,22 +337,21 @@ static int tl_geometry(const int64_t *number, int64_t *geometry) {{
 """
 
 
-def _template_call(recipe: Recipe) -> str:
+def _template_call(pipeline: str, symbol: str, arguments: tuple[Argument, ...]) -> str:
     """The call of the template's own function, under a name of ours: it may be a word of C."""
-    arguments = recipe.signature.arguments
     types = [_c_type(argument) for argument in arguments]
     values = [
         f"value[{index}].{'pointer' if argument.dims is not None else _FIELDS[argument.dtype]}"
         for index, argument in enumerate(arguments)
     ]
-    host = recipe.pipeline == "host"
+    host = pipeline == "host"
     if host:
         types.append("void *")
         values.append("stream")
     result = "int" if host else "void"
     extra = ", void *stream" if host else ""
     return f"""\
-extern {result} tl_template({", ".join(types) or "void"}) __asm__({_c_string(recipe.symbol)});
+extern {result} tl_template({", ".join(types) or "void"}) __asm__({_c_string(symbol)});
 
 static {result} tl_call_template(const tl_value *value{extra}) {{
   (void)value;

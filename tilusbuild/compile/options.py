@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.launcher import launcher_source, program_source
@@ -41,7 +42,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, beyond: Sequence[str] = (
         *(" ".join(_word(word) for word in step.argv) for step in steps(recipe)),
         "",
         "[generated]",
-        *(f"{sha256_text(text)}  {name}" for name, text in generated),
+        *(f"{_digest(text)}  {name}" for name, text in generated),
         "",
         "[toolchain]",
         *tools_of(toolchain).fingerprint(recipe),
@@ -50,6 +51,10 @@ def options_text(recipe: Recipe, toolchain: Toolchain, beyond: Sequence[str] = (
     return "\n".join(lines) + "\n"
 
 
+_digest = lru_cache(maxsize=64)(sha256_text)
+
+
+@lru_cache(maxsize=1024)
 def _word(word: str) -> str:
     """An argument as a shell would take it, on one line; placeholders stay bare."""
     if word.startswith("{") and word.endswith("}"):

@@ -1,0 +1,169 @@
+"""The pure parts: geometry, the launcher's text, steps, logs, the store of launchers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tilusbuild.compile import LauncherStore, options_text
+from tilusbuild.compile.launcher import geometry, launcher_source, program_source
+from tilusbuild.compile.script import compile_script
+from tilusbuild.compile.scrub import scrub
+from tilusbuild.compile.steps import default_march, steps
+
+
+class TestGeometry:
+    def test_what_the_schedule_fixes_is_in_the_table(self, recipe):
+        launch = geometry(
+            recipe(grid=("4", "tile"), smem="tile * 8", constants={"block": 64, "tile": 2})
+        )
+        assert launch.constants == (4, 2, 1, 64, 1, 1, 16)
+        assert launch.texts == tuple(f"tilus_constants[{slot}]" for slot in range(7))
+
+    def test_what_arguments_decide_is_c_over_the_table(self, recipe):
+        launch = geometry(recipe(constants={"block": 64}))
+        assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[7])"
+        assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 64)
+        assert launch.sources[0] == "grid.x = cdiv(n, block)"
+
+    def test_strings_flags_and_floats_are_folded_in(self, recipe):
+        constants = {"block": 64, "mode": "fast", "wide": True, "ratio": 2.0}
+        grid = ('n * 2 if mode == "fast" else n', "n if wide else 1")
+        launch = geometry(recipe(grid=grid, constants=constants))
+        assert launch.texts[:2] == ("tb_mul(number[3], INT64_C(2))", "number[3]")
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"grid": ("x",)}, "grid.x = x"),
+            ({"grid": ("n / 2",)}, "grid.x = n / 2 is not an integer: use //"),
+            ({"grid": ("1", "1", "1", "1")}, "1 to 3 sizes, not 4"),
+            (
+                {"smem": "block * 2 ** 60"},
+                "smem is 295147905179352825856, which 64 bits cannot hold",
+            ),
+            ({"block": ("block // 0",)}, "block.x = block // 0: division by zero"),
+        ],
+    )
+    def test_what_cannot_be_launched(self, recipe, changes, message):
+        with pytest.raises(ValueError, match=r"grid|block|smem") as caught:
+            geometry(recipe(**changes))
+        assert message in str(caught.value)
+
+
+class TestLauncher:
+    def test_schedules_share_it(self, recipe):
+        one, other = recipe(constants={"block": 64}), recipe(constants={"block": 128}, smem="4096")
+        assert launcher_source(one) == launcher_source(other)
+        assert program_source(one, "program.cubin") != program_source(other, "program.cubin")
+
+    def test_it_includes_no_header_of_cuda(self, recipe):
+        lines = launcher_source(recipe()).splitlines()
+        included = {line.split()[1] for line in lines if line.startswith("#include")}
+        assert included == {
+            f"<{name}.h>"
+            for name in ("dlfcn", "pthread", "stdarg", "stddef", "stdint", "stdio", "string")
+        }
+
+    def test_a_name_that_the_library_exports_is_refused(self, recipe):
+        for pipeline, symbol in [("cpu", "launch"), ("host", "launch_error")]:
+            with pytest.raises(ValueError, match="cannot be called"):
+                launcher_source(recipe(pipeline, symbol=symbol))
+        assert "launch" in launcher_source(recipe(symbol="launch"))
+
+
+class TestSteps:
+    def test_no_argument_names_a_place(self, recipe):
+        for pipeline in ("kernel", "host", "cpu"):
+            for step in steps(recipe(pipeline, include_roots=(("p", True), ("q", False)))):
+                for word in step.argv[1:]:
+                    assert not word.startswith("/") or word.startswith(
+                        ("/proc/self/cwd", "/tilusbuild")
+                    )
+
+    def test_each_architecture_is_compiled_from_its_own_ptx(self, recipe):
+        argv = steps(recipe(archs=("sm_80", "sm_90a"), ptx=True))[0].argv
+        assert "arch=compute_80,code=[sm_80,compute_80]" in argv
+        assert "arch=compute_90a,code=sm_90a" in argv
+
+    def test_line_information_goes_by_way_of_ptx(self, recipe):
+        names = [step.name for step in steps(recipe(flags=("-lineinfo",)))]
+        assert names == ["ptx", "names", "device", "image", "launcher", "link"]
+
+    def test_the_cpu_is_named(self, recipe):
+        assert default_march("x86_64") == "x86-64-v2"
+        assert default_march("aarch64") == "armv8-a"
+        argv = steps(recipe("cpu", host_march="x86-64-v3"))[0].argv
+        assert "-march=x86-64-v3" in argv
+
+    def test_script_and_options_say_the_same_commands(self, recipe, toolchain):
+        made = recipe("cpu")
+        script = compile_script(made, ["source.cu"], [])
+        commands = [line for line in script.splitlines() if line.startswith("run ")]
+        options = options_text(made, toolchain()).split("[commands]\n")[1].split("\n\n")[0]
+        assert len(commands) == len(options.splitlines())
+        for command, option in zip(commands, options.splitlines(), strict=True):
+            assert command.split()[2:] == option.split()[1:]
+
+
+class TestScrub:
+    def test_times_temporary_names_and_folders_go(self):
+        output = (
+            b"ptxas info    : Used 10 registers\n"
+            b"ptxas info    : Compile time = 2.276 ms\n"
+            b"/stage/x/work/source.cu(3): error: no\n"
+            b"/opt/cuda-13/include/a.h(1): warning: tmpxft_0000541c_00000000-6_source.ptx\n"
+        )
+        text = scrub(output, {"/stage/x/work": "", "/opt/cuda-13": "{cuda}"})
+        assert text == (
+            "ptxas info    : Used 10 registers\n"
+            "source.cu(3): error: no\n"
+            "{cuda}/include/a.h(1): warning: tmp_source.ptx\n"
+        )
+
+    def test_bytes_that_are_no_text(self):
+        assert scrub(b"\xff\0", {}) == "��"
+
+
+class TestStore:
+    def test_made_once_by_many_threads(self, tmp_path):
+        store, made = LauncherStore(str(tmp_path / "s")), []
+
+        def make() -> bytes:
+            made.append(1)
+            return b"object"
+
+        threads = [threading.Thread(target=store.get, args=("k", make)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [1]
+        assert LauncherStore(str(tmp_path / "s")).get("k", lambda: b"other") == b"object"
+
+    @pytest.mark.parametrize("damage", [b"", b"torn", None])
+    def test_a_damaged_file_is_made_again(self, tmp_path, damage):
+        LauncherStore(str(tmp_path)).get("k", lambda: b"object")
+        path = tmp_path / "k.o"
+        path.write_bytes(path.read_bytes()[:-1] + b"x" if damage is None else damage)
+        assert LauncherStore(str(tmp_path)).get("k", lambda: b"again") == b"again"
+
+    def test_a_failure_is_not_kept(self):
+        store = LauncherStore()
+
+        def fail() -> bytes:
+            raise RuntimeError("no compiler")
+
+        with pytest.raises(RuntimeError):
+            store.get("k", fail)
+        assert store.get("k", lambda: b"object") == b"object"
+
+    def test_source_flags_and_compiler_make_the_key(self):
+        keys = {
+            LauncherStore.key("s", ("-O2",), ("gcc 12",)),
+            LauncherStore.key("t", ("-O2",), ("gcc 12",)),
+            LauncherStore.key("s", ("-O3",), ("gcc 12",)),
+            LauncherStore.key("s", ("-O2",), ("gcc 13",)),
+        }
+        assert len(keys) == 4

@@ -1,0 +1,195 @@
+"""Signatures: what a type's text means, which arguments are dimensions, what is refused where."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilusbuild.signature import (
+    DTYPES,
+    Argument,
+    SignatureError,
+    integer_limits,
+    parse_argument,
+    resolve,
+    signature,
+)
+
+
+def read(**texts: str):
+    return signature(parse_argument(name, text) for name, text in texts.items())
+
+
+class TestArgument:
+    def test_a_tensor(self):
+        assert parse_argument("a", "f16*[m, k]") == Argument("a", "f16", ("m", "k"))
+
+    def test_a_scalar(self):
+        assert parse_argument("alpha", " f32 ") == Argument("alpha", "f32", None)
+
+    def test_spaces_do_not_matter(self):
+        assert parse_argument("a", "f16 * [ m,k ]").type_text() == "f16*[m, k]"
+
+    def test_literal_and_computed_dimensions(self):
+        argument = parse_argument("a", "f32*[4, cdiv(n, 2), max(m, n) * 2]")
+        assert argument.dims is not None
+        assert argument.dims[0] == 4
+        assert argument.dims[1].names == {"n"}
+        assert argument.dims[2].names == {"m", "n"}
+
+    def test_a_tensor_of_rank_0(self):
+        assert parse_argument("x", "f64*[]").dims == ()
+
+    def test_all_that_is_said_is_in_the_text(self):
+        argument = parse_argument("y", "f32*[n]", out=True, align=16)
+        assert argument.text() == "y: out f32*[n] align 16"
+        assert parse_argument("n", "i32", range=(1, 8)).text() == "n: i32 range 1..8"
+        assert parse_argument("n", "i32", range=(1, None)).text() == "n: i32 range 1.."
+
+    @pytest.mark.parametrize(
+        ("text", "column", "message"),
+        [
+            ("", 1, "is no argument type"),
+            ("f16**[m]", 1, "is no argument type"),
+            ("*[m]", 1, "is no argument type"),
+            ("f16[m]", 4, "a tensor needs a * before its shape"),
+            ("f16*", 5, 'a tensor needs its shape: "f16*[n]"'),
+            ("f16*[m", 7, "the shape has no closing ]"),
+            ("f16*[m,, k]", 8, "a dimension is missing here"),
+            ("f16*[m, ]", 9, "a dimension is missing here"),
+            ("f16*[m, k +]", None, 'dimension "k +"'),
+            ("f16", 1, "a scalar cannot be f16"),
+        ],
+    )
+    def test_what_is_wrong_has_a_column(self, text, column, message):
+        with pytest.raises(SignatureError) as caught:
+            parse_argument("a", text)
+        assert message in caught.value.message
+        assert caught.value.argument == "a"
+        assert column is None or caught.value.column == column
+
+    def test_the_column_of_an_error_within_an_expression(self):
+        with pytest.raises(SignatureError) as caught:
+            parse_argument("a", "f16*[m, k + open(1)]")
+        assert caught.value.column is not None
+        assert caught.value.column >= 13
+
+    @pytest.mark.parametrize(
+        ("text", "options", "message"),
+        [
+            ("i32", {"out": True}, "a scalar cannot be out"),
+            ("i32", {"align": 16}, "a scalar has no alignment"),
+            ("f32*[n]", {"align": 12}, "not a power of two"),
+            ("f32", {"range": (0, 1)}, "only an integer scalar can have a range"),
+            ("f32*[n]", {"range": (0, 1)}, "only an integer scalar can have a range"),
+            ("i32", {"range": (8, 1)}, "holds no value"),
+            ("i32", {"range": (0, 1 << 31)}, "does not fit i32"),
+            ("u8", {"range": (-1, 3)}, "does not fit u8"),
+        ],
+    )
+    def test_options_that_do_not_fit(self, text, options, message):
+        with pytest.raises(SignatureError, match=message):
+            parse_argument("a", text, **options)
+
+    def test_a_name_that_is_none(self):
+        with pytest.raises(SignatureError, match="is no name"):
+            parse_argument("a-b", "i32")
+
+
+class TestSignature:
+    def test_bare_integers_in_shapes_are_dimensions(self):
+        found = read(a="f16*[m, k]", m="i32", k="i64", alpha="f32", steps="i32")
+        assert [argument.name for argument in found.dimensions] == ["m", "k"]
+        assert [a.name for a in found.callable_arguments] == ["a", "alpha", "steps"]
+
+    def test_a_name_within_an_expression_is_passed(self):
+        found = read(x="f32*[n * 2]", n="i32")
+        assert [a.name for a in found.callable_arguments] == ["x", "n"]
+
+    def test_text(self):
+        found = read(x="f32*[n, n+1]", n="i32")
+        assert found.text() == "x: f32*[n, (n + 1)]\nn: i32 dimension\n"
+
+    @pytest.mark.parametrize(
+        ("texts", "name", "message"),
+        [
+            ({"x": "f32*[n]"}, "x", 'dimension "n" is no argument and no constant'),
+            ({"x": "f32*[n]", "n": "f32"}, "x", 'dimension "n" is f32: a dimension is an integer'),
+            ({"x": "f32*[n]", "n": "i16"}, "x", 'dimension "n" is i16: declare it as i32 or i64'),
+            ({"x": "f32*[y]", "y": "i32*[2]"}, "x", 'dimension "y" is i32*[2]'),
+            ({"x": "f33*[2]"}, "x", '"f33" is no dtype and no constant'),
+            ({"x": "f32*[arch.number + 1]"}, "x", "a shape cannot depend on arch.number"),
+        ],
+    )
+    def test_a_shape_that_cannot_be_known(self, texts, name, message):
+        with pytest.raises(SignatureError) as caught:
+            read(**texts)
+        assert caught.value.argument == name
+        assert message in caught.value.message
+
+    def test_a_misspelt_dimension_gets_a_suggestion(self):
+        with pytest.raises(SignatureError) as caught:
+            read(x="f32*[rowz]", rows="i32")
+        assert caught.value.hint == 'did you mean "rows"?'
+
+    def test_names_are_unique_and_no_constants(self):
+        twice = [parse_argument("x", "i32")] * 2
+        with pytest.raises(SignatureError, match="declared twice"):
+            signature(twice)
+        with pytest.raises(SignatureError, match="both an argument and a constant"):
+            signature(twice[:1], constants=["x"])
+
+
+class TestResolve:
+    def test_constants_become_dtypes_and_sizes(self):
+        declared = signature(
+            [
+                parse_argument("x", "dtype*[n, hidden, hidden * 2 + n]"),
+                parse_argument("n", "i32"),
+            ],
+            constants=["dtype", "hidden"],
+        )
+        found = resolve(declared, {"dtype": "bf16", "hidden": 64, "other": 1.5})
+        assert found.text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
+
+    def test_what_is_wholly_constant_becomes_a_number(self):
+        declared = signature([parse_argument("x", "f32*[a * b]")], constants=["a", "b"])
+        assert resolve(declared, {"a": 6, "b": 7}).arguments[0].dims == (42,)
+
+    @pytest.mark.parametrize(
+        ("text", "constants", "message"),
+        [
+            ("t*[2]", {"t": "f12"}, "constant t is 'f12', which is no dtype"),
+            ("t*[2]", {"t": 5}, "constant t is 5, which is no dtype"),
+            ("f32*[t]", {"t": -1}, "is -1, not a count"),
+            ("f32*[t]", {"t": True}, "is True, not a count"),
+            ("f32*[1 // t]", {"t": 0}, "dimension 1 // t"),
+            ("t", {"t": "f16"}, "a scalar cannot be f16"),
+        ],
+    )
+    def test_constants_that_do_not_fit(self, text, constants, message):
+        declared = signature([parse_argument("x", text)], constants=["t"])
+        with pytest.raises(SignatureError) as caught:
+            resolve(declared, constants)
+        assert message in caught.value.message
+
+
+def test_dtypes_are_dlpack_s():
+    """The pairs that NumPy's own DLPack export gives."""
+    np = pytest.importorskip("numpy")
+    kinds = {"i": 0, "u": 1, "f": 2, "b": 6}
+    for name, numpy_name in {
+        "bool": "bool",
+        "i8": "int8",
+        "i64": "int64",
+        "u16": "uint16",
+        "f16": "float16",
+        "f64": "float64",
+    }.items():
+        dtype = np.dtype(numpy_name)
+        assert (DTYPES[name].code, DTYPES[name].bytes) == (kinds[dtype.kind], dtype.itemsize)
+
+
+def test_integer_limits():
+    assert integer_limits("i8") == (-128, 127)
+    assert integer_limits("u32") == (0, 2**32 - 1)
+    assert integer_limits("f32") is None
