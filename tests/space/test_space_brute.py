@@ -1,0 +1,154 @@
+"""Random small spaces against the definition: every combination, every rule, one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
+from tilusbuild.space import join as join_module
+from tilusbuild.space.space import Schedule
+
+RULES = [
+    "a % b == 0",
+    "a * b <= k * 4",
+    "b == 0 or a // b > 1",
+    "c == 'x' or a < 3",
+    "c != 'y' and a + b > 2",
+    "d",
+    "not d or b > 1",
+    "e * 2.0 <= b",
+    "product > 3",
+    "quotient <= 2",
+    "u + v > a",
+    "u == v or d",
+    "f >= a",
+    "f != 0 or c == 'x'",
+    "mixed == 'auto' or b == mixed",
+    "k == 3",
+    "a - a",
+    "1 // (a - 2) == 0",
+]
+DERIVED = {
+    "product": parse("a * b"),
+    "quotient": parse("product // v"),
+    "label": parse("c if d else 'none'"),
+}
+
+spaces = st.fixed_dictionaries(
+    {
+        "a": st.lists(st.integers(-2, 6), min_size=1, max_size=4, unique=True),
+        "b": st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True),
+        "c": st.sampled_from([["x"], ["x", "y"], ["y", "z", "x"]]),
+        "d": st.sampled_from([[False], [True], [False, True]]),
+        "e": st.sampled_from([[0.5, 1.5], [2.25]]),
+        "mixed": st.sampled_from([["auto"], ["auto", 1, 2]]),
+        "uv": st.lists(
+            st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=3, unique=True
+        ),
+        "f": st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True),
+        "f_when": st.sampled_from([None, "d", "a > b", "not d and u > 1", "product > 2"]),
+        "f_else": st.sampled_from([0, 1]),
+        "rules": st.lists(st.sampled_from(RULES), max_size=4, unique=True),
+    }
+)
+
+
+def as_spec(drawn: dict) -> SpaceSpec:  # type: ignore[type-arg]
+    parameters = [
+        Parameter((name,), tuple((v,) for v in drawn[name])) for name in ("a", "b", "c", "d")
+    ]
+    when = parse(drawn["f_when"]) if drawn["f_when"] else None
+    otherwise = (drawn["f_else"],) if when else None
+    parameters.insert(2, Parameter(("f",), tuple((v,) for v in drawn["f"]), when, otherwise))
+    parameters.append(Parameter(("u", "v"), tuple(drawn["uv"])))
+    parameters += [Parameter((n,), tuple((v,) for v in drawn[n])) for n in ("e", "mixed")]
+    return SpaceSpec(
+        parameters=tuple(parameters),
+        constants={"k": 3},
+        derived=tuple(reversed(DERIVED.items())),
+        restrict=tuple((text, parse(text)) for text in drawn["rules"]),
+    )
+
+
+def derive(point: dict[str, Value]) -> dict[str, Value]:
+    for name, expr in DERIVED.items():
+        point[name] = expr.evaluate(point)
+    return point
+
+
+def rows(parameter: Parameter, point: Mapping[str, Value]) -> tuple[tuple[Value, ...], ...]:
+    if parameter.when is None or parameter.when.evaluate(point):
+        return parameter.values
+    assert parameter.otherwise is not None
+    return (parameter.otherwise,)
+
+
+def brute(spec: SpaceSpec) -> Iterator[dict[str, Value]]:
+    """All valid points in order. Raises `ExprError` where a point cannot be decided."""
+    choices = []
+    for parameter in spec.parameters:
+        extra = () if parameter.otherwise is None else (parameter.otherwise,)
+        choices.append((*parameter.values, *(row for row in extra if row not in parameter.values)))
+    for combination in itertools.product(*choices):
+        point: dict[str, Value] = dict(spec.constants)
+        for parameter, row in zip(spec.parameters, combination, strict=True):
+            point.update(zip(parameter.names, row, strict=True))
+        derive(point)
+        if any(
+            row not in rows(parameter, point)
+            for parameter, row in zip(spec.parameters, combination, strict=True)
+        ):
+            continue
+        verdicts, error = [], None
+        for _, expr in spec.restrict:
+            try:
+                verdicts.append(bool(expr.evaluate(point)))
+            except ExprError as caught:
+                error = caught
+        if all(verdicts):
+            if error is not None:
+                raise error
+            yield {name: value for name, value in point.items() if name not in spec.constants}
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(spaces, st.integers(0, 2))
+def test_a_space_is_what_its_definition_says(drawn: dict, seed: int) -> None:  # type: ignore[type-arg]
+    spec = as_spec(drawn)
+    try:
+        expected: list[dict[str, Value]] | None = list(brute(spec))
+    except ExprError:
+        expected = None
+    if not expected:
+        with pytest.raises(SpaceError, match="empty" if expected == [] else "division by zero"):
+            Space(spec)
+        return
+    space = Space(spec)
+    assert space.count == len(expected)
+    assert list(space) == [Schedule(i, point) for i, point in enumerate(expected)]
+    assert [space.index_of(point) for point in expected] == list(range(len(expected)))
+    assert space.report().count == len(expected)
+    drawn_points = space.sample(5, seed)
+    assert [s.values for s in drawn_points] == [expected[s.index] for s in drawn_points]
+
+
+def test_blocks_and_limbs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks and tiny 64-bit numbers take every path of the join that large spaces take."""
+    parameters = tuple(Parameter((n,), tuple((v,) for v in range(1, 6))) for n in "pqrst")
+    rules = (("order", parse("p <= q <= r")), ("sum", parse("r + s + t < 9")))
+    spec = SpaceSpec(parameters, restrict=rules)
+    whole = [dict(s.values) for s in Space(spec)]
+    monkeypatch.setattr(join_module, "BLOCK", 7)
+    monkeypatch.setattr(join_module, "FIRST_LIMB", 6)
+    monkeypatch.setattr(join_module, "NEXT_LIMB", 25)
+    pieces = Space(spec)
+    assert [dict(s.values) for s in pieces] == whole
+    assert [pieces.index_of(point) for point in whole] == list(range(len(whole)))
+    assert pieces.index_of({"p": 5, "q": 1, "r": 1, "s": 1, "t": 1}) is None
+    assert pieces.complete({"t": 3}).values == next(p for p in whole if p["t"] == 3)

@@ -1,0 +1,59 @@
+"""The published spaces: their counts, their order, and the same points as by brute force."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+from tilusbuild.space import Space
+
+
+def test_the_published_counts(published: Any) -> None:
+    space = Space(published.spec)
+    assert space.cartesian == published.cartesian
+    assert space.count == published.count
+
+
+def test_every_rule_holds_at_every_point_looked_at(published: Any) -> None:
+    space = Space(published.spec)
+    for schedule in space.sample(200, seed=1):
+        env = {**published.spec.constants, **schedule.values}
+        assert all(expr.evaluate(env) for _, expr in published.spec.restrict)
+        assert all(expr.evaluate(env) == env[name] for name, expr in published.spec.derived)
+
+
+def test_random_combinations_are_in_the_space_exactly_when_the_rules_hold(published: Any) -> None:
+    space, spec, draw = Space(published.spec), published.spec, random.Random(7)
+    found = 0
+    for _ in range(600):
+        values = {p.names[0]: draw.choice(p.values)[0] for p in spec.parameters}
+        env = {**spec.constants, **values}
+        for name, expr in sorted(spec.derived, key=lambda each: len(each[1].names & {"halo"})):
+            env[name] = expr.evaluate(env)
+        index = space.index_of(values)
+        assert (index is not None) == all(expr.evaluate(env) for _, expr in spec.restrict)
+        if index is not None:
+            found += 1
+            assert {name: space[index].values[name] for name in values} == values
+    assert found > 3
+
+
+def test_points_are_in_declared_order(published: Any) -> None:
+    space = Space(published.spec)
+    places = [{row: i for i, row in enumerate(p.values)} for p in published.spec.parameters]
+    names = [p.names[0] for p in published.spec.parameters]
+    start = space.count // 2
+    keys = [
+        tuple(place[(s.values[name],)] for name, place in zip(names, places, strict=True))
+        for s in space.iterate(start, start + 1000)
+    ]
+    assert len(keys) == 1000
+    assert all(left < right for left, right in itertools.pairwise(keys))
+
+
+def test_the_report_of_a_published_space_adds_up(published: Any) -> None:
+    report = Space(published.spec).report()
+    assert report.cartesian - sum(rule.removed or 0 for rule in report.rules) == published.count
+    assert report.count == published.count
+    assert report.empties == ()
