@@ -68,6 +68,9 @@ class Maker:
         self._headers = headers
         self.toolchain = toolchain
         self._memory = memory
+        self.inputs: set[str] = set()
+        """Files that were read, and files and folders in which one was looked for, by path."""
+        self._noted: set[tuple[tuple[str, ...], str]] = set()
         self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = surroundings(target)
         self.signature = self._resolved_signature()
@@ -118,7 +121,8 @@ class Maker:
     def make(self, schedule: Schedule) -> Made:
         """Render, and close over the headers. Raises `InputError`."""
         context = self.context(schedule)
-        source = self._renderer.render(self._owner.template, context).text
+        rendered = self._renderer.render(self._owner.template, context)
+        source = rendered.text
         if self._manifest.build.line_directives:
             lines = self._renderer.line_map(self._owner.template, context, source)
             source = lines.with_directives()
@@ -126,6 +130,7 @@ class Maker:
             source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
         )
         copied = bool(closure.headers)
+        self._note_inputs((*rendered.templates, *rendered.missing), closure)
         values = self.values(schedule)
         recipe = Recipe(
             pipeline=self.pipeline,
@@ -157,6 +162,13 @@ class Maker:
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
         return Made(program_txt, options_text(recipe, self.toolchain, self._other_headers(closure.external)), recipe, closure)
+
+    def _note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:
+        if (templates, closure.digest) not in self._noted:
+            self._noted.add((templates, closure.digest))
+            self.inputs.update(self._renderer.path(name) for name in templates)
+            self.inputs.update(header.path for header in closure.headers if header.path)
+            self.inputs.update(closure.probed)
 
     def readable(self, schedule: Schedule, log: str) -> str:
         """A compiler's log with the template's own places and lines."""

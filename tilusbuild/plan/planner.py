@@ -32,6 +32,11 @@ class Planned:
     plan: Plan
     makers: tuple[Maker, ...]
 
+    @property
+    def inputs(self) -> set[str]:
+        """What the plan depends on besides the manifest and the toolchain, by path."""
+        return {path for maker in self.makers for path in maker.inputs}
+
 
 @dataclass(slots=True)
 class Planner:
