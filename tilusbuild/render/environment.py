@@ -7,6 +7,7 @@ and calls) and in characters, so that a mistake ends in an error and not in a fu
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -17,10 +18,11 @@ from jinja2 import (
     StrictUndefined,
     Template,
     UndefinedError,
+    filters,
     nodes,
     pass_context,
 )
-from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.exceptions import TemplateRuntimeError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
@@ -128,6 +130,7 @@ class Environment(ImmutableSandboxedEnvironment):
             for name in names:
                 getattr(self, table).pop(name, None)
         self.globals.update(cuda.GLOBALS)
+        self.filters.update(_BOUNDED)
         self.filters.update(cuda.FILTERS)
         self.filters["_steps"] = pass_context(lambda context, items: Steps(self, items))
         self.tests.update(cuda.TESTS)
@@ -177,10 +180,13 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.charge()
-        if isinstance(getattr(__obj, "__self__", None), str):
+        text = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
+        if isinstance(text, str):
+            if __obj.__name__ in ("format", "format_map"):
+                _check_format(text)
             for value in (*args, *kwargs.values()):
-                if type(value) is int and value > MAX_CHARACTERS:
-                    raise LimitExceededError(f"a text of {value:,} characters is too long")
+                if type(value) is int:
+                    _check_width(value)
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -188,8 +194,8 @@ class Environment(ImmutableSandboxedEnvironment):
             _check_product(left, right)
         elif operator == "**":
             _check_power(left, right)
-        elif isinstance(left, (str, bytes)):
-            raise SecurityError("text % values is not allowed; use ~ and filters to build text")
+        elif isinstance(left, str):
+            _check_format(left)
         return super().call_binop(context, operator, left, right)
 
 
@@ -210,3 +216,31 @@ def _check_power(left: Any, right: Any) -> None:
         and left.bit_length() * right > MAX_EXPONENT_BITS
     ):
         raise LimitExceededError(f"{left} ** {right} is too large")
+
+
+def _check_width(width: Any) -> None:
+    if isinstance(width, int) and width > MAX_CHARACTERS:
+        raise LimitExceededError(f"a text of {width:,} characters is too long")
+
+
+def _check_format(text: str) -> None:
+    if re.search(r"[0-9]{5}", text):
+        raise LimitExceededError(f"a width in the format {text!r:.60} is too long")
+
+
+def _center(value: str, width: int = 80) -> str:
+    _check_width(width)
+    return filters.do_center(value, width)
+
+
+def _indent(text: str, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+    _check_width(width * (text.count("\n") + 1) if isinstance(width, int) else 0)
+    return filters.do_indent(text, width, first, blank)
+
+
+def _format(text: str, *args: Any, **kwargs: Any) -> str:
+    _check_format(text)
+    return filters.do_format(text, *args, **kwargs)
+
+
+_BOUNDED = {"center": _center, "indent": _indent, "format": _format}

@@ -1,0 +1,240 @@
+"""Every rendered line knows the template's line that wrote it, and who called for it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.render.lexing import lines_inside
+from tilusbuild.render.renderer import Renderer
+
+
+def origins(project, template, **values):
+    """`text <- template:line` of each rendered line, with the callers behind."""
+    text, lines = project.mapped(template, **values)
+    told = []
+    for number, line in enumerate(text.split("\n"), 1):
+        origin = lines.origin(number)
+        callers = "".join(f" < {name}:{at}" for name, at in origin.callers) if origin else ""
+        told.append(f"{line} <- {origin}{callers}")
+    return told
+
+
+def test_comments_loops_and_expressions(project):
+    template = (
+        "{# two\n lines #}\na {{ n }}\n{% for i in range(2) %}\n  x{{ i }};\n{% endfor %}\nend"
+    )
+    assert origins(project, template, n=7) == [
+        "a 7 <- k.cu.j2:3",
+        "  x0; <- k.cu.j2:5",
+        "  x1; <- k.cu.j2:5",
+        "end <- k.cu.j2:7",
+    ]
+
+
+def test_macros_and_includes_tell_who_called(project):
+    project.write(
+        {
+            "lib.j2": "{% macro f(x) %}\nint f{{ x }}() {\n}\n{% endmacro %}",
+            "inc.cuh": "// one\n{{ n }}\n",
+        }
+    )
+    template = '{% import "lib.j2" as lib %}\n{{ lib.f(1) }}\n{% include "inc.cuh" %}\nend'
+    assert origins(project, template, n=7) == [
+        "int f1() { <- lib.j2:2 < k.cu.j2:2",
+        "} <- lib.j2:3 < k.cu.j2:2",
+        " <- k.cu.j2:2",
+        "// one <- inc.cuh:1 < k.cu.j2:3",
+        "7 <- inc.cuh:2 < k.cu.j2:3",
+        "end <- k.cu.j2:4",
+    ]
+
+
+def test_call_blocks_indentation_and_captured_text(project):
+    template = (
+        "{% macro wrap() %}\nbegin\n{{ caller() | indent(2, true) }}\n{% endmacro %}\n"
+        "{% call wrap() %}\ninner\n\nlast\n{% endcall %}\n"
+        "{% set text %}\ncaptured\n{% endset %}\n{{ text }}end"
+    )
+    assert origins(project, template) == [
+        "begin <- k.cu.j2:2 < k.cu.j2:5",
+        "  inner <- k.cu.j2:6 < k.cu.j2:3 < k.cu.j2:5",
+        " <- k.cu.j2:7 < k.cu.j2:3 < k.cu.j2:5",
+        "  last <- k.cu.j2:8 < k.cu.j2:3 < k.cu.j2:5",
+        " <- k.cu.j2:3 < k.cu.j2:5",
+        "captured <- k.cu.j2:11 < k.cu.j2:13",
+        "end <- k.cu.j2:13",
+    ]
+
+
+def test_inherited_templates(project):
+    project.write({"base.j2": "first\n{% block body %}\nnone\n{% endblock %}\nlast\n"})
+    template = '{% extends "base.j2" %}\n{% block body %}\nmine\n{% endblock %}\n'
+    assert origins(project, template)[:3] == [
+        "first <- base.j2:1",
+        "mine <- k.cu.j2:3",
+        "last <- base.j2:5",
+    ]
+
+
+# Each looks at text that carries marks; none may notice them.
+NOSY = [
+    "{% macro m() %}8{% endmacro %}{{ m() | int + 1 }}",
+    "{% macro m() %}ab{% endmacro %}{{ m() | length }} {{ m()[0] }} {{ m() | upper }}",
+    "{% macro m() %}ab{% endmacro %}{{ 'yes' if m() == 'ab' else 'no' }}",
+    "{% macro m() %}ab{% endmacro %}{{ m() is divisible(2) if m() is number else m().upper() }}",
+    "{% macro m() %}{% endmacro %}{{ m() or 'empty' }} {{ 1 if not m() else 2 }}",
+    "{% macro m() %}b{% endmacro %}{{ {'b': 1}[m()] }} {{ ['b', m()] | unique | join(m()) }}",
+    "{% set x %}\n\n a \n{% endset %}{{ x | trim }}|{{ x | replace('a', 'b') }}|{{ x * 2 }}",
+    "{% set x %}ab{% endset %}{% for c in x %}{{ c }}.{% endfor %}{{ x[::-1] }}",
+    "{% set x | upper %}\nab\n{% endset %}{{ x }}{% filter replace('a', 'b') %}aaa{% endfilter %}",
+    "{% macro m(a) %}{{ a | length }}{% endmacro %}{% macro n() %}xyz{% endmacro %}{{ m(n()) }}",
+    "{% macro m() %}abc{% endmacro %}{{ (m() ~ m()) | length }} {{ 'b' in m() }} {{ m() < 'b' }}",
+    "{% macro m() %}2{% endmacro %}{% if m() | int > 1 %}more{% else %}less{% endif %}",
+    "{% macro m() %}k{% endmacro %}{{ {m(): 3}['k'] }} {{ dict(k=4)[m()] }} {{ m() + 'l' }}",
+]
+
+
+@pytest.mark.parametrize("template", NOSY)
+def test_marks_are_never_seen(project, template):
+    text, lines = project.mapped(template)
+    assert all(lines.origin(number) for number in range(1, len(text.splitlines()) + 1))
+
+
+def test_the_first_visible_text_of_a_line_decides(project):
+    template = (
+        "{% macro v() %}8{% endmacro %}\nint x = {{ v() }}\n{%- if true %} + 1{% endif %}\n;\n"
+    )
+    assert origins(project, template)[0] == "int x = 8 + 1; <- k.cu.j2:2"
+
+
+def test_columns_lead_to_the_templates_own(project):
+    template = "{% macro v() %}8{% endmacro %}\n{# c #}  a = {{ n }} + missing + {{ n }};\n"
+    text, lines = project.mapped(template, n=12345)
+    line = text.split("\n").index("  a = 12345 + missing + 12345;") + 1
+    assert lines.template_column(line, text.split("\n")[line - 1].index("missing") + 1) == 24
+    assert lines.template_column(line, 8) is None
+
+
+def test_text_that_was_not_rendered_from_the_template_is_not_mapped(project):
+    project.write({"k.cu.j2": "a\nb\nc\n"})
+    lines = Renderer(str(project.folder)).line_map("k.cu.j2", {}, "a\nX\nc\n")
+    assert [lines.origin(n) is not None for n in (1, 2, 3)] == [True, False, False]
+
+
+def test_directives_stand_where_the_template_jumps(project):
+    template = "a\n{# c #}\nb\nc\n{% for i in range(2) %}\nd\n{% endfor %}\n"
+    text, lines = project.mapped(template)
+    assert lines.with_directives() == (
+        '#line 1 "k.cu.j2"\na\n#line 3 "k.cu.j2"\nb\nc\n'
+        '#line 6 "k.cu.j2"\nd\n#line 6 "k.cu.j2"\nd\n'
+    )
+
+
+def test_no_directive_stands_where_it_would_be_text(project):
+    template = '/* {# c #}\n{# c\n #}a\n*/ R"x(\n{# c\n #}b\n)x" \\\n{# c\n#}c\n{# c\n#}d\n'
+    text, lines = project.mapped(template)
+    directives = lines.with_directives()
+    assert [line for line in directives.split("\n") if not line.startswith("#line")] == (
+        text.split("\n")
+    )
+    inside = {"a", '*/ R"x(', "b", ')x" \\', "c"}
+    followed = directives.split("\n")
+    assert not [
+        after
+        for before, after in zip(followed, followed[1:], strict=False)
+        if before.startswith("#line") and after in inside
+    ]
+
+
+def test_the_compiler_agrees_with_the_directives(project, tmp_path):
+    template = (
+        "{% macro f(x) %}\nint f{{ x }} = __LINE__;\n{% endmacro %}\n\n"
+        "{# c #}\nint a = __LINE__;\n/* x\n{# y\n #}*/\n{{ f(1) }}int b = \\\n{# z\n #}__LINE__;\n"
+        "{% for i in range(2) %}\nint c{{ i }} = __LINE__;\n{% endfor %}\n"
+    )
+    _, lines = project.mapped(template)
+    command = ["g++", "-x", "c++", "-E", "-P", "-"]
+    shown = subprocess.run(
+        command, input=lines.with_directives(), text=True, capture_output=True, check=True
+    ).stdout
+    told = dict(part.split(" = ") for part in shown.replace("int ", "").replace("\n", "").split(";") if part)  # fmt: skip
+    # gcc counts the line at which a spliced line ends or starts; both are lines of this statement.
+    assert told.pop("b") in ("10", "11", "12")
+    assert told == {"f1": "2", "a": "6", "c0": "14", "c1": "14"}
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ("a\nb", set()),
+        ("/* \n */ a\nb", {2}),
+        ("// /*\nb", set()),
+        ('"/*"\nb', set()),
+        ("a \\\nb\nc", {2}),
+        ("// a \\\nb /*\nc", {2}),
+        ('R"(\n/*\n)"\nc', {2, 3}),
+        ("1'000 /*\n'*/ b\nc", {2}),
+        ("u8'\"'\nb", set()),
+        ("case'\"': /*\n*/", {2}),
+        ("/* open\nb\nc", {2, 3}),
+    ],
+)
+def test_lines_inside(text, inside):
+    assert lines_inside(text) == inside
+
+
+PIECES = st.sampled_from(
+    [
+        "int a;\n", "{{ n }}", "{{ f(n) }}", "{{ f(n) }}\n", "\n", "  x ", "{# c\n c #}", "{# c #}\n",
+        "{% for i in range(2) %}\n", "{% if n %}", "{{ f(2) | indent(3) }}\n", "{{ f(1) | trim }}",
+        "{% call g() %}\n", "{%- if n > 1 %}\n", "{{- n -}}\n", '{% include "inc.j2" %}\n', "b\n",
+    ]
+)  # fmt: skip
+ENDS = {
+    "{% for i in range(2) %}\n": "{% endfor %}\n",
+    "{% if n %}": "{% endif %}",
+    "{%- if n > 1 %}\n": "{% endif -%}\n",
+    "{% call g() %}\n": "{% endcall %}\n",
+}
+
+
+@st.composite
+def templates(draw):
+    """Random templates of nested pieces, whose every line of text names its own line."""
+    pieces, closing = [], []
+    for piece in draw(st.lists(PIECES, max_size=14)):
+        pieces.append(piece)
+        if piece in ENDS:
+            closing.append(ENDS[piece])
+    text = (
+        "{% macro f(x) %}\nF{{ x }}\n  G\n{% endmacro %}{% macro g() %}[{{ caller() }}]\n{% endmacro %}\n"
+        + "".join(pieces)
+        + "".join(reversed(closing))
+    )
+    return "\n".join(
+        f"{line}@{number}@" if line[-1:].isalpha() or line[-1:] == ";" else line
+        for number, line in enumerate(text.split("\n"), 1)
+    )
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(template=templates(), n=st.integers(0, 3))
+def test_random_templates_are_mapped_whole_and_right(project, template, n):
+    project.write({"inc.j2": "I@inc@\n"})
+    text, lines = project.mapped(template, n=n)
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        origin = lines.origin(number)
+        assert origin is not None
+        told = re.match(r" *\[*(?:int a;|b|x|G)@(\d+)@", line)
+        # A filter may do anything with lines, so its output belongs to the line that applies it.
+        if told and "trim" not in (lines.template_line(origin) or ""):
+            assert origin.line == int(told[1]) or line.lstrip(" ").startswith("[")

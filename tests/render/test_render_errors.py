@@ -1,0 +1,156 @@
+"""Every mistake in a template is told with its place, and with what would be right."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.render.renderer import Renderer
+
+CASES = [
+    # template, line, column, message, part of the hint
+    ("a\n{{ blok_m }}\n", 2, 4, '"blok_m" is undefined', 'did you mean "block_m"?'),
+    ("{{ zzz }}", 1, 4, '"zzz" is undefined', "[script.gemm.params] or [script.gemm.space]"),
+    ("{{ block_m +\n   zzz }}", 2, 4, '"zzz" is undefined', "declare it"),
+    ("{{ target.knd }}", 1, 11, 'the mapping has no "knd"', 'did you mean "kind"?'),
+    ("{{ block_m.bits }}", 1, 12, 'the value 64 has no "bits"', None),
+    ("{% if block_m %}\n", 1, None, "unexpected end of template", None),
+    ("x\n{% endfor %}", 2, 4, "unknown tag 'endfor'", None),
+    ("{{ 1 + }}", 1, None, "unexpected 'end of print statement'", None),
+    ("{{ block_m | hexx }}", 1, 14, 'there is no filter "hexx"', 'did you mean "hex"?'),
+    ("{{ 3 is pow3 }}", 1, 9, 'there is no test "pow3"', 'did you mean "pow2"?'),
+    ('asm("{%0}" :: "r"(x));', 1, None, "a tag has no name", 'write "{ %"'),
+    ('\n{{ raise("K must be even") }}', 2, None, "K must be even", None),
+    ("{{ 1 // 0 }}", 1, None, "division by zero", None),
+    ("{{ cdiv(block_m, 0) }}", 1, None, "division by zero", None),
+    ('{{ block_m + "a" }}', 1, None, "unsupported operand", None),
+    ('{{ "f61" | ctype }}', 1, None, '"f61" is no element type', None),
+    ("{{ none }}", 1, None, "the value is none", None),
+    ("{{ cdiv }}", 1, None, "only text and numbers can be written", None),
+    ("{{ 1e308 * 10 }}", 1, None, "the value is inf", None),
+    ('{% include "lib/gon.j2" %}', 1, None, 'no template "lib/gon.j2"', '"lib/gone.j2"'),
+]
+
+
+@pytest.mark.parametrize(("template", "line", "column", "message", "hint"), CASES)
+def test_mistakes(project, template, line, column, message, hint):
+    project.write({"lib/gone.j2": ""})
+    diagnostic = project.refusal(template, block_m=64)
+    assert message in diagnostic.message
+    assert (diagnostic.place.path, diagnostic.place.line) == ("k.cu.j2", line)
+    assert diagnostic.place.column == column
+    assert diagnostic.place.text == template.split("\n")[line - 1]
+    assert hint is None or hint in diagnostic.hint
+
+
+OUTSIDE = ["/etc/passwd", "../secret.j2", "a/../../secret.j2", "link.j2", "linked/secret.j2"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_nothing_outside_the_project_is_read(project, tmp_path, name):
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (outside / "secret.j2").write_text("secret")
+    os.symlink(outside / "secret.j2", tmp_path / "link.j2")
+    os.symlink(outside, tmp_path / "linked")
+    diagnostic = project.refusal('{% include "' + name + '" %}')
+    assert diagnostic.place.line == 1
+    with pytest.raises(InputError):
+        Renderer(str(tmp_path)).render(name, {})
+
+
+SANDBOX = [
+    '{{ "".__class__ }}',
+    "{{ [].__class__.__mro__ }}",
+    "{{ cdiv.__globals__ }}",
+    "{{ self.__init__ }}",
+    '{{ "{0.__class__}".format(1) }}',
+    '{{ ""["__class__"] }}',
+    '{{ "" | attr("__class__") }}',
+    "{{ items.append(1) }}",
+    "{{ range.__self__ }}",
+]
+
+
+@pytest.mark.parametrize("template", SANDBOX)
+def test_python_is_out_of_reach(project, template):
+    assert project.refusal(template, items=[1]).place.line == 1
+
+
+BOUNDED = {
+    "{% for i in range(10**9) %}{% endfor %}": "a range may have 100,000 numbers",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "steps",
+    "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}": "without end",
+    '{% include "k.cu.j2" %}': "without end",
+    '{{ "x" * 10**9 }}': "too many",
+    "{{ [1] * 10**9 }}": "too many",
+    "{{ 10 ** (10 ** 10) }}": "too large",
+    '{{ "x".ljust(10**10) }}': "too long",
+    '{{ "x" | center(10**10) }}': "too long",
+    '{{ "x" | indent(10**10) }}': "too long",
+    '{{ "%9999999999d" | format(1) }}': "too long",
+    '{{ "%9999999999d" % 1 }}': "too long",
+    '{{ "{:9999999999}".format(1) }}': "too long",
+    '{% for i in range(70000) %}{{ "x" * 1024 }}{% endfor %}': "longer than 64 Mi characters",
+}
+
+
+@pytest.mark.parametrize("template", BOUNDED)
+def test_a_rendering_ends(project, template):
+    assert BOUNDED[template] in project.refusal(template).message
+
+
+def test_an_error_in_an_included_template_points_into_it_and_tells_the_way(project):
+    project.write(
+        {
+            "outer.j2": '\n{% include "inner.j2" %}',
+            "inner.j2": "a\nb\n{{ blok }}\n",
+        }
+    )
+    diagnostic = project.refusal('\n\n{% include "outer.j2" %}', block=1)
+    assert str(diagnostic.place) == "inner.j2:3:4"
+    assert diagnostic.hint.splitlines()[-2:] == ["from outer.j2:2", "from k.cu.j2:3"]
+
+
+def test_a_syntax_error_in_an_imported_template(project):
+    project.write({"lib.j2": "{% macro f( %}"})
+    diagnostic = project.refusal('{% import "lib.j2" as lib %}')
+    assert (diagnostic.place.path, diagnostic.place.line) == ("lib.j2", 1)
+    assert "from k.cu.j2:1" in diagnostic.hint
+
+
+def test_a_macro_that_reads_the_schedule_is_told_how(project):
+    project.write({"lib.j2": "{% macro f() %}{{ block_m }}{% endmacro %}"})
+    diagnostic = project.refusal('{% import "lib.j2" as lib %}\n{{ lib.f() }}', block_m=64)
+    assert str(diagnostic.place) == "lib.j2:1:19"
+    assert '"with context"' in diagnostic.hint
+
+
+def test_what_the_library_refuses_is_told_at_the_call(project):
+    diagnostic = project.refusal(
+        '{% import "tilusbuild/smem.cuh.j2" as smem %}\n{{ smem.swizzle("at", 48) }}'
+    )
+    assert str(diagnostic.place) == "k.cu.j2:2"
+    assert "48" in diagnostic.message
+
+
+def test_a_missing_macro_is_told_with_those_there_are(project):
+    diagnostic = project.refusal(
+        '{% import "tilusbuild/mma.cuh.j2" as mma %}\n{{ mma.m16n8k61("f16") }}'
+    )
+    assert str(diagnostic.place) == "k.cu.j2:2:8"
+    assert 'did you mean "m16n8k16"?' in diagnostic.hint
+
+
+def test_a_template_that_is_not_utf8(project):
+    project.write({"bad.j2": b"fine\nnot \xff\n"})
+    diagnostic = project.refusal('{% include "bad.j2" %}')
+    assert (diagnostic.place.path, diagnostic.place.line) == ("bad.j2", 2)
+
+
+def test_a_script_without_its_template(project):
+    with pytest.raises(InputError) as caught:
+        Renderer(str(project.folder)).render("gone.cu.j2", {})
+    assert 'no template "gone.cu.j2"' in caught.value.render()

@@ -1,0 +1,140 @@
+"""What a template can say, and what it cannot reach."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from tilusbuild.render.renderer import Renderer
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("{{ persistent }} {{ not persistent }}", "true false"),
+        ("{{ block_m }} {{ alpha }}", "64 0.5"),
+        ('{{ "f16" | ctype }} {{ "u8" | ctype }}', "__half unsigned char"),
+        ('{{ "f16" | ctype(portable=true) }}', "tb::f16"),
+        ('{{ "bf16" | bits }} {{ "f32" | bytes }}', "16 4"),
+        ("{{ cdiv(7, 2) }} {{ 7 | align(4) }} {{ log2(64) }} {{ pow2(3) }}", "4 8 6 8"),
+        ("{{ min(3, 1, 2) }} {{ [3, 1] | max }} {{ gcd(12, 18) }}", "1 3 6"),
+        ("{{ 255 | hex }} {{ 1 | hex(4) }}", "0xff 0x0001"),
+        ("{{ 64 is pow2 }} {{ 48 is pow2 }} {{ 48 is divisible(16) }}", "true false true"),
+        ("{% for i in range(3) %}{{ i }}{{ ', ' if not loop.last }}{% endfor %}", "0, 1, 2"),
+        ("{% for i in [4, 5] %}{{ loop.index }}/{{ loop.length }} {% endfor %}", "1/2 2/2 "),
+        ("a\n{# a comment #}\n  {% if true %}\nb\n  {% endif %}\n", "a\nb\n"),
+    ],
+)
+def test_writes(project, template, written):
+    assert project.render(template, block_m=64, alpha=0.5, persistent=True) == written
+
+
+def test_a_template_comment_changes_nothing(project):
+    plain = project.render("a {{ n }}\nb\n", n=1)
+    assert project.render("{# one\n   two #}\na {{ n }}\n{# three #}\nb\n", n=1) == plain
+
+
+def test_types_follow_the_target(project, cpu):
+    assert project.render('{{ "bf16" | ctype }}', cpu) == "tb::bf16"
+
+
+def test_imports_see_the_target_however_deep_and_anew_each_rendering(project, cpu, ampere):
+    project.write(
+        {
+            "inner.j2": "{% macro kind() %}{{ target.kind }}{% endmacro %}",
+            "outer.j2": '{% import "inner.j2" as inner %}{% macro kind() %}{{ inner.kind() }}{% endmacro %}',
+            "k.cu.j2": '{% import "outer.j2" as outer %}{{ outer.kind() }}',
+        }
+    )
+    renderer = Renderer(str(project.folder))
+    assert [renderer.render("k.cu.j2", around).text for around in (cpu, ampere, cpu)] == [
+        "cpu", "cuda", "cpu",
+    ]  # fmt: skip
+
+
+def test_a_name_with_a_dot_is_relative_to_the_template_that_names_it(project):
+    project.write({"lib/a.j2": '{% include "./b.j2" %}', "lib/b.j2": "b{% include '../c.j2' %}"})
+    project.write({"c.j2": "c"})
+    assert project.render('{% include "lib/a.j2" %}') == "bc"
+
+
+def test_the_rendering_tells_which_templates_it_used_and_missed(project):
+    project.write(
+        {
+            "a.j2": '{% include ["gone.j2", "b.j2"] %}{% include "no.j2" ignore missing %}',
+            "b.j2": "",
+            "unused.j2": "",
+        }
+    )
+    rendered = Renderer(str(project.folder)).render("a.j2", {})
+    assert rendered.templates == ("a.j2", "b.j2")
+    assert rendered.missing == ("gone.j2", "no.j2")
+
+
+def test_dependencies_are_what_is_named(project):
+    project.write(
+        {
+            "a.j2": '{% import "lib/m.j2" as m %}{% if false %}{% include "b.j2" %}{% endif %}',
+            "lib/m.j2": '{% import "./n.j2" as n %}',
+            "lib/n.j2": "",
+            "b.j2": '{% include "a.j2" %}',
+        }
+    )
+    found = Renderer(str(project.folder)).dependencies("a.j2")
+    assert found[0] == "a.j2"
+    assert sorted(found) == ["a.j2", "b.j2", "lib/m.j2", "lib/n.j2"]
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_no_part_of_the_source(project):
+    project.write({"k.j2": b"\xef\xbb\xbfa\r\nb\r\n"})
+    assert Renderer(str(project.folder)).render("k.j2", {}).text == "a\nb\n"
+
+
+class TestBytecode:
+    """Kept bytecode saves time and decides nothing."""
+
+    def render(self, project, folder):
+        renderer = Renderer(str(project.folder), bytecode_dir=str(folder))
+        return renderer.render("k.j2", {"n": 3}).text
+
+    def test_is_used_and_follows_the_template(self, project, tmp_path):
+        folder = tmp_path / "bytecode"
+        project.write({"k.j2": "{{ n }}"})
+        assert self.render(project, folder) == "3"
+        (kept,) = folder.iterdir()
+        before = kept.stat().st_mtime_ns
+        assert self.render(project, folder) == "3"
+        assert kept.stat().st_mtime_ns == before
+        project.write({"k.j2": "{{ n + 1 }}"})
+        assert self.render(project, folder) == "4"
+
+    def test_every_corruption_costs_time_only(self, project, tmp_path):
+        folder = tmp_path / "bytecode"
+        project.write({"k.j2": "{{ n }}"})
+        self.render(project, folder)
+        (kept,) = folder.iterdir()
+        good = kept.read_bytes()
+        for at in range(0, len(good), 7):
+            kept.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+            assert self.render(project, folder) == "3"
+            kept.write_bytes(good[:at])
+            assert self.render(project, folder) == "3"
+
+    def test_others_may_not_bring_bytecode_in(self, project, tmp_path):
+        folder = tmp_path / "bytecode"
+        project.write({"k.j2": "{{ n }}"})
+        self.render(project, folder)
+        (kept,) = folder.iterdir()
+        bytecode = kept.read_bytes()
+        os.chmod(kept, 0o666)
+        assert self.render(project, folder) == "3"
+        # It was not trusted, so it was made again, with its own mode.
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert kept.read_bytes() == bytecode
+
+    def test_a_folder_that_cannot_be_written_is_no_error(self, project, tmp_path):
+        (tmp_path / "file").write_text("")
+        project.write({"k.j2": "{{ n }}"})
+        assert self.render(project, tmp_path / "file" / "below") == "3"
