@@ -8,6 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tilusbuild.cli import options
+
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
 
@@ -25,7 +27,12 @@ _ACTIONS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """One action, each with its own options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    made = {name: actions.add_parser(name, help=text) for name, text in _ACTIONS.items()}
+    made = {
+        name: actions.add_parser(name, help=text, allow_abbrev=False)
+        for name, text in _ACTIONS.items()
+    }
+    for action in made.values():
+        options.common(action, defaults=False)
     made["ls"].add_argument("script", metavar="SCRIPT", nargs="?")
     made["show"].add_argument(
         "program", metavar="PROGRAM", help="SCRIPT/I, or the first digits of a hash"

@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     from tilusbuild.project.project import Project
 
 
+def common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
+    """The options that every verb takes, before its name (with their defaults) or after it."""
+    none = None if defaults else argparse.SUPPRESS
+    off = False if defaults else argparse.SUPPRESS
+    group = parser.add_argument_group("every verb")
+    group.add_argument(
+        "-C", dest="directory", metavar="DIR", default=none, help="run as if started in DIR"
+    )
+    group.add_argument("--cache-dir", metavar="DIR", default=none, help="the cache tree's folder")
+    for names, text in (
+        (("--json",), "print one JSON object a line"),
+        (("-q", "--quiet"), "print errors only"),
+        (("-v", "--verbose"), "print more"),
+    ):
+        group.add_argument(*names, action="store_true", default=off, help=text)
+
+
 def selection(parser: argparse.ArgumentParser) -> None:
     """Scripts, targets and level."""
     parser.add_argument("scripts", metavar="SCRIPT", nargs="*", help="all scripts without one")
