@@ -31,11 +31,11 @@
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 
-struct dim3 {
+namespace device {
+
+struct Size {
   unsigned x = 1, y = 1, z = 1;
 };
-
-namespace device {
 
 constexpr int lanes = 32;
 constexpr size_t guard = 256;  // bytes of NaN around every buffer
@@ -57,7 +57,7 @@ struct Copy {
 
 struct Thread {
   ucontext_t context{};
-  dim3 index;
+  Size index;
   int number = 0;
   bool done = false, waiting = false;
   std::vector<Copy> open;                 // since the last commit
@@ -84,13 +84,13 @@ inline std::vector<Thread> threads;
 inline std::vector<Warp> warps;
 inline Thread *current = nullptr;
 inline ucontext_t scheduler;
-inline dim3 block_index, block_size, grid_size;
+inline Size block_index, block_size, grid_size;
 inline int at_barrier = 0, alive = 0;
 inline Options options;
 inline long ldmatrix_conflicts = 0, copy_conflicts = 0, collectives = 0;
 
 [[noreturn]] inline void fail(const std::string &why) {
-  const dim3 t = current ? current->index : dim3{0, 0, 0};
+  const Size t = current ? current->index : Size{0, 0, 0};
   std::printf("block %u,%u thread %u,%u,%u: %s\n", block_index.x, block_index.y, t.x, t.y, t.z, why.c_str());
   std::fflush(stdout);
   std::_Exit(1);
@@ -307,6 +307,9 @@ namespace ptx {
 LDMATRIX(_shared_b16, false)
 LDMATRIX(_trans_shared_b16, true)
 #undef LDMATRIX
+// PTX takes the shape and the count in either order; CuTe has the other one.
+inline constexpr auto &ldmatrix_sync_aligned_x4_m8n8_shared_b16 = ldmatrix_sync_aligned_m8n8_x4_shared_b16;
+inline constexpr auto &ldmatrix_sync_aligned_x4_trans_m8n8_shared_b16 = ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16;
 
 #define MMA(type)                                                                                        \
   inline void mma_sync_aligned_m16n8k16_row_col_f32_##type##_##type##_f32(                               \
@@ -368,10 +371,10 @@ inline void st_global_cs_b32(void *to, unsigned a) { *static_cast<unsigned *>(to
 
 // ---- what CUDA C++ has built in ------------------------------------------------------------------------
 
-#define threadIdx (device::current->index)
-#define blockIdx (device::block_index)
-#define blockDim (device::block_size)
-#define gridDim (device::grid_size)
+inline device::Size threadIdx;  // set whenever a thread runs on
+inline const device::Size &blockIdx = device::block_index;
+inline const device::Size &blockDim = device::block_size;
+inline const device::Size &gridDim = device::grid_size;
 
 using std::max;
 using std::min;
@@ -386,6 +389,7 @@ inline float __uint_as_float(unsigned u) { return device::from_bits(u); }
 inline size_t __cvta_generic_to_shared(const void *p) {
   return size_t(static_cast<const unsigned char *>(p) - device::shared_memory);
 }
+inline void __trap() { device::fail("__trap"); }
 inline void __syncthreads() {
   ++device::at_barrier;
   device::current->waiting = true;
@@ -461,6 +465,7 @@ inline void run_block(std::vector<unsigned char *> &stacks) {
           Thread &t = threads[turn[i]];
           if (t.done || t.waiting) continue;
           current = &t;
+          threadIdx = t.index;
           swapcontext(&scheduler, &t.context);
           current = nullptr;
           again = progress = true;

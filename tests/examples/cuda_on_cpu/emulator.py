@@ -3,6 +3,7 @@
 import os
 import struct
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +28,8 @@ class Launched:
 
 
 class Kernel:
-    def __init__(self, source: str, kernel: str, folder: str):
-        """Compiles `source`; files go to `folder`, which is the kernel's own."""
+    def __init__(self, source: str, kernel: str, folder: str, more: Sequence[str] = ()):
+        """Compiles `source`, with `more` flags; files go to `folder`, which is the kernel's own."""
         self._folder = folder
         self._program = os.path.join(folder, "kernel")
         text = os.path.join(folder, "kernel.cc")
@@ -36,7 +37,7 @@ class Kernel:
             file.write(translate(source, kernel))
         # The sanitizer finds vector accesses that are not aligned, which a GPU refuses.
         flags = ["-std=c++17", "-O1", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=all"]
-        command = ["g++", *flags, f"-I{HERE}", "-o", self._program, text]
+        command = ["g++", *flags, *more, f"-I{HERE}", "-o", self._program, text]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise KernelError(done.stderr)

@@ -15,7 +15,7 @@ DYNAMIC_SHARED = re.compile(
 
 def translate(source: str, kernel: str) -> str:
     """The source with assembly and shared memory replaced, and a `main` that launches `kernel`."""
-    source = _assembly(source)
+    source = assembly(source)
     source = DYNAMIC_SHARED.sub(r"static \1 *const \2 = (\1 *)device::shared_memory;", source)
     source = re.sub(r"\b__shared__\b", "static", source)  # one block runs at a time
     return (
@@ -25,12 +25,17 @@ def translate(source: str, kernel: str) -> str:
     )
 
 
-def _assembly(source: str) -> str:
+def assembly(source: str, known: frozenset[str] | None = None) -> str:
+    """Calls instead of inline assembly. With `known`, other instructions fail when reached."""
     pieces, end = [], 0
     while match := ASSEMBLY.search(source, end):
         pieces.append(source[end : match.start()])
         sections, end = _sections(source, match.end())
-        pieces.append(_call(sections))
+        name, arguments = _call(sections)
+        if known is None or name in known:
+            pieces.append(f"ptx::{name}({', '.join(arguments)})")
+        else:
+            pieces.append(f'device::fail("{name}")')
     return "".join([*pieces, source[end:]])
 
 
@@ -54,13 +59,14 @@ def _sections(source: str, start: int) -> tuple[list[str], int]:
         at += 1
 
 
-def _call(sections: list[str]) -> str:
-    instruction = "".join(STRING.findall(sections[0])).strip().rstrip(";")
+def _call(sections: list[str]) -> tuple[str, list[str]]:
+    """The function that stands for an instruction, and its arguments."""
+    instruction = "".join(STRING.findall(sections[0])).replace("\\n", " ").strip().rstrip(";")
     values = [value for section in sections[1:3] for value in _operands(section)]
     name, _, operands = instruction.partition(" ")
     operands = [o for o in re.split(r"[\s,\[\]{}]+", operands) if o]
     arguments = [values[int(o[1:])] if o.startswith("%") else o for o in operands]
-    return f"ptx::{re.sub(r'[.:]+', '_', name)}({', '.join(arguments)})"
+    return re.sub(r"[.:]+", "_", name), arguments
 
 
 def _operands(section: str) -> list[str]:
