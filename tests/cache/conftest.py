@@ -74,13 +74,19 @@ def snapshot(root: str) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be: a cache syncs a lot, and a busy disk makes tests slow."""
+@pytest.fixture(scope="session")
+def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in memory where that can be: a cache syncs a lot, and a busy disk is slow."""
     if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
+        yield tmp_path_factory.mktemp("memory")
         return
     with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def tmp_path(memory: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield Path(folder)
 
 
@@ -94,7 +100,7 @@ def sample(cache: Cache) -> Sample:
     return Sample(cache)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sample_at() -> Callable[[str, Disk], Sample]:
     """Samples for a cache at a path, written through a disk."""
     return lambda root, disk: Sample(Cache(root, disk))

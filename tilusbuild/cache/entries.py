@@ -55,7 +55,7 @@ def find_entry(path: str, program: str) -> Entry | None:
     """The entry in the folder `path`, or None when there is nothing whole."""
     try:
         return read_entry(path, program)
-    except (FileNotFoundError, Broken):
+    except (FileNotFoundError, ValueError):  # `Broken` is a ValueError, and so is NUL in a path
         return None
 
 

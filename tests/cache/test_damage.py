@@ -1,0 +1,202 @@
+"""Every byte of every state file flipped, and every file cut at every length.
+
+Nothing crashes, nothing wrong is believed, and verification finds it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.cache.sealed import Broken, canonical, seal, unseal
+from tilusbuild.cache.trouble import CacheDamaged
+
+
+@pytest.fixture
+def full(cache, sample):
+    """A cache with one of everything; the files that tell its state, by what they are."""
+    include = sample.include(a="one")
+    program = sample.program("a", include=include)
+    record = sample.record(["a"])
+    script = cache.publish_script(record)
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    return {
+        "meta": Path(program.path, "meta.json"),
+        "program": Path(program.path, "program.txt"),
+        "library": Path(program.path, "module/lib.so"),
+        "script": Path(script, "script.txt"),
+        "manifest": Path(cache.include_path(include), "MANIFEST"),
+        "header": Path(cache.include_path(include), "project/a.h"),
+        "index": Path(cache.root, "index.json"),
+        "tag": Path(cache.root, "CACHEDIR.TAG"),
+        "ignore": Path(cache.root, ".gitignore"),
+    }
+
+
+@contextmanager
+def replaced(path: Path, content: bytes) -> Iterator[None]:
+    """The file holds something else during the block."""
+    before = path.read_bytes()
+    path.write_bytes(content)
+    yield
+    path.write_bytes(before)
+
+
+def variants(content: bytes) -> Iterator[bytes]:
+    for at in range(len(content)):
+        yield content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
+        yield content[:at]
+    yield content + b"\n"
+
+
+STATE = ["meta", "program", "library", "script", "manifest", "header", "index", "tag", "ignore"]
+
+
+@pytest.mark.parametrize("which", STATE)
+def test_verification_finds_every_change(cache, full, which):
+    path = full[which]
+    entry = str(path.relative_to(cache.root)).split("/module")[0]
+    for content in variants(path.read_bytes()):
+        with replaced(path, content):
+            problems = cache.verify()
+            assert problems, content
+            assert any(entry.startswith(p.name) or p.name.startswith(entry) for p in problems)
+            assert all(problem.advice for problem in problems)
+    assert cache.verify() == []
+
+
+@pytest.mark.parametrize("which", ["meta", "program", "library"])
+def test_a_damaged_program_is_no_wrong_hit(cache, sample, full, which):
+    right = cache.lookup(sample.hash("a"))
+    content = full[which].read_bytes()
+    for changed in variants(content):
+        with replaced(full[which], changed):
+            found = cache.lookup(sample.hash("a"))
+            if which == "meta" or len(changed) != len(content):
+                assert found is None
+            else:
+                assert found == right
+            cache.stats()
+            cache.scripts()
+
+
+def test_a_damaged_index_is_never_taken_for_an_empty_one(cache, full):
+    for content in variants(full["index"].read_bytes()):
+        with replaced(full["index"], content):
+            with pytest.raises(CacheDamaged, match=r"index\.json"):
+                cache.gc()
+            with pytest.raises(Broken):
+                cache.projects()
+    assert cache.gc().removed == ()
+
+
+def test_a_damaged_script_is_published_anew(cache, sample, full):
+    for content in (b"", b"x", full["script"].read_bytes()[:-1]):
+        full["script"].write_bytes(content)
+        assert cache.scripts() == []
+        cache.publish_script(sample.record(["a"]))
+        assert cache.verify() == []
+
+
+def test_damaged_headers_are_laid_out_anew(cache, sample, full):
+    for which in ("header", "manifest"):
+        for content in variants(full[which].read_bytes()):
+            full[which].write_bytes(content)
+            sample.include(a="one")
+            assert cache.verify() == []
+
+
+def test_shallow_verification_reads_no_contents(cache, full):
+    full["library"].write_bytes(b"y" * full["library"].stat().st_size)
+    assert cache.verify(deep=False) == []
+    (problem,) = [p for p in cache.verify() if "lib.so" in p.name]
+    assert problem.what == "was modified"
+    assert "the next build makes it again" in str(problem)
+
+
+def test_strangers_are_refused_by_name(cache, full):
+    program = full["meta"].parent
+    script = full["script"].parent
+    strangers = [
+        Path(cache.root, "notes.txt"),
+        Path(cache.root, "programs/readme"),
+        Path(cache.root, "staging/mine"),
+        Path(cache.root, "include/xyz"),
+        Path(cache.root, "scripts/file"),
+        program / "extra",
+        program / "module/lib.so.bak",
+        full["header"].parent / "b.h",
+        script / "notes",
+        script / "programs/7",
+    ]
+    for stranger in strangers:
+        stranger.write_text("")
+    (script / "programs/1").symlink_to("/etc/passwd")
+    (script / "failed/0").symlink_to(os.readlink(script / "programs/0"))
+    expected = {str(path.relative_to(cache.root)) for path in strangers}
+    expected |= {f"{script.relative_to(cache.root)}/{name}" for name in ("programs/1", "failed/0")}
+    assert {problem.name for problem in cache.verify()} == expected
+
+
+def test_links_that_lead_elsewhere_are_found(cache, sample, full):
+    sample.program("b")
+    link = full["script"].parent / "programs/0"
+    for target in ("/etc/passwd", f"../../../../programs/{sample.hash('b')}", "nowhere"):
+        link.unlink()
+        link.symlink_to(target)
+        (problem,) = cache.verify()
+        assert target in problem.what
+    cache.repair(cache.verify())
+    assert cache.verify() == []
+    cache.publish_script(sample.record(["a"]))
+    assert os.readlink(link) == f"../../../../programs/{sample.hash('a')}"
+
+
+def test_repair_removes_what_is_damaged_and_nothing_else(cache, sample, full):
+    kept = sample.program("b")
+    full["library"].write_bytes(b"")
+    full["header"].write_bytes(b"")
+    Path(cache.root, "notes.txt").write_text("mine")
+    removed = cache.repair(cache.verify())
+    assert {name.split("/")[0] for name in removed} == {"programs", "include", "scripts"}
+    assert [problem.name for problem in cache.verify()] == ["notes.txt"]
+    assert cache.lookup(sample.hash("a")) is None
+    assert cache.lookup(kept.hash) == kept
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)  # fmt: skip
+SEALABLE = st.dictionaries(st.text().filter(lambda key: key != "digest"), JSON, min_size=1)
+
+
+@settings(deadline=None)
+@given(SEALABLE)
+def test_what_is_sealed_opens_and_is_canonical(value):
+    assert unseal(seal(value)) == value
+    assert seal(dict(reversed(value.items()))) == seal(value)
+    assert canonical(value).endswith(b"\n}\n")
+
+
+@settings(deadline=None)
+@given(SEALABLE, st.data())
+def test_one_changed_byte_breaks_the_seal(value, data):
+    sealed = bytearray(seal(value))
+    at = data.draw(st.integers(0, len(sealed) - 1))
+    sealed[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(Broken):
+        unseal(bytes(sealed))
+
+
+@settings(deadline=None)
+@given(st.binary())
+def test_any_bytes_are_broken_and_nothing_worse(data):
+    with pytest.raises(Broken):
+        unseal(data)

@@ -1,0 +1,191 @@
+"""Garbage collection: the last build of each project stays, and nothing ever dangles."""
+
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.cache.trouble import CacheBusy, CacheDamaged
+
+DAY = 86400.0
+
+
+def age(path: str, days: float) -> None:
+    """Make everything below a path look published so many days ago."""
+    then = time.time() - days * DAY
+    for found in [path, *(str(p) for p in Path(path).rglob("*"))]:
+        os.utime(found, (then, then), follow_symlinks=False)
+
+
+def published(cache) -> set[str]:
+    return {os.path.basename(p) for kind in ("programs", "include") for p in _list(cache, kind)}
+
+
+def _list(cache, kind: str) -> list[str]:
+    return [cache.tree.path(kind, name) for name in os.listdir(cache.tree.path(kind))]
+
+
+def test_what_the_last_build_of_each_project_made_stays(cache, sample):
+    headers, old_headers = sample.include(a="new"), sample.include(a="old")
+    kept = sample.program("a", include=headers)
+    sample.program("before the edit", include=old_headers)
+    old, new = sample.record(["before the edit"]), sample.record(["a"])
+    for record in (old, new):
+        cache.publish_script(record)
+        cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    planned = cache.gc(dry_run=True)
+    assert len(published(cache)) == 4
+    done = cache.gc()
+    assert {item.name for item in done.removed} == {item.name for item in planned.removed}
+    assert [item.name.split("/")[0] for item in done.removed] == ["scripts", "programs", "include"]
+    assert published(cache) == {kept.hash, headers}
+    assert [script.hash for script in cache.scripts()] == [new.hash]
+    assert done.kept_size == done.root_size
+    assert cache.verify() == []
+    assert cache.gc().removed == ()
+
+
+def test_a_build_of_a_part_adds_to_the_roots(cache, sample):
+    records = [sample.record([name], folder=name) for name in ("a", "b")]
+    for record in records:
+        sample.program(record.folder)
+        cache.publish_script(record)
+        cache.record_build("/p/tilus.toml", "p", [(record.folder, record.hash)], replace=False)
+    assert cache.gc().removed == ()
+    cache.record_build("/p/tilus.toml", "p", [("b", records[1].hash)])
+    assert len(cache.gc().removed) == 2
+
+
+def test_a_forgotten_project_keeps_nothing(cache, sample):
+    sample.program("a")
+    record = sample.record(["a"])
+    cache.publish_script(record)
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    cache.forget(["/q/tilus.toml"])
+    assert cache.gc().removed == ()
+    cache.forget(["/p/tilus.toml"])
+    assert len(cache.gc().removed) == 2
+    assert os.listdir(cache.tree.path("scripts")) == []
+
+
+def test_recording_the_same_build_writes_nothing(cache, look):
+    cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
+    before = look(cache.root)
+    cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
+    cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)], replace=False)
+    assert look(cache.root) == before
+
+
+def test_only_what_is_old_enough_goes(cache, sample):
+    for name, days in (("a", 40), ("b", 20), ("c", 0)):
+        age(sample.program(name).path, days)
+    assert len(cache.gc(older_than=30 * DAY).removed) == 1
+    assert published(cache) == {sample.hash("b"), sample.hash("c")}
+
+
+def test_what_a_young_script_uses_is_as_young(cache, sample):
+    headers = sample.include(a="x")
+    for path in (sample.program("a", include=headers).path, cache.include_path(headers)):
+        age(path, 40)
+    cache.publish_script(sample.record(["a"]))
+    assert cache.gc(older_than=30 * DAY).removed == ()
+
+
+def test_the_oldest_go_first_until_the_cache_is_small_enough(cache, sample):
+    for name, days in (("a", 1), ("b", 3), ("c", 2)):
+        age(sample.program(name, size=10_000).path, days)
+    done = cache.gc(max_size=25_000)
+    assert [item.name for item in done.removed] == [f"programs/{sample.hash('b')}"]
+    assert done.kept_size <= 25_000
+    assert len(cache.gc(max_size=0).removed) == 2
+
+
+def test_roots_are_kept_whatever_the_size(cache, sample):
+    sample.program("a", size=10_000)
+    record = sample.record(["a"])
+    cache.publish_script(record)
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    done = cache.gc(max_size=100)
+    assert (done.removed, done.kept_size) == ((), done.root_size)
+
+
+def test_a_root_that_is_damaged_stops_everything(cache, sample):
+    sample.program("a")
+    record = sample.record(["a"])
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    with pytest.raises(CacheDamaged, match=r"/p/tilus\.toml"):
+        cache.gc()
+    assert published(cache) == {sample.hash("a")}
+    cache.publish_script(record)
+    assert cache.gc().removed == ()
+
+
+def test_a_running_build_is_never_disturbed(cache, sample):
+    sample.program("a")
+    with cache.in_use():
+        with pytest.raises(CacheBusy, match="a build is using"):
+            cache.gc()
+        with pytest.raises(CacheBusy):
+            cache.clear()
+        assert len(cache.gc(dry_run=True).removed) == 1
+        collector = threading.Thread(target=lambda: cache.gc(wait=True))
+        collector.start()
+        assert cache.lookup(sample.hash("a")) is not None
+    collector.join()
+    assert cache.lookup(sample.hash("a")) is None
+    stage = cache.stage()
+    with pytest.raises(CacheBusy):
+        cache.gc()
+    stage.discard()
+    cache.gc()
+
+
+def test_clear_leaves_an_empty_cache(cache, sample):
+    sample.program("a")
+    cache.publish_script(sample.record(["a"]))
+    cache.record_build("/p/tilus.toml", "p", [])
+    Path(cache.state_path, "history").write_text("")
+    cache.clear()
+    assert cache.verify() == []
+    assert cache.projects() == {}
+    assert cache.stats().size == 0
+    assert sample.program("a").status == "built"
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    scripts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), max_size=4),
+    rooted=st.sets(st.integers(0, 3)),
+    ages=st.lists(st.integers(0, 50), min_size=12, max_size=12),
+    older_than=st.none() | st.integers(0, 50),
+    max_size=st.none() | st.integers(0, 6000),
+)
+def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
+    memory, sample_at, scripts, rooted, ages, older_than, max_size
+):
+    sample = sample_at(tempfile.mkdtemp(dir=memory), None)
+    cache = sample.cache
+    for number in range(6):
+        headers = sample.include(a=str(number % 3))
+        sample.program(str(number), include=headers)
+    records = [sample.record([str(n) for n in numbers]) for numbers in scripts]
+    for record in records:
+        cache.publish_script(record)
+    roots = [("matmul", records[n].hash) for n in rooted if n < len(records)]
+    cache.record_build("/p/tilus.toml", "p", roots)
+    paths = [*_list(cache, "programs"), *_list(cache, "include")]
+    paths += [cache.tree.script_path("matmul", record.hash) for record in records]
+    for path, days in zip(paths, ages, strict=False):
+        age(path, days)
+    cache.gc(older_than=None if older_than is None else older_than * DAY, max_size=max_size)
+    assert cache.verify() == []
+    left = {script.hash: script for script in cache.scripts()}
+    assert all(left[digest].statuses["missing"] == 0 for _, digest in roots)
+    for program in os.listdir(cache.tree.path("programs")):
+        text = Path(cache.program_path(program), "module/compile.sh").read_text()
+        assert os.path.isdir(cache.include_path(text.split("include/")[1][:64]))

@@ -1,0 +1,115 @@
+"""Header folders: what a compile sees besides the toolkit."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.cache.includes import read_manifest
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.trouble import InputChanged
+from tilusbuild.digest import sha256_bytes
+from tilusbuild.render.closure import Closure, Root, closure
+from tilusbuild.render.closure import layout as files_of
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project's header folder with names that are hard to write down."""
+    folder = tmp_path / "project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.h").write_text('#include "sub/b c.h"\n')
+    (folder / "sub/b c.h").write_text('#include "ü\\".h"\n#include "back\\slash.h"\n')
+    (folder / "sub/back\\slash.h").write_text("// strange\n")
+    return folder
+
+
+@pytest.fixture
+def found(project) -> Closure:
+    return closure('#include "a.h"\n', [Root("project", str(project))])
+
+
+def test_a_header_folder_checks_with_standard_tools(cache, found):
+    path = Path(cache.publish_include(found.digest, files_of(found)))
+    printed = subprocess.run(["sha256sum", "MANIFEST"], cwd=path, capture_output=True, text=True)
+    assert printed.stdout.split()[0] == path.name == found.digest
+    subprocess.run(["sha256sum", "-c", "--quiet", "MANIFEST"], cwd=path, check=True)
+    assert (path / "project/sub/back\\slash.h").read_text() == "// strange\n"
+    assert cache.verify() == []
+
+
+def test_publishing_it_again_writes_nothing(cache, found, look):
+    cache.publish_include(found.digest, files_of(found))
+    before = look(cache.root)
+    cache.publish_include(found.digest, files_of(found))
+    assert look(cache.root) == before
+
+
+def test_a_header_that_changed_meanwhile_is_noticed(cache, found, project):
+    (project / "a.h").write_text("// edited\n")
+    with pytest.raises(InputChanged, match=r"a\.h changed while the build ran"):
+        cache.publish_include(found.digest, files_of(found))
+    (project / "a.h").unlink()
+    with pytest.raises(InputChanged):
+        cache.publish_include(found.digest, files_of(found))
+    assert os.listdir(cache.tree.path("include")) == []
+    assert os.listdir(cache.tree.path("staging")) == []
+
+
+@pytest.mark.parametrize("damage", ["edited", "missing", "extra", "link", "gone"])
+def test_a_damaged_folder_is_never_compiled_against(cache, found, damage):
+    path = Path(cache.publish_include(found.digest, files_of(found)))
+    header = path / "project/a.h"
+    if damage == "edited":
+        header.write_text(header.read_text().replace("include", "exclude"))
+    elif damage == "extra":
+        (path / "project/new.h").write_text("")
+    elif damage == "gone":
+        subprocess.run(["rm", "-r", str(path)], check=True)
+    else:
+        header.unlink()
+        if damage == "link":
+            header.symlink_to("sub/b c.h")
+    cache.publish_include(found.digest, files_of(found))
+    assert '#include "sub/b c.h"' in header.read_text()
+    assert cache.verify() == []
+
+
+def test_what_the_manifest_does_not_say_is_refused(cache):
+    manifest = f"{sha256_bytes(b'x')}  a.h\n".encode()
+    digest = sha256_bytes(manifest)
+    with pytest.raises(ValueError, match="digest of this manifest"):
+        cache.publish_include("0" * 64, {"MANIFEST": manifest, "a.h": b"x"})
+    with pytest.raises(ValueError, match="does not list these files"):
+        cache.publish_include(digest, {"MANIFEST": manifest, "b.h": b"x"})
+    for name in ("../a.h", "/a.h", "a//b.h", "./a.h"):
+        evil = f"{sha256_bytes(b'x')}  {name}\n".encode()
+        with pytest.raises(ValueError, match="names"):
+            cache.publish_include(sha256_bytes(evil), {"MANIFEST": evil, name: b"x"})
+    assert not os.path.exists(cache.root)
+
+
+NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(NAMES.filter(lambda name: name not in (".", "..")), st.just("0" * 64)))
+def test_any_names_survive_the_manifest(names):
+    lines = []
+    for name, digest in names.items():
+        escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        mark = "\\" if escaped != name else ""
+        lines.append(f"{mark}{digest}  {escaped}\n".encode())
+    assert read_manifest(b"".join(lines)) == names
+
+
+@settings(deadline=None)
+@given(st.binary())
+def test_any_bytes_are_a_manifest_or_broken(data):
+    try:
+        assert all(not name.startswith("/") for name in read_manifest(data))
+    except Broken:
+        assert data

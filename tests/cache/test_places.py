@@ -1,0 +1,213 @@
+"""Where a cache can be: odd paths, read-only and full file systems, places that are none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.errors import InputError
+
+
+def mounted(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell script where it may mount, or skip with the reason why that cannot be."""
+    trial = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True
+    )
+    if trial.returncode != 0:
+        pytest.skip(f"no mounts in a namespace of one's own: {trial.stderr.strip()}")
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-euc", script, "sh", *arguments], capture_output=True, text=True
+    )
+
+
+READ_ONLY = """
+import os, sys
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.trouble import CacheReadOnly
+from tilusbuild.cache.scripts import ScriptRecord
+root, program, digest = sys.argv[1:]
+folder = "matmul"
+cache = Cache(root)
+cache.ensure()
+with cache.in_use():
+    assert cache.lookup(program).status == "built"
+    assert cache.log(program) == "log of a\\n"
+    with open(os.path.join(cache.tree.script_path(folder, digest), "script.txt")) as file:
+        text = file.read()
+    record = ScriptRecord(folder, text, ("index", "name"), [(0, "a")])
+    assert cache.publish_script(record) == cache.tree.script_path(folder, digest)
+    cache.record_build("/p/tilus.toml", "p", [(folder, digest)])
+assert cache.verify() == []
+assert cache.stats().statuses["built"] == 1
+cache.gc(dry_run=True)
+def locked():
+    with cache.locked("0" * 64):
+        pass
+other = ScriptRecord(folder, text, ("index", "name"), [(0, "b")])
+for refused in (cache.stage, locked, cache.gc, cache.clear,
+                lambda: cache.publish_script(other),
+                lambda: cache.record_build("/q/tilus.toml", "q", [])):
+    try:
+        refused()
+    except CacheReadOnly as error:
+        assert root in str(error) and "Read-only file system" in str(error), str(error)
+        assert "--cache-dir" in error.render()
+    else:
+        raise AssertionError(refused)
+print("served")
+"""
+
+
+def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache, sample, look):
+    program = sample.program("a").hash
+    record = sample.record(["a"])
+    cache.publish_script(record)
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    before = look(cache.root)
+    done = mounted(
+        'mount --bind "$3" "$3"; mount -o remount,bind,ro "$3"; exec "$1" -c "$2" "$3" "$4" "$5"',
+        sys.executable,
+        READ_ONLY,
+        cache.root,
+        program,
+        record.hash,
+    )
+    assert done.stdout == "served\n", done.stderr
+    assert look(cache.root) == before
+
+
+FULL = """
+import os, sys
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.trouble import CacheFull
+from tilusbuild.digest import sha256_text
+cache = Cache(sys.argv[1])
+def publish(number, size):
+    stage = cache.stage()
+    try:
+        os.mkdir(stage.path + "/module")
+        texts = f"program {number}\\n" + "x" * size, "options\\n"
+        return stage.publish_program(sha256_text("".join(texts)), *texts, {"status": "failed"})
+    finally:
+        stage.discard()
+fits = 0
+for size in range(0, 400_000, 20_000):
+    try:
+        publish(size, size)
+        fits += 1
+    except CacheFull as error:
+        assert "No space left" in str(error) and "cache gc" in str(error), str(error)
+        assert cache.root in error.path
+assert 2 <= fits < 20, fits
+assert os.listdir(cache.tree.path("staging")) == []
+assert cache.verify() == []
+assert len(os.listdir(cache.tree.path("programs"))) == fits
+cache.gc()
+publish(1, 300_000)
+print("full")
+"""
+
+
+def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path):
+    done = mounted(
+        'mount -t tmpfs -o size=512k none "$2"; exec "$1" -c "$3" "$2/cache"',
+        sys.executable,
+        str(tmp_path),
+        FULL,
+    )
+    assert done.stdout == "full\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["with space", "quo'te\"s", "new\nline", "ünï → 漢字", "-dash", "$HOME `x` \\", "a" * 200],
+)
+def test_a_cache_can_be_anywhere(sample_at, tmp_path, name):
+    sample = sample_at(str(tmp_path / name / name), None)
+    sample.program("a", include=sample.include(a="x"))
+    sample.cache.publish_script(sample.record(["a"]))
+    assert sample.cache.verify() == []
+
+
+def test_bytes_that_are_no_text_are_a_path_too(sample_at, tmp_path):
+    sample = sample_at(os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xff\xfe"), None)
+    record = sample.record(["a"])
+    manifest = os.path.join(sample.cache.root, "tilus.toml")
+    sample.program("a")
+    sample.cache.publish_script(record)
+    sample.cache.record_build(manifest, "p", [("matmul", record.hash)])
+    assert list(sample.cache.projects()) == [manifest]
+
+
+def _a_file(path: Path) -> Path:
+    path.write_text("")
+    return path
+
+
+def _below_a_file(path: Path) -> Path:
+    path.write_text("")
+    return path / "cache"
+
+
+def _a_loop(path: Path) -> Path:
+    path.symlink_to(path.name)
+    return path
+
+
+def _too_long(path: Path) -> Path:
+    return path.parent / ("x" * 300)
+
+
+def _with_nul(path: Path) -> str:
+    return f"{path}\0"
+
+
+def _somebody_elses(path: Path) -> Path:
+    (path / "scripts").mkdir(parents=True)
+    (path / "setup.py").write_text("")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_a_file, "a file is in the way"),
+        (_below_a_file, "a file is in the way"),
+        (_a_loop, "symbolic links"),
+        (_too_long, "File name too long"),
+        (_with_nul, "null"),
+        (_somebody_elses, "no cache of tilusbuild: it holds 'setup.py'"),
+    ],
+)
+def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(
+    tmp_path, look, make, reason
+):
+    cache = Cache(str(make(tmp_path / "place")))
+    before = look(str(tmp_path))
+    for use in (cache.ensure, cache.stage, cache.verify, cache.gc, cache.clear, cache.stats):
+        with pytest.raises(InputError, match=reason) as caught:
+            use()
+        assert "--cache-dir" in caught.value.render()
+    assert cache.lookup("0" * 64) is None
+    assert look(str(tmp_path)) == before
+
+
+def test_a_cache_may_lose_its_tag(cache, sample):
+    sample.program("a")
+    os.unlink(cache.tree.path("CACHEDIR.TAG"))
+    sample.program("b")
+    assert os.path.exists(cache.tree.path("CACHEDIR.TAG"))
+    assert cache.verify() == []
+
+
+def test_looking_at_no_cache_makes_none(cache):
+    assert cache.verify() == []
+    assert cache.scripts() == []
+    assert cache.find("") == []
+    assert cache.stats().size == 0
+    assert cache.gc().removed == ()
+    cache.clear()
+    assert not os.path.exists(cache.root)

@@ -1,0 +1,150 @@
+"""Script folders: what people open first."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.scripts import ScriptRecord, parse_script
+from tilusbuild.cache.sealed import Broken
+
+
+def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, sample):
+    for name, status in (("a", "built"), ("b", "failed"), ("c", "pruned")):
+        sample.program(name, status)
+    path = Path(cache.publish_script(sample.record(["a", "b", "c", "d"])))
+    printed = subprocess.run(["sha256sum", "script.txt"], cwd=path, capture_output=True, text=True)
+    assert printed.stdout.split()[0] == path.name
+    assert path.parent == Path(cache.root, "scripts/matmul")
+    assert os.listdir(path / "programs") == ["0"]
+    assert sorted(os.listdir(path / "failed")) == ["1", "2"]
+    target = os.readlink(path / "programs/0")
+    assert target == f"../../../../programs/{sample.hash('a')}"
+    assert (path / "programs/0/program.txt").read_text() == sample.program_txt("a")
+    assert (path / "failed/1/module/nvcc_output.txt").read_text() == "log of b\n"
+    assert (path / "schedule.txt").read_text().splitlines()[0] == "  index  name"
+    assert cache.verify() == []
+
+
+def test_a_copied_cache_needs_no_mending(cache, sample, sample_at, tmp_path):
+    sample.program("a")
+    path = cache.publish_script(sample.record(["a"]))
+    copy = str(tmp_path / "copy")
+    subprocess.run(["cp", "-r", cache.root, copy], check=True)
+    subprocess.run(["rm", "-r", cache.root], check=True)
+    twin = sample_at(copy, None)
+    assert twin.cache.verify() == []
+    assert twin.cache.lookup(sample.hash("a")).status == "built"
+    assert os.path.isdir(path.replace(cache.root, copy) + "/programs/0/module")
+
+
+def test_it_follows_what_becomes_of_its_programs(cache, sample):
+    record = sample.record(["a", "b"])
+    path = Path(cache.publish_script(record))
+    assert os.listdir(path / "programs") == os.listdir(path / "failed") == []
+    sample.program("a", "failed")
+    cache.publish_script(record)
+    assert os.listdir(path / "failed") == ["0"]
+    subprocess.run(["rm", "-r", cache.program_path(sample.hash("a"))], check=True)
+    sample.program("a")
+    sample.program("b")
+    cache.publish_script(record)
+    assert os.listdir(path / "failed") == []
+    assert sorted(os.listdir(path / "programs")) == ["0", "1"]
+    changed = ScriptRecord(record.folder, record.script_txt, ("index",), [(0,), (1,)])
+    cache.publish_script(changed, {sample.hash("a"): "built"})
+    assert os.listdir(path / "programs") == ["0"]
+    assert (path / "schedule.txt").read_text() == "  index\n-------\n      0\n      1\n"
+
+
+def test_publishing_the_same_again_writes_nothing(cache, sample, look):
+    sample.program("a")
+    record = sample.record(["a"])
+    cache.publish_script(record)
+    before = look(cache.root)
+    cache.publish_script(record)
+    cache.publish_script(record, {sample.hash("a"): "built"})
+    assert look(cache.root) == before
+
+
+def test_other_features_files_stay(cache, sample):
+    sample.program("a")
+    path = Path(cache.publish_script(sample.record(["a"])))
+    (path / "dispatch_table.json").write_text("{}")
+    (path / "latency/1024").mkdir(parents=True)
+    sample.program("b")
+    cache.publish_script(ScriptRecord("matmul", sample.record(["a"]).script_txt, ("x",), []))
+    assert (path / "dispatch_table.json").read_text() == "{}"
+    assert (path / "latency/1024").is_dir()
+    assert cache.verify() == []
+
+
+def test_what_is_in_the_way_is_replaced(cache, sample):
+    sample.program("a")
+    record = sample.record(["a"])
+    path = Path(cache.publish_script(record))
+    (path / "programs/0").unlink()
+    (path / "programs/0").mkdir()
+    (path / "programs/0/file").write_text("")
+    (path / "failed").rmdir()
+    (path / "failed").symlink_to("/tmp")
+    cache.publish_script(record)
+    assert cache.verify() == []
+    assert os.path.isdir("/tmp")
+
+
+def test_listing_counts_each_program_once(cache, sample):
+    sample.program("a")
+    sample.program("b", "pruned")
+    cache.publish_script(sample.record(["a", "b", "c", "a"]))
+    (listing,) = cache.scripts()
+    assert listing.head["script"] == "Matmul"
+    assert listing.head["target"] == "h100"
+    assert listing.statuses == {"built": 1, "failed": 0, "pruned": 1, "missing": 1}
+    assert len(listing.programs) == 4
+    entries = [cache.lookup(sample.hash(name)) for name in ("a", "b")]
+    assert listing.size == sum(entry.size for entry in entries)
+    stats = cache.stats()
+    assert stats.statuses == {"built": 1, "failed": 0, "pruned": 1, "broken": 0}
+    assert stats.size == sum(stats.sizes.values()) > listing.size
+    assert cache.find(sample.hash("a")[:10]) == [sample.hash("a")]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "a\n", "é", "x" * 256])
+def test_a_script_cannot_be_called_so(cache, sample, name):
+    with pytest.raises(ValueError, match="folder can be called"):
+        cache.publish_script(ScriptRecord(name, sample.record([]).script_txt))
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_names_that_are_ours_are_safe(name):
+    if layout.is_script_folder(name):
+        assert os.path.basename(os.path.normpath(os.path.join("/root", name))) == name
+    if layout.is_inside(name):
+        assert os.path.normpath(os.path.join("/root", name)) == f"/root/{name}"
+    if layout.is_index(name):
+        assert str(int(name)) == name
+    if layout.is_hash(name):
+        assert len(name) == 64
+        int(name, 16)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_text_is_a_script_or_broken(text):
+    try:
+        found = parse_script(text + "\n[programs]\n" + text)
+    except Broken:
+        return
+    assert all(layout.is_hash(program) for program in found.programs)
+
+
+@pytest.mark.parametrize("line", ["1 " + "a" * 64, "0 " + "a" * 63, "0  " + "a" * 64, "x"])
+def test_a_malformed_list_of_programs_is_broken(line):
+    with pytest.raises(Broken, match="list of programs"):
+        parse_script(f"[programs]\n{line}\n")
