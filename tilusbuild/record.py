@@ -2,7 +2,7 @@
 
 A record names the command it answers, every input that the plan read, every folder in which it
 looked for one, and every published entry, each with size, mtime, ctime and inode. If all of them
-are as they were, the build would come to the same end, and its summary is printed again. Invariants:
+are as they were, the build would come to the same end, and its summary is printed again.
 
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
   or about anything else is no record, and the build runs in full.

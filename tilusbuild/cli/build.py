@@ -27,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build; the exit status is the summary's."""
     from tilusbuild.project.build import build
+    from tilusbuild.project.remember import Asked
 
     with options.project(arguments) as project:
         result = build(
@@ -35,5 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
             options.engine_options(arguments, project),
             options.reporter(arguments),
             dump_ir=arguments.dump_ir,
+            asked=Asked(arguments.record, arguments.started),
         )
     return result.summary.exit_status

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilusbuild.engine.state import StateFile
-from tilusbuild.toolchain.digests import StatMemory
+from tilusbuild.toolchain.digests import StatMemory, walk
 
 _KINDS = ("files", "trees", "answers")
 
@@ -31,15 +31,19 @@ class RememberedDigests:
             if kind in tables:
                 tables[kind][name] = value
         self._memory = StatMemory.from_state(tables)
+        self._files: set[str] = set()
+        self._trees: dict[tuple[str, str], Callable[[str], bool]] = {}
 
     def digest(self, path: str) -> str:
         """The sha256 of a file's content. Raises `OSError`."""
         with self._guard:
+            self._files.add(os.path.abspath(path))
             return self._memory.digest(path)
 
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """One digest of the selected files under `root`. Raises `OSError`."""
         with self._guard:
+            self._trees[os.path.abspath(root), label] = select
             return self._memory.tree(root, label, select)
 
     def recall(self, key: str) -> str | None:
@@ -51,6 +55,17 @@ class RememberedDigests:
         """Remember a text that `key` determines."""
         with self._guard:
             self._memory.record(key, text)
+
+    def asked(self) -> set[str]:
+        """Every file that was asked for in this process, and every folder below a root that was:
+        as long as all of them are what they are, all answers would be the same."""
+        with self._guard:
+            found = set(self._files)
+            for (root, _), select in self._trees.items():
+                found.add(root)
+                for _, path in walk(root, select):
+                    found.update((path, os.path.dirname(path)))
+            return found
 
     def save(self) -> None:
         """Write what is new; silently nothing where that is not possible."""

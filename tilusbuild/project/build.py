@@ -23,6 +23,7 @@ from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection
 from tilusbuild.project.compiler import ProgramCompiler
 from tilusbuild.project.project import Project
+from tilusbuild.project.remember import Asked, remember
 from tilusbuild.table import Cell
 
 
@@ -33,13 +34,17 @@ def build(
     reporter: Reporter,
     *,
     dump_ir: bool = False,
+    asked: Asked | None = None,
 ) -> Result:
     """Build the selected part of a project. Raises `InputError` and `CacheTrouble`."""
     began = time.monotonic()
     planned = project.plan(selection)
-    return build_planned(
+    result = build_planned(
         project, planned, selection, options, reporter, dump_ir=dump_ir, began=began
     )
+    if asked is not None and not options.dry_run:
+        remember(project, planned, result, project.settings.jobs.value, asked)
+    return result
 
 
 def build_planned(

@@ -8,11 +8,13 @@ with the same constants and schedule, in the same script and for the same target
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.sealed import Broken
+from tilusbuild.plan.jobs import jobs
+from tilusbuild.plan.planner import Planned
 
 _MATCHED_BY = ("params", "schedule")
 
@@ -194,6 +196,24 @@ def explain(
         return Explanation(label, program, "missing", ("the last build's entry is gone",))
     found = [*differences(old[0], texts[0]), *differences(old[1], texts[1])]
     return Explanation(label, program, "missing", tuple(str(reason) for reason in found))
+
+
+def explain_plan(
+    planned: Planned, manifest: str, cache: Cache, numbers: Mapping[str, Collection[int]]
+) -> list[Explanation]:
+    """Explain the programs of a plan; of a script with `numbers`, only those schedules."""
+    last: dict[tuple[str, str], LastBuild] = {}
+    found = []
+    for job in jobs(planned):
+        if numbers.get(job.script) and job.index not in numbers[job.script]:
+            continue
+        key = (job.planned.folder, job.planned.target.name)
+        if key not in last:
+            last[key] = LastBuild(cache, manifest, *key)
+        work = job.recipe()
+        texts = (work.program_txt, work.options_txt)
+        found.append(explain(job.label, job.hash, texts, cache, last[key]))
+    return found
 
 
 def grouped(

@@ -100,9 +100,7 @@ class Project:
                 project_root=self.manifest.root,
                 place=self._place_of_nvcc(),
             )
-            self._toolchains[cuda] = discover(
-                request, self.environment, self.runner, self.digests
-            )
+            self._toolchains[cuda] = discover(request, self.environment, self.runner, self.digests)
         return self._toolchains[cuda]
 
     def plan(self, selection: Selection) -> Planned:
