@@ -164,6 +164,46 @@ class TestWithNvcc:
         assert outcome.status == "failed"
         assert "256 threads; the kernel is bounded to 128" in outcome.reason
 
+    @pytest.mark.parametrize(
+        ("declared", "parameters", "reason"),
+        [
+            (
+                {"x": "f32*[n]", "n": "i32"},
+                "float *x",
+                "the kernel takes 1 parameters; 2 arguments are declared (x, n)",
+            ),
+            (
+                {"x": "f32*[n]", "n": "i64"},
+                "float *x, int n",
+                'parameter 2 of the kernel has 4 bytes; "n" is declared i64, which has 8',
+            ),
+            (
+                {"x": "f32*[n]", "n": "i32"},
+                "int n, float *x",
+                'parameter 1 of the kernel has 4 bytes; "x" is declared f32*[n], which has 8',
+            ),
+            (
+                {"a": "i8", "b": "u16", "c": "f64", "d": "bool", "x": "f16*[n]", "n": "i64"},
+                "char a, unsigned short b, double c, bool d, void *x, long n",
+                None,
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("archs", [("sm_75",), ("sm_90a",), ("sm_80", "sm_120")])
+    def test_parameters_are_held_to_the_declared_arguments(
+        self, cuda_toolchain, recipe, compile_in, tmp_path, declared, parameters, reason, archs
+    ):
+        made = recipe(
+            source=f'extern "C" __global__ void saxpy({parameters}) {{}}',
+            arguments=declared,
+            out=(),
+            grid=("n",),
+            archs=archs,
+        )
+        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+        assert outcome.status == ("failed" if reason else "built")
+        assert outcome.reason == (reason or "")
+
     def test_static_and_dynamic_shared_memory_add_up(
         self, cuda_toolchain, recipe, compile_in, tmp_path
     ):

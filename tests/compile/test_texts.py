@@ -41,7 +41,7 @@ class TestGeometry:
             ({"grid": ("1", "1", "1", "1")}, "1 to 3 sizes, not 4"),
             (
                 {"smem": "block * 2 ** 60"},
-                "smem is 295147905179352825856, which 64 bits cannot hold",
+                "smem = block * 2 ** 60: overflow",
             ),
             ({"block": ("block // 0",)}, "block.x = block // 0: division by zero"),
         ],

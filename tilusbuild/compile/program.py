@@ -26,6 +26,7 @@ from tilusbuild.binary import (
 from tilusbuild.compile import checks
 from tilusbuild.compile.launcher import launcher_source, program_source
 from tilusbuild.compile.model import Outcome, Recipe, Status
+from tilusbuild.compile.parameters import parameter_problem, parameter_sizes
 from tilusbuild.compile.script import ENVIRONMENT, compile_script
 from tilusbuild.compile.scrub import scrub
 from tilusbuild.compile.steps import CC_FLAGS, Step, copies_headers, image_name, steps
@@ -226,11 +227,9 @@ class Compile:
         with open(os.path.join(self.work, name), "rb") as file:
             data = file.read()
         try:
-            found = [
-                (parse_arch(cubin.image.arch), kernels)
-                for cubin in extract_cubins(data)
-                for kernels in [read_cubin(cubin.data)]
-            ]
+            cubins = extract_cubins(data)
+            found = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
+            sizes = [parameter_sizes(cubin.data, self.recipe.symbol) for cubin in cubins]
         except BinaryError as error:
             raise _Stop(
                 "no_output", f"nvcc ended well but {name} cannot be read: {error}"
@@ -247,6 +246,9 @@ class Compile:
             for kernel in kernels
             if kernel.name == self.recipe.symbol
         ]
+        for taken in sizes:
+            if problem := parameter_problem(self.recipe.signature, taken):
+                raise _Stop("failed", problem)
         if problem := checks.kernel_problem(self.recipe, self.usages):
             raise _Stop("failed", problem)
         if reason := checks.prune_reason(self.recipe, self.usages, self.ptxas):
