@@ -166,9 +166,11 @@ def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[st
         for name, program in links.items():
             if _target(os.path.join(path, name)) != layout.program_link(program):
                 tree.disk.link(layout.program_link(program), made)
-                tree.move(made, os.path.join(path, name))
+                tree.move(made, os.path.join(path, name), durable=False)
     finally:
         private.discard()
+    for part in (layout.PROGRAMS, layout.FAILED):
+        tree.disk.sync_folder(os.path.join(path, part))
     for name, data in files.items():
         if _content(os.path.join(path, name)) != data:
             tree.put_file(os.path.join(path, name), data)

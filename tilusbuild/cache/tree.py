@@ -175,8 +175,11 @@ class Tree:
         finally:
             private.discard()
 
-    def move(self, made: str, path: str) -> None:
-        """Move what was made into its place, and out of the way what is there. Durable then."""
+    def move(self, made: str, path: str, *, durable: bool = True) -> None:
+        """Move what was made into its place, and out of the way what is there.
+
+        Durable then, or when its folder is synced.
+        """
         for attempt in range(_ATTEMPTS):
             try:
                 self.disk.rename(made, path)
@@ -185,7 +188,8 @@ class Tree:
                 if error.errno not in _OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
             self.take_away(path)
-        self.disk.sync_folder(os.path.dirname(path))
+        if durable:
+            self.disk.sync_folder(os.path.dirname(path))
 
     def take_away(self, path: str) -> None:
         """Remove an entry: gone at once for readers, and from the disk thereafter."""

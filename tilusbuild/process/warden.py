@@ -350,7 +350,7 @@ def execute(argv: list[bytes], environment: list[bytes]) -> None:
     for folder in variables.get(b"PATH", b"/usr/bin:/bin").split(b":"):
         try:
             os.execve(os.path.join(folder, program), argv, variables)  # noqa: S606
-        except (FileNotFoundError, NotADirectoryError):  # noqa: PERF203
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             found = found or error
