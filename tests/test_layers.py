@@ -11,10 +11,10 @@ import pytest
 import tilusbuild
 
 LAYERS = [
-    "errors", "digest", "files", "table",
+    "errors", "digest", "files", "table", "record",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "project", "tune", "watch", "cli", "record",
+    "cache", "engine", "report", "project", "tune", "watch", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

@@ -29,6 +29,8 @@ _ABSENT = (-1, 0, 0, 0)
 # Changes of these can change the plan: where tools are found, and every setting.
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
 
+Stat = Callable[[str], os.stat_result]
+
 TICK = 50_000_000
 """Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago (HZ=100);
 a file system that keeps whole seconds is recognised by its stamps and given `COARSE_TICK`."""
@@ -124,7 +126,7 @@ def _group(
     return _packed(names) + _packed(b"".join(_STAT.pack(*stat) for stat in stats))
 
 
-def holds(data: bytes, name: bytes) -> bytes | None:
+def holds(data: bytes, name: bytes, stat: Stat = os.stat) -> bytes | None:
     """The summary, when the record answers `name` and everything is as it was; else None."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or not data.startswith(_MAGIC):
@@ -143,14 +145,12 @@ def holds(data: bytes, name: bytes) -> bytes | None:
     if pieces[0] != name:
         return None
     for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
-        if not _unchanged(names, stats):
+        if not _unchanged(names, stats, stat):
             return None
     return bytes(pieces[1])
 
 
-def _unchanged(
-    names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result] = os.stat
-) -> bool:
+def _unchanged(names: memoryview, stats: memoryview, stat: Stat) -> bool:
     before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
     for middle, (size, mtime, ctime, inode) in zip(  # noqa: B905 - written side by side
         middles, _STAT.iter_unpack(stats)

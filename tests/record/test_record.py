@@ -1,0 +1,171 @@
+"""The record of a build holds exactly as long as nothing changed, and no damage makes it lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilusbuild import record
+
+NAME = b"the command"
+SUMMARY = b"all is well"
+LATER = time.time_ns() + 10**12
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two inputs in a folder, and three entries."""
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).write_text(name)
+    for name in ("p", "q", "r"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "lib.so").write_text(name)
+    return tmp_path
+
+
+def made(tree: Path, started: int = LATER) -> bytes | None:
+    inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
+    entries = {(f"{tree}/out/", "/lib.so"): ["p", "q", "r"]}
+    return record.make(NAME, SUMMARY, inputs, entries, started)
+
+
+def test_holds_while_nothing_changes(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    assert record.holds(data, NAME) == SUMMARY
+
+
+def edit(path: Path) -> None:
+    path.write_text("other")
+
+
+def same_size_and_times(path: Path) -> None:
+    before = path.stat()
+    path.write_text("x")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replaced(path: Path) -> None:
+    other = path.with_name("new")
+    other.write_text(path.read_text())
+    os.replace(other, path)
+
+
+@pytest.mark.parametrize("change", [edit, same_size_and_times, replaced, Path.unlink])
+@pytest.mark.parametrize("file", ["in/a", "in/b", "out/p/lib.so", "out/r/lib.so"])
+def test_any_change_of_a_file_ends_it(tree: Path, file: str, change: object) -> None:
+    data = made(tree)
+    assert data is not None
+    time.sleep(0.02)  # a file system's clock moves in ticks
+    change(tree / file)  # type: ignore[operator]
+    assert record.holds(data, NAME) is None
+
+
+def test_a_file_that_appears_where_none_was_ends_it(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    (tree / "in/none").write_text("")
+    assert record.holds(data, NAME) is None
+
+
+def test_a_file_that_appears_in_a_looked_at_folder_ends_it(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    time.sleep(0.02)
+    (tree / "in/shadow").write_text("")
+    assert record.holds(data, NAME) is None
+
+
+def test_answers_its_own_command_only(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    assert record.holds(data, NAME + b"!") is None
+
+
+def test_is_not_made_when_an_input_changed_after_the_start(tree: Path) -> None:
+    assert made(tree, started=time.time_ns() - 10**10) is None
+
+
+def test_is_not_made_when_an_entry_is_missing(tree: Path) -> None:
+    (tree / "out/q/lib.so").unlink()
+    assert made(tree) is None
+
+
+def test_cut_short_anywhere_it_is_no_record(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    for length in range(len(data)):
+        assert record.holds(data[:length], NAME) is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_anywhere_makes_it_no_record(tree: Path, position: int, bit: int) -> None:
+    data = bytearray(made(tree) or b"")
+    data[position % len(data)] ^= 1 << bit
+    assert record.holds(bytes(data), NAME) is None
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_no_record(data: bytes) -> None:
+    assert record.holds(data, NAME) is None
+
+
+def test_one_look_at_each_file(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    looked: list[str] = []
+
+    def counting(path: str) -> os.stat_result:
+        looked.append(path)
+        return os.stat(path)
+
+    assert record.holds(data, NAME, counting) == SUMMARY
+    assert sorted(looked) == sorted(set(looked))
+    assert len(looked) == 4 + 3
+
+
+def test_keys_tell_commands_folders_and_settings_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"PATH": "/bin", "HOME": "/root", "COLUMNS": "80"}
+    monkeypatch.chdir(tmp_path)
+    base = record.key(["build"], env)
+    assert base == record.key(["build", "--json", "-q"], {**env, "COLUMNS": "90"})
+    assert base != record.key(["build", "--target", "cpu"], env)
+    assert base != record.key(["build"], {**env, "PATH": "/usr/bin"})
+    assert base != record.key(["build"], {**env, "TILUSBUILD_LEVEL": "0"})
+    monkeypatch.chdir("/")
+    assert base != record.key(["build"], env)
+
+
+HEAVY = (
+    "argparse json pydantic jinja2 numpy rich watchdog tomllib tomli subprocess dataclasses typing"
+)
+
+
+def test_reading_it_imports_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import tilusbuild.cli.main\n"
+        "print('\\n'.join(sorted(set(sys.modules) - before)))"
+    )
+    command = [sys.executable, "-I", "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(loaded).isdisjoint(HEAVY.split())
+    ours = {name for name in loaded if name.startswith("tilusbuild")}
+    assert ours == {
+        "tilusbuild",
+        "tilusbuild.cli",
+        "tilusbuild.cli.main",
+        "tilusbuild.cli.unchanged",
+        "tilusbuild.record",
+    }

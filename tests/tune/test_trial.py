@@ -1,0 +1,170 @@
+"""Generated inputs, types that NumPy lacks, and the comparison with a reference."""
+
+from __future__ import annotations
+
+import gc
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.errors import InputError
+from tilusbuild.signature import Signature, parse_argument, signature
+from tilusbuild.tune import dlpack, inputs, reference, trial
+from tilusbuild.tune.dlpack import Typed
+
+
+def declared(**arguments: Any) -> Signature:
+    """A signature from texts; a tuple's second part says that the tensor is written."""
+    return signature(
+        parse_argument(
+            name, text if isinstance(text, str) else text[0], out=not isinstance(text, str)
+        )
+        for name, text in arguments.items()
+    )
+
+
+GEMM = declared(
+    a="f16*[m, k]", b="f16*[k, n]", c=("f16*[m, n]", "out"), m="i32", n="i32", k="i32", alpha="f32"
+)
+
+
+def test_inputs_have_the_declared_shapes_and_types() -> None:
+    made = inputs.generate(GEMM, {"m": 3, "n": 5, "k": 7})
+    assert list(made) == ["a", "b", "c", "alpha"]
+    assert (made["a"].shape, made["a"].dtype) == ((3, 7), np.float16)  # type: ignore[union-attr]
+    assert made["c"].shape == (3, 5)  # type: ignore[union-attr]
+    assert isinstance(made["alpha"], float)
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    first = inputs.generate(GEMM, {"m": 3, "n": 5, "k": 7}, seed=1)
+    again = inputs.generate(GEMM, {"m": 3, "n": 5, "k": 7}, seed=1)
+    other = inputs.generate(GEMM, {"m": 3, "n": 5, "k": 7}, seed=2)
+    assert np.array_equal(first["a"], again["a"])  # type: ignore[arg-type]
+    assert not np.array_equal(first["a"], other["a"])  # type: ignore[arg-type]
+
+
+def test_a_missing_size_is_named() -> None:
+    with pytest.raises(InputError, match='no size for dimension "k"'):
+        inputs.generate(GEMM, {"m": 3, "n": 5})
+
+
+def test_a_size_outside_its_range_is_refused() -> None:
+    ranged = signature([parse_argument("x", "f32*[n]"), parse_argument("n", "i32", range=(1, 8))])
+    with pytest.raises(InputError, match=r"n=9 is outside its range 1\.\.8"):
+        inputs.generate(ranged, {"n": 9})
+
+
+@given(
+    st.lists(
+        st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False), min_size=1, max_size=20
+    )
+)
+def test_bf16_is_rounded_to_the_nearest(values: list[float]) -> None:
+    wide = np.array(values, np.float32)
+    back = inputs.widen(inputs.narrow(wide, "bf16"))
+    for value, rounded in zip(wide, back, strict=True):
+        assert abs(float(rounded) - float(value)) <= 2.0**-8 * abs(float(value)) + 1e-38
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+def test_every_fp8_value_survives(dtype: str) -> None:
+    codes = Typed(np.arange(256, dtype=np.uint8), dtype)
+    values = inputs.widen(codes)
+    finite = np.isfinite(values)
+    assert np.array_equal(inputs.widen(inputs.narrow(values[finite], dtype)), values[finite])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("bf16", "bfloat16"), ("f8e4m3", "float8_e4m3fn"), ("f8e5m2", "float8_e5m2")],
+)
+def test_narrow_types_are_exported_as_what_they_are(dtype: str, name: str) -> None:
+    before = len(dlpack._exported)
+    tensor = tvm_ffi.from_dlpack(inputs.narrow(np.ones((2, 3), np.float32), dtype))
+    assert (str(tensor.dtype), tuple(tensor.shape)) == (name, (2, 3))
+    assert len(dlpack._exported) == before + 1
+    del tensor
+    gc.collect()
+    assert len(dlpack._exported) == before
+
+
+def test_a_capsule_that_nobody_takes_is_freed() -> None:
+    before = len(dlpack._exported)
+    capsule = inputs.narrow(np.ones(2, np.float32), "bf16").__dlpack__()
+    del capsule
+    gc.collect()
+    assert len(dlpack._exported) == before
+
+
+ONE = declared(y=("f32*[n]", "out"), n="i32")
+
+
+def check(got: list[float], want: list[float], **limits: float) -> trial.Check:
+    return trial.compare(
+        ONE,
+        {"y": np.array(got, np.float32)},
+        {"y": np.array(want, np.float64)},
+        rtol=limits.get("rtol"),
+        atol=limits.get("atol"),
+    )
+
+
+def test_equal_within_the_tolerance() -> None:
+    assert check([1.0, 2.0], [1.000001, 2.0]).mismatch is None
+
+
+def test_the_worst_element_is_shown() -> None:
+    mismatch = check([1.0, 2.0, 3.0], [1.0, 2.5, 3.1]).mismatch
+    assert str(mismatch) == "y[1] is 2, expected 2.5; 2 of 3 elements are wrong"
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_wrong_unless_expected(wrong: float) -> None:
+    assert check([wrong], [1.0], rtol=10.0).mismatch is not None
+    assert check([wrong], [wrong]).mismatch is None
+
+
+def test_a_reference_is_called_by_name_or_in_order(tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text(
+        "def by_name(alpha, a, b):\n    return alpha * (a @ b)\n"
+        "def in_order(*arguments):\n    return arguments[3] * (arguments[0] @ arguments[1])\n"
+    )
+    made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
+    results = [
+        reference.expected(reference.load(str(tmp_path), f"ref.py:{name}"), GEMM, made)["c"]
+        for name in ("by_name", "in_order")
+    ]
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ref.py:gemn", "ref.py has no function gemn"),
+        ("none.py:gemm", "no file none.py"),
+        ("broken.py:f", "could not be loaded: SyntaxError"),
+    ],
+)
+def test_a_reference_that_is_not_there(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "ref.py").write_text("def gemm(a):\n    return a\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    with pytest.raises(InputError, match=message):
+        reference.load(str(tmp_path), text)
+
+
+def test_a_reference_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text("def gemm(a):\n    return a @ None\n")
+    function = reference.load(str(tmp_path), "ref.py:gemm")
+    made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
+    with pytest.raises(InputError) as caught:
+        reference.expected(function, GEMM, made)
+    place = caught.value.diagnostics[0].place
+    assert place is not None
+    assert (place.line, place.text) == (2, "return a @ None")
