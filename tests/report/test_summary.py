@@ -26,7 +26,7 @@ def test_equal_failures_show_one_sample_and_what_reproduces_it(summary: Any) -> 
         "  matmul/3 sm_90a, matmul/9 sm_90a … 1 more\n"
         "  | kernels/matmul.cu.j2(12): error: static assertion failed\n"
         "  |   static_assert(x);\n"
-        "  reproduce: sh '/home/me/my cache/programs/ab/module/compile.sh'\n"
+        "  reproduce: bash '/home/me/my cache/programs/ab/module/compile.sh'\n"
         "\n"
         "10 programs: 7 compiled, 3 failed (1.50 s)\n"
     )

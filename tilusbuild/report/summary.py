@@ -73,7 +73,7 @@ def _group(group: FailureGroup) -> str:
         sample = [*sample[:_SAMPLE_LINES], f"… {counted(cut, 'more line')}"]
     lines += [f"  | {line}" for line in sample]
     if group.compile_sh is not None:
-        lines.append(f"  reproduce: sh {shlex.quote(group.compile_sh)}")
+        lines.append(f"  reproduce: bash {shlex.quote(group.compile_sh)}")
     return "\n".join(lines) + "\n"
 
 
