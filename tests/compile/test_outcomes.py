@@ -99,6 +99,38 @@ def test_a_launch_that_no_device_can_run_is_not_compiled(
     assert not witness.exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            ('extern "C" ', ""),
+            'the source defines no function "saxpy" with C linkage: declare it extern "C"',
+        ),
+        (("x[i]", "missing(x[i])"), "source.cu:2:42: error: 'missing' was not declared"),
+        (
+            ('extern "C" ', 'float other(float);\nextern "C" '),
+            None,
+        ),
+    ],
+)
+def test_a_cpu_source_that_is_wrong(toolchain, recipe, compile_in, tmp_path, change, reason):
+    made = recipe("cpu")
+    made = recipe("cpu", source=made.source.replace(*change))
+    outcome = compile_in(made, toolchain(), tmp_path / "stage")
+    assert outcome.status == ("failed" if reason else "built")
+    assert outcome.reason.startswith(reason or "")
+
+
+def test_a_function_that_nobody_defines_is_found_at_the_link(
+    toolchain, recipe, compile_in, tmp_path
+):
+    source = "float other(float);\n" + recipe("cpu").source.replace("a * x[i]", "other(x[i])")
+    outcome = compile_in(recipe("cpu", source=source), toolchain(), tmp_path / "stage")
+    assert outcome.status == "failed"
+    assert "undefined reference to `other(float)'" in outcome.reason
+    assert "/ld:" not in outcome.log
+
+
 @pytest.mark.nvcc
 class TestWithNvcc:
     def test_a_kernel_without_c_linkage(self, cuda_toolchain, recipe, compile_in, tmp_path):

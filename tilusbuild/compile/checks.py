@@ -147,6 +147,13 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
     return f'the source holds no kernel "{recipe.symbol}" (it holds: {held})'
 
 
+def link_problem(recipe: Recipe, log: str) -> str | None:
+    """What a linker's complaint about the template's own function means."""
+    if not re.search(rf"undefined reference to [`']{re.escape(recipe.symbol)}'", log):
+        return None
+    return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
+
+
 def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
     """Why the linked library is not what was asked for. This is never the program's own fault."""
     try:

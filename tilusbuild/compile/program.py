@@ -187,9 +187,8 @@ class Compile:
         if problem := _broken(tool, finished, log):
             raise problem
         if finished.status != 0:
-            raise _Stop(
-                "failed", _first_error(log) or f"{tool} ended with status {finished.status}"
-            )
+            said = checks.link_problem(self.recipe, log) or _first_error(log)
+            raise _Stop("failed", said or f"{tool} ended with status {finished.status}")
         if not os.path.isfile(os.path.join(self.work, step.output)):
             raise _Stop("no_output", f"{tool} ended well but made no {step.output}")
 
@@ -294,7 +293,7 @@ def _signal_name(number: int) -> str:
 def _first_error(log: str) -> str | None:
     """The first line that a compiler marks as an error."""
     lines: Sequence[str] = log.splitlines()
-    for mark in ("error:", "error ", "fatal", "undefined reference", "Error:"):
+    for mark in ("undefined reference", "error:", "error ", "fatal", "Error:"):
         for line in lines:
             if mark in line:
                 return line.strip()

@@ -36,7 +36,7 @@ _LINE_INFO = frozenset(
 )
 
 _LIBRARY = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
-_EXPORTS = ("--version-script=exports.map", "--as-needed")
+_EXPORTS = ("--version-script=exports.map", "--as-needed", "-z", "defs")
 
 _KERNEL_LINK = ("-shared", *_LIBRARY, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
 """No C library is named: its functions are found in the process, whatever its version is."""
@@ -204,7 +204,7 @@ def _host(recipe: Recipe) -> list[Step]:
     options = ("-Xcompiler", f"-fPIC,-march={march},-frandom-seed=0")
     compiler = _nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
     linker = [word for flag in (*_LIBRARY, *_EXPORTS) for word in ("-Xlinker", flag)]
-    objects = ("source.o", "launcher.o", *_link_flags(recipe))
+    objects = ("source.o", "launcher.o", *_link_flags(recipe), "-ldl")
     return [
         Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
         Step("link", (*_HOST_LINK, *linker, *objects, "-o", "lib.so"), "lib.so"),
@@ -228,7 +228,7 @@ def _cpu(recipe: Recipe) -> list[Step]:
     compiler = (*_CPU_COMPILE, f"-std={recipe.std}", f"-march={march}", *_defines(recipe))
     options = (*_includes(recipe, ("-iquote",)), *recipe.flags)
     linker = [f"-Wl,{flag}" for flag in (*_LIBRARY, *_EXPORTS)]
-    objects = ("source.o", "launcher.o", *recipe.flags)
+    objects = ("source.o", "launcher.o", *recipe.flags, "-ldl")
     return [
         Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
         Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),

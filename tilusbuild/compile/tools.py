@@ -20,7 +20,7 @@ class Tools:
     paths: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str]
     folders: Mapping[str, str]
-    """Absolute folders, and what stands for them in a log."""
+    """Absolute paths of folders and tools, and what stands for them in a log."""
     cuda_fingerprint: tuple[str, ...]
     cc_fingerprint: tuple[str, ...]
 
@@ -42,7 +42,8 @@ def tools_of(toolchain: Toolchain) -> Tools:
         "{ld}": (toolchain.ld.path,),
         "{sed}": ("sed",),
     }
-    folders: dict[str, str] = {}
+    host = {"g++": toolchain.cxx, "gcc": toolchain.cc, "as": toolchain.as_, "ld": toolchain.ld}
+    folders = {tool.path: name for name, tool in host.items()}
     cuda = toolchain.cuda
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
