@@ -58,6 +58,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     made["gc"].add_argument("--max-size", metavar="SIZE", help="only down to this size, as in 20GB")
     made["gc"].add_argument(
+        "--forget",
+        metavar="MANIFEST",
+        action="append",
+        default=[],
+        help="what this project's last build made may go too",
+    )
+    made["gc"].add_argument(
         "-n", "--dry-run", action="store_true", help="say what would be removed"
     )
 
@@ -297,6 +304,8 @@ def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
 
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None
+    if arguments.forget and not arguments.dry_run:
+        cache.forget([os.path.abspath(path) for path in arguments.forget])
     result = cache.gc(older_than=older, max_size=size, dry_run=arguments.dry_run)
     freed = sum(item.size for item in result.removed)
     if arguments.json:

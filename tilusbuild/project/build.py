@@ -24,6 +24,7 @@ from tilusbuild.plan.selection import Selection
 from tilusbuild.project.compiler import ProgramCompiler
 from tilusbuild.project.project import Project
 from tilusbuild.project.remember import Asked, remember
+from tilusbuild.project.store import BuildStore
 from tilusbuild.table import Cell
 
 
@@ -67,23 +68,24 @@ def build_planned(
         dump_ir=dump_ir,
     )
     history = History(project.cache.state_path)
-    try:
-        result = run_engine(
-            jobs(planned) if only is None else only,
-            project.cache,
-            compiler,
-            reporter,
-            options,
-            history=history,
-            admission=Memory(),
-            began=began,
-        )
-    finally:
-        history.save()
-        reporter.close()
-    stopped = result.summary.signal is not None or result.summary.error is not None
-    if only is None and not options.dry_run and not stopped:
-        publish(project, planned, selection)
+    with BuildStore(project.cache) as store:
+        try:
+            result = run_engine(
+                jobs(planned) if only is None else only,
+                store,
+                compiler,
+                reporter,
+                options,
+                history=history,
+                admission=Memory(),
+                began=began,
+            )
+        finally:
+            history.save()
+            reporter.close()
+        stopped = result.summary.signal is not None or result.summary.error is not None
+        if only is None and not options.dry_run and not stopped:
+            publish(project, planned, selection)
     return result
 
 

@@ -16,7 +16,7 @@ from tilusbuild.compile import LauncherStore, Outcome, compile_program, module_f
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.store import Stage
 from tilusbuild.plan.maker import Made
-from tilusbuild.process.base import Runner
+from tilusbuild.process.local import LocalRunner, Scope
 from tilusbuild.render.closure import Closure, layout
 from tilusbuild.toolchain import Toolchain
 
@@ -28,7 +28,7 @@ class ProgramCompiler:
         self,
         cache: Cache,
         toolchain: Toolchain,
-        runner: Runner,
+        runner: LocalRunner,
         *,
         timeout: float | None,
         dump_ir: bool,
@@ -40,6 +40,7 @@ class ProgramCompiler:
         self._dump_ir = dump_ir
         self._includes: dict[str, str] = {}
         self._laying_out = threading.Lock()
+        self._running: dict[str, Scope] = {}
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
 
     def compile(self, job: Job[Any], work: Made, stage: Stage, /) -> Compiled:
@@ -50,16 +51,20 @@ class ProgramCompiler:
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
         include = self._include(work.closure) if work.closure.headers else None
-        outcome = compile_program(
-            work.recipe,
-            self._toolchain,
-            stage.path,
-            include,
-            self._runner,
-            self._launchers,
-            self._timeout,
-            self._dump_ir,
-        )
+        scope = self._running[job.hash] = self._runner.scope()
+        try:
+            outcome = compile_program(
+                work.recipe,
+                self._toolchain,
+                stage.path,
+                include,
+                scope,
+                self._launchers,
+                self._timeout,
+                self._dump_ir,
+            )
+        finally:
+            del self._running[job.hash]
         return Compiled(
             status="killed" if "memory runs out" in outcome.reason else outcome.status,
             meta=described(work, outcome),
@@ -79,6 +84,11 @@ class ProgramCompiler:
 
     def cancel(self) -> None:
         self._runner.cancel()
+
+    def cancel_job(self, job: Job[Any]) -> None:
+        """Kill what runs for one program."""
+        if (scope := self._running.get(job.hash)) is not None:
+            scope.cancel()
 
 
 def described(work: Made, outcome: Outcome) -> Mapping[str, Any]:

@@ -1,0 +1,60 @@
+"""The cache as one build sees it: from its first compile on, garbage collection waits for its end.
+
+What a build publishes belongs to no project before the index says so, and a collection in between
+would take it away. A build that finds everything takes no lock at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Entry
+from tilusbuild.cache.stage import Stage
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+class BuildStore:
+    """The engine's store. Use as a context manager: leaving it lets collections go on."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._guard = threading.Lock()
+        self._kept = ExitStack()
+        self._in_use = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._kept.close()
+
+    def lookup(self, program: str, /) -> Entry | None:
+        return self._cache.lookup(program)
+
+    def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+        with self._guard:
+            if not self._in_use:
+                self._kept.enter_context(self._cache.in_use())
+                self._in_use = True
+        return self._cache.locked(program, wait)
+
+    def stage(self) -> Stage:
+        return self._cache.stage()
+
+    def program_path(self, program: str, /) -> str:
+        return self._cache.program_path(program)
+
+    def log(self, program: str, /) -> str:
+        return self._cache.log(program)
