@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Generic
+from typing import Any, Generic
 
 from tilusbuild import __version__
 from tilusbuild.engine import events, signals
@@ -55,7 +55,7 @@ def build(
     Returns also when the build was interrupted or could not go on; `summary.exit_status` tells.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
-    run = _Build(store, compiler, reporter, options or Options(), history, admission, clock)
+    run = BuildLoop(store, compiler, reporter, options or Options(), history, admission, clock)
     with signals.caught(run.inbox.put):
         return run.build(jobs, clock() if began is None else began)
 
@@ -75,7 +75,7 @@ class _Ended(Generic[W]):
     answer: Answer
 
 
-class _Build(Generic[W]):
+class BuildLoop(Generic[W]):
     """One build's state. Everything but `_work` runs on the calling thread."""
 
     def __init__(
@@ -96,7 +96,7 @@ class _Build(Generic[W]):
         self.admission = admission or Unlimited()
         self.clock = clock
         self.width = max(1, options.jobs or usable_cores())
-        self.inbox: SimpleQueue[_Began[W] | _Ended[W] | int] = SimpleQueue()
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.tasks: SimpleQueue[Ticket[W] | None] = SimpleQueue()
         self.workers: list[threading.Thread] = []
         self.stopped = threading.Event()
@@ -141,17 +141,17 @@ class _Build(Generic[W]):
                 twin.twins.append(job)
             elif job.hash in statuses:
                 self.ledger.again(job, statuses[job.hash])
-            elif (entry := self._lookup(job)) is not None:
-                self.ledger.settle([job], _answer_of(entry), cached=True)
+            elif (known := self._known(job)) is not None:
+                self.ledger.settle([job], known[0], cached=known[1])
             else:
-                tickets[job.hash] = Ticket(job, number)
+                tickets[job.hash] = self._ticket(job, number)
         counts = self.ledger.counts
         expected = 0.0
         for ticket in tickets.values():
             ticket.estimate = self.history.estimate(ticket.job)
             expected += ticket.estimate.seconds or 0.0
         self.to_compile = len(tickets)
-        self.line = Line(tickets.values())
+        self.line = Line(ticket for ticket in tickets.values() if ticket not in self.running)
         self.reporter.tell(
             events.Planned(
                 programs=len(statuses) + len(tickets),
@@ -163,6 +163,15 @@ class _Build(Generic[W]):
                 dry_run=self.options.dry_run,
             )
         )
+
+    def _known(self, job: Job[W]) -> tuple[Compiled, bool] | None:
+        """A program's answer and whether it is from before, or None."""
+        entry = self._lookup(job)
+        return None if entry is None else (_answer_of(entry), True)
+
+    def _ticket(self, job: Job[W], number: int) -> Ticket[W]:
+        """What stands for a program that has no answer."""
+        return Ticket(job, number)
 
     def _lookup(self, job: Job[W]) -> Entry | None:
         try:
@@ -229,7 +238,7 @@ class _Build(Generic[W]):
             )
             self.inbox.put(_Ended(ticket, answer))
 
-    def _next_message(self) -> _Began[W] | _Ended[W] | int:
+    def _next_message(self) -> Any:
         while True:
             timeout = TICK
             if (wake := self.line.wake()) is not None and len(self.running) < self.width:
@@ -243,7 +252,7 @@ class _Build(Generic[W]):
                     self.compiler.cancel()
                 self._dispatch()
 
-    def _take(self, message: _Began[W] | _Ended[W] | int) -> None:
+    def _take(self, message: Any) -> None:
         if isinstance(message, int):
             self.signal = message
             self._stop("interrupted", signal.Signals(message).name)

@@ -104,6 +104,15 @@ class Retried(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped(Event):
+    """A compile that had begun was of no more use and has ended: what it was for has changed."""
+
+    event: ClassVar[str] = "dropped"
+    hash: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class WouldCompile(Event):
     """In a dry run: this program is not there."""
 

@@ -8,6 +8,7 @@ when it may be free; one that was killed for memory comes last, when nothing els
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -53,6 +54,17 @@ class Line(Generic[W]):
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._held) + len(self._alone)
+
+    def add(self, ticket: Ticket[W]) -> None:
+        """One more, at the place that its rank gives it."""
+        insort(self._ready, ticket, key=lambda each: each.rank)
+
+    def remove(self, ticket: Ticket[W]) -> None:
+        """Take one out that waits here."""
+        for waiting in (self._ready, self._held, self._alone):
+            if ticket in waiting:
+                waiting.remove(ticket)
+                return
 
     def hold(self, ticket: Ticket[W], now: float) -> None:
         """Another builder has it: look again after a pause that grows."""

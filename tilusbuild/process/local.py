@@ -34,12 +34,34 @@ _SWEEPS = 500
 class _Pending:
     """A command in flight. The reader thread sets `frame` (or nobody does), then `done`."""
 
-    __slots__ = ("cancelled", "done", "frame")
+    __slots__ = ("cancelled", "done", "frame", "scope")
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Scope | None) -> None:
         self.done = threading.Event()
         self.frame: tuple[int, bytes] | None = None
         self.cancelled = False
+        self.scope = scope
+
+
+class Scope:
+    """A runner for some of a `LocalRunner`'s commands, which are cancelled together, and for good:
+    after `cancel` every further `run` raises `Cancelled`."""
+
+    def __init__(self, runner: LocalRunner) -> None:
+        self._runner = runner
+        self.cancelled = False
+
+    def run(self, command: Command) -> Finished:
+        """As `LocalRunner.run`."""
+        return self._runner.run(command, self)
+
+    def cancel(self) -> None:
+        """Kill the process groups of these commands now; the runner's others go on."""
+        self._runner.cancel(self)
+
+    def close(self) -> None:
+        """As `cancel`."""
+        self.cancel()
 
 
 class LocalRunner:
@@ -66,7 +88,11 @@ class LocalRunner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, command: Command) -> Finished:
+    def scope(self) -> Scope:
+        """A runner whose commands can be cancelled while this one's others go on."""
+        return Scope(self)
+
+    def run(self, command: Command, scope: Scope | None = None) -> Finished:
         """Run to the end.
 
         Raises `Cancelled`; `OSError` when the program cannot be started, with the program or the
@@ -74,7 +100,7 @@ class LocalRunner:
         """
         payload = _request(command)
         with self._lock:
-            number, pending = self._submit(payload)
+            number, pending = self._submit(payload, scope)
         try:
             pending.done.wait()
         except BaseException:  # KeyboardInterrupt: nobody waits for the command any more
@@ -83,12 +109,18 @@ class LocalRunner:
             raise
         return self._answer(pending, command)
 
-    def cancel(self) -> None:
-        """Kill every running process group now; every `run` in progress raises `Cancelled`."""
+    def cancel(self, scope: Scope | None = None) -> None:
+        """Kill every running process group now, or those of a scope; each `run` of them that is in
+        progress raises `Cancelled`."""
         with self._lock:
-            for pending in self._pending.values():
-                pending.cancelled = True
-            if self._pending:
+            if scope is not None:
+                scope.cancelled = True
+            for number, pending in self._pending.items():
+                if scope is None or pending.scope is scope:
+                    pending.cancelled = True
+                    if scope is not None:
+                        self._send(warden.KILL, number)
+            if scope is None and self._pending:
                 self._send(warden.KILL, warden.EVERYTHING)
 
     def close(self) -> None:
@@ -105,8 +137,8 @@ class LocalRunner:
             self._reader.join()
         self._socket.close()
 
-    def _submit(self, payload: bytes) -> tuple[int, _Pending]:
-        if self._closed:
+    def _submit(self, payload: bytes, scope: Scope | None) -> tuple[int, _Pending]:
+        if self._closed or (scope is not None and scope.cancelled):
             raise Cancelled
         if self._lost is not None:
             raise RunnerLost(self._lost)
@@ -115,7 +147,7 @@ class LocalRunner:
         if self._socket is None:
             self._start()
         self._last_number += 1
-        pending = self._pending[self._last_number] = _Pending()
+        pending = self._pending[self._last_number] = _Pending(scope)
         self._send(warden.RUN, self._last_number, payload)
         return self._last_number, pending
 

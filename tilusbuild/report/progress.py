@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tilusbuild.engine.events import (
     BuildStarted,
+    Dropped,
     Event,
     Finished,
     Planned,
@@ -59,7 +60,7 @@ class Progress:
             self.running[event.hash] = Running(event.label, now, event.expected_seconds)
         elif isinstance(event, Waiting):
             self.waiting.add(event.hash)
-        elif isinstance(event, Retried):
+        elif isinstance(event, Retried | Dropped):
             self.running.pop(event.hash, None)
         elif isinstance(event, Finished):
             self._finished(event)

@@ -22,6 +22,7 @@ EVENTS: tuple[type[events.Event], ...] = (
     events.Finished,
     events.Waiting,
     events.Retried,
+    events.Dropped,
     events.Stopping,
     events.Summary,
 )
