@@ -1,0 +1,86 @@
+"""The rules that builder and deployment share: architectures, buckets, expressions, names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tilusbuild.arch.table import ARCHS
+from tilusbuild.runtime import buckets
+from tilusbuild.runtime.compat import KNOWN, can_run, rank
+from tilusbuild.runtime.expression import function_of
+from tilusbuild.runtime.semantics import NoValueError
+
+
+def test_the_architectures_are_those_that_the_builder_knows() -> None:
+    assert {*ARCHS, "cpu"} == KNOWN
+
+
+def test_of_what_runs_the_most_exact_is_the_best() -> None:
+    images = [("sm_80", "ptx"), ("sm_100", "sass"), ("sm_103", "sass"), ("sm_100f", "sass")]
+    images.append(("sm_103a", "sass"))
+    assert all(can_run(code, "sm_103", kind) for code, kind in images)
+    best = sorted(images, key=lambda image: rank(image[0], "sm_103", image[1]))
+    assert [code for code, _ in best] == ["sm_103a", "sm_103", "sm_100f", "sm_100", "sm_80"]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "sizes"),
+    [
+        ("tilus", {5: 6, 9: 12, 17: 24, 100: 128, 1000: 1024, 1025: 1536, 1537: 2048, 4097: 6144}),
+        ("tilus", {-3: -3, 0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 1 << 40: 1 << 40}),
+        ("pow2", {0: 0, 1: 1, 3: 4, 4: 4, 1025: 2048}),
+        ("exact", {7: 7, -1: -1}),
+        ([16, 64], {0: 0, 1: 16, 16: 16, 17: 64, 65: 64}),
+        ({"every": 128}, {0: 0, 1: 128, 128: 128, 129: 256}),
+    ],
+)
+def test_a_size_belongs_to_the_next_bucket_up(bucket: object, sizes: dict[int, int]) -> None:
+    rounded = buckets.rounding(bucket)
+    assert {size: rounded(size) for size in sizes} == sizes
+
+
+@pytest.mark.parametrize("bucket", ["tiles", [], [4, 2], [0], {"every": 0}, {"each": 1}, None, 3])
+def test_what_is_no_bucket_is_refused(bucket: object) -> None:
+    with pytest.raises(ValueError, match=r"bucket|edges"):
+        buckets.rounding(bucket)
+
+
+def test_tilus_has_two_buckets_an_octave() -> None:
+    assert buckets.up_to("tilus", 1, 100) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    assert len(buckets.up_to("tilus", 1, 8192)) == 26
+    assert buckets.up_to([16, 64], 1, 10**9) == [16, 64]
+
+
+def test_a_tree_means_what_its_source_means() -> None:
+    # 1 if m <= 16 and not n % 8 else cdiv(m, 64)
+    aligned = ["unary", "not", ["binary", "%", ["name", "n"], 8]]
+    test = ["and", ["compare", ["name", "m"], "<=", 16], aligned]
+    choose = function_of(json.loads(json.dumps(["if", test, 1, ["call", "cdiv", ["name", "m"], 64]])))
+    assert choose({"m": 8, "n": 16}) == 1
+    assert choose({"m": 8, "n": 17}) == 1
+    assert choose({"m": 130, "n": 16}) == 3
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [None, [], ["eval", "x"], ["name"], ["name", 3], ["binary", "+", 1], ["binary", "@", 1, 2]]
+    + [["binary", "**", 2, ["name", "m"]], ["compare", 1, "<"], ["call", "exec", 1], {"a": 1}],
+)
+def test_what_is_no_tree_is_refused(tree: object) -> None:
+    with pytest.raises(ValueError, match=r"expression"):
+        function_of(tree)
+
+
+def test_a_tree_is_not_followed_without_end() -> None:
+    tree: list[object] = ["name", "m"]
+    for _ in range(10_000):
+        tree = ["unary", "-", tree]
+    with pytest.raises(ValueError, match="no expression"):
+        function_of(tree)
+
+
+def test_what_has_no_value_says_so() -> None:
+    with pytest.raises(NoValueError, match="division by zero"):
+        function_of(["binary", "//", 1, ["name", "m"]])({"m": 0})

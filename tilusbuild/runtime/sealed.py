@@ -1,0 +1,57 @@
+"""JSON files that know whether they are whole: canonical, and sealed by a digest of what they say.
+
+The form is canonical (sorted keys, one space of indentation, UTF-8), so equal values are equal
+bytes. The last key, `digest`, is the sha256 of the text without it. A file that is cut short,
+changed in a single bit, or written by hand in another form does not open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_END = b"\n}\n"
+_SEAL = b',\n "digest": "'
+_SEAL_END = b'"' + _END
+_LIMIT = 64 << 20
+
+
+class Broken(ValueError):  # noqa: N818 - a state, and what a reader asks for
+    """The bytes are not what `seal` makes."""
+
+
+def canonical(value: Mapping[str, Any]) -> bytes:
+    """The one text of a value. Raises `ValueError` for what JSON has no form for (NaN)."""
+    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "surrogatepass") + b"\n"
+
+
+def seal(value: Mapping[str, Any]) -> bytes:
+    """The file's bytes for a value, which is not empty and has no key `digest`."""
+    text = canonical(value)
+    if "digest" in value or not text.endswith(_END):
+        raise ValueError("what is sealed has something to say, and no key `digest`")
+    digest = _digest(text)
+    return text.removesuffix(_END) + _SEAL + digest + _SEAL_END
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """The value. Raises `Broken`, and nothing else, whatever the bytes are."""
+    start, seal_, end = data.rpartition(_SEAL)
+    if not seal_ or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
+        raise Broken("no seal")
+    if _digest(start + _END) + _SEAL_END != end:
+        raise Broken("the content is not what was sealed")
+    try:
+        value = json.loads(start + _END)
+    except (ValueError, RecursionError) as error:
+        raise Broken(str(error)) from None
+    if not isinstance(value, dict):
+        raise Broken("not an object")
+    return value
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()
