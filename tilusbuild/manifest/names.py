@@ -6,6 +6,16 @@ import keyword
 import re
 
 from tilusbuild.expr.tree import FUNCTIONS
+from tilusbuild.runtime.names import snake_case
+
+__all__ = [
+    "IDENTIFIER",
+    "RESERVED",
+    "TABLE_NAME",
+    "identifier_problem",
+    "linked_names",
+    "snake_case",
+]
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -37,12 +47,3 @@ def identifier_problem(name: str) -> str | None:
 def linked_names(key: str) -> tuple[str, ...]:
     """The parameters that a key of `space` or `params` declares: `"m, n"` declares two."""
     return tuple(name.strip() for name in key.split(","))
-
-
-def snake_case(name: str) -> str:
-    """The folder of a script, as Tilus makes it: `_` before each capital but the first, lower case.
-
-    A `-` becomes `_` too, so that two scripts never differ by punctuation only.
-    """
-    parts = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name))
-    return parts.lower().replace("-", "_")
