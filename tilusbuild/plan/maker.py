@@ -8,6 +8,7 @@ behind. Making is pure: it reads templates and headers, and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from tilusbuild.compile import Launch, Prune, Recipe, options_text
@@ -70,6 +71,11 @@ class Maker:
         self._memory = memory
         self.inputs: set[str] = set()
         """Files that were read, and files and folders in which one was looked for, by path."""
+        self.sought: set[str] = set()
+        """The names that an include asks for, part by part: only a file or folder that is called so
+        can, where it appears, change what an include finds."""
+        self.seeks_any = bool(manifest.headers_for(script))
+        """Whether a file of any name can be included."""
         self._noted: set[tuple[tuple[str, ...], str]] = set()
         self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = surroundings(target)
@@ -161,7 +167,12 @@ class Maker:
             source=source,
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
-        return Made(program_txt, options_text(recipe, self.toolchain, self._other_headers(closure.external)), recipe, closure)
+        return Made(
+            program_txt,
+            options_text(recipe, self.toolchain, self._other_headers(closure.external)),
+            recipe,
+            closure,
+        )
 
     def _note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:
         if (templates, closure.digest) not in self._noted:
@@ -169,6 +180,21 @@ class Maker:
             self.inputs.update(self._renderer.path(name) for name in templates)
             self.inputs.update(header.path for header in closure.headers if header.path)
             self.inputs.update(closure.probed)
+            self.seeks_any = self.seeks_any or closure.external is None
+            names = (*(closure.external or ()), *(header.name for header in closure.headers))
+            self.sought.update(part for name in names for part in name.split("/"))
+
+    def renewed(self, renderer: Renderer, headers: Headers) -> Maker:
+        """The same instance with templates and headers read anew; its space is not made again."""
+        fresh = copy(self)
+        fresh._renderer = renderer
+        fresh._headers = headers
+        fresh.inputs = set()
+        fresh.sought = set()
+        fresh.seeks_any = bool(self._manifest.headers_for(self.script))
+        fresh._noted = set()
+        fresh._beyond = {}
+        return fresh
 
     def readable(self, schedule: Schedule, log: str) -> str:
         """A compiler's log with the template's own places and lines."""

@@ -68,9 +68,6 @@ class Planner:
 
     def makers(self, script: str, target: Target) -> Iterator[Maker]:
         """One maker for each instance of a script. Raises `InputError`."""
-        if script not in self._headers:
-            roots = roots_of(self.manifest, script)
-            self._headers[script] = Headers(roots, digests=self.memory, scans=self._scans)
         for params in instances_of(self.manifest, script, target.name):
             spec = spec_of(self.manifest, script, target, params)
             space = space_of(self.manifest, script, target.name, spec)
@@ -82,40 +79,56 @@ class Planner:
                 spec,
                 space,
                 self.renderer,
-                self._headers[script],
+                self.headers(script),
                 self.toolchain,
                 self.memory,
             )
 
+    def headers(self, script: str) -> Headers:
+        """The headers that a script's programs can reach. Raises `InputError`."""
+        if script not in self._headers:
+            roots = roots_of(self.manifest, script)
+            self._headers[script] = Headers(roots, digests=self.memory, scans=self._scans)
+        return self._headers[script]
+
     def _instance(self, maker: Maker, level: int) -> Instance:
         schedules, default = chosen(self.manifest, maker.script, maker.target, maker.space, level)
+        numbers = tuple(schedule.index for schedule in schedules)
         programs = tuple(maker.make(schedule).hash for schedule in schedules)
-        script_txt = identity.script_text(
-            script=maker.script,
-            params=maker.params,
-            target=maker.target.name,
-            arch=maker.target.arch,
-            signature=maker.signature.text().splitlines(),
-            programs=programs,
-        )
-        return Instance(
-            script=maker.script,
-            folder=snake_case(maker.script),
-            target=maker.target,
-            params=maker.params,
-            points=maker.space.count,
-            cartesian=maker.space.cartesian,
-            parameters=maker.parameters,
-            schedules=tuple(schedule.index for schedule in schedules),
-            default=_position(schedules, default),
-            programs=programs,
-            script_txt=script_txt,
-            hash=sha256_text(script_txt),
-        )
+        return planned_instance(maker, numbers, position(numbers, default), programs)
 
 
-def _position(schedules: Sequence[Schedule], wanted: Schedule | None) -> int | None:
-    if wanted is None:
+def planned_instance(
+    maker: Maker, schedules: tuple[int, ...], default: int | None, programs: tuple[str, ...]
+) -> Instance:
+    """The instance of a maker: `schedules` are places in its space, `default` one in `schedules`,
+    `programs` their hashes."""
+    script_txt = identity.script_text(
+        script=maker.script,
+        params=maker.params,
+        target=maker.target.name,
+        arch=maker.target.arch,
+        signature=maker.signature.text().splitlines(),
+        programs=programs,
+    )
+    return Instance(
+        script=maker.script,
+        folder=snake_case(maker.script),
+        target=maker.target,
+        params=maker.params,
+        points=maker.space.count,
+        cartesian=maker.space.cartesian,
+        parameters=maker.parameters,
+        schedules=schedules,
+        default=default,
+        programs=programs,
+        script_txt=script_txt,
+        hash=sha256_text(script_txt),
+    )
+
+
+def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
+    """Where a schedule stands among those planned; None when it does not."""
+    if wanted is None or wanted.index not in schedules:
         return None
-    indices = [schedule.index for schedule in schedules]
-    return indices.index(wanted.index) if wanted.index in indices else None
+    return schedules.index(wanted.index)

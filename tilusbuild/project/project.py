@@ -36,6 +36,7 @@ class Project:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment
+        self._options: Mapping[str, str | int | None] = {}
         self._toolchains: dict[bool, Toolchain] = {}
 
     @classmethod
@@ -44,7 +45,26 @@ class Project:
     ) -> Self:
         """The project around the folder `start`. Raises `InputError`."""
         manifest = load(find(start))
-        return cls(manifest, settings(manifest.root, options, environment, manifest), environment)
+        project = cls(
+            manifest, settings(manifest.root, options, environment, manifest), environment
+        )
+        project._options = dict(options)
+        return project
+
+    def reread(self, *, tools: bool) -> Project:
+        """The project as its manifest says now, with this one's runner and what it remembers; with
+        `tools`, the compilers are looked for anew. Only one of the two is to be closed. Raises
+        `InputError`."""
+        manifest = load(self.manifest.path)
+        chosen = settings(manifest.root, self._options, self.environment, manifest)
+        fresh = Project(manifest, chosen, self.environment)
+        fresh._options = self._options
+        fresh.__dict__.update(runner=self.runner, digests=self.digests)
+        if chosen.cache_dir == self.settings.cache_dir:
+            fresh.__dict__["cache"] = self.cache
+        if not tools and manifest.toolchain == self.manifest.toolchain:
+            fresh._toolchains = self._toolchains
+        return fresh
 
     def __enter__(self) -> Self:
         return self
