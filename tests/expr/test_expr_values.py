@@ -141,6 +141,12 @@ def test_a_vector_never_wraps_around() -> None:
     assert parse("a * a * a * a == 0").vector({"a": column}).tolist() == [False, False]
 
 
+def test_wide_columns_whose_product_fits_stay_exact() -> None:
+    columns = {"a": np.array([2**60 + 1, 3]), "b": np.array([3, 2**60 + 1])}
+    assert parse("a * b").vector(columns).tolist() == [3 * 2**60 + 3] * 2
+    assert parse("a * b * b * b > 5").vector(columns).tolist() == [True, True]
+
+
 def test_small_integer_columns_do_not_overflow_in_their_own_type() -> None:
     column = np.array([100, 120], dtype=np.int8)
     assert parse("a + a").vector({"a": column}).tolist() == [200, 240]

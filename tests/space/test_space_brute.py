@@ -117,10 +117,20 @@ def brute(spec: SpaceSpec) -> Iterator[dict[str, Value]]:
             yield {name: value for name, value in point.items() if name not in spec.constants}
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(spaces, st.integers(0, 2))
-def test_a_space_is_what_its_definition_says(drawn: dict, seed: int) -> None:  # type: ignore[type-arg]
-    spec = as_spec(drawn)
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(spaces, st.integers(0, 2), st.booleans())
+def test_a_space_is_what_its_definition_says(
+    drawn: dict,  # type: ignore[type-arg]
+    seed: int,
+    look_ahead: bool,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if look_ahead:
+            patch.setattr(join_module, "WORTH_BOUNDING", 0)
+        check_against_brute_force(as_spec(drawn), seed)
+
+
+def check_against_brute_force(spec: SpaceSpec, seed: int) -> None:
     try:
         expected: list[dict[str, Value]] | None = list(brute(spec))
     except ExprError:
@@ -136,6 +146,17 @@ def test_a_space_is_what_its_definition_says(drawn: dict, seed: int) -> None:  #
     assert space.report().count == len(expected)
     drawn_points = space.sample(5, seed)
     assert [s.values for s in drawn_points] == [expected[s.index] for s in drawn_points]
+
+
+def test_a_rule_over_all_parameters_looks_ahead() -> None:
+    """134 million combinations, of which the rule could only be decided at the last parameter."""
+    names = [f"p{i}" for i in range(9)]
+    parameters = tuple(Parameter((n,), tuple((1 << v,) for v in range(8))) for n in names)
+    rule = parse(" * ".join(names) + " <= 4096")
+    ways = [1] + [0] * 12  # ways[s]: exponents, 0 to 7 each, whose sum is s
+    for _ in names:
+        ways = [sum(ways[max(0, s - 7) : s + 1]) for s in range(13)]
+    assert Space(SpaceSpec(parameters, restrict=(("small", rule),))).count == sum(ways)
 
 
 def test_blocks_and_limbs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ A point without a value is marked, never raised in the middle: whether the mark 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -363,10 +364,20 @@ def _truth(part: _Part) -> Any:
     return part.data != 0
 
 
-def _integers(low: int, high: int, compute: Any, bad: Any) -> _Part:
-    """The integers that `compute` gives, if what they lie in fits 64 bits."""
+def _integers(low: int, high: int, compute: Any, bad: Any, estimate: Any = None) -> _Part:
+    """The integers that `compute` gives, if what they lie in fits 64 bits.
+
+    Where the intervals are too wide to show it, `estimate`, the same in doubles, may: it is off by
+    less than a part in 2^40 and 4096.
+    """
     if not _fits(low, high):
-        raise _UnprovenError
+        if estimate is None:
+            raise _UnprovenError
+        most = float(np.max(np.abs(estimate()), initial=0.0))
+        if not most < 2.0**62:
+            raise _UnprovenError
+        high = int(most * (1 + 2.0**-40)) + 4096
+        low = 0 if low >= 0 else -high
     return _Part(_INT, compute(), low, high, bad)
 
 
@@ -403,13 +414,11 @@ def _real_arithmetic(op: str, left: _Part, right: _Part, bad: Any) -> _Part:
 def _integer_arithmetic(op: str, left: _Part, right: _Part, bad: Any) -> _Part:
     a, b = left.data, right.data
     match op:
-        case "+":
-            return _integers(left.low + right.low, left.high + right.high, lambda: a + b, bad)
-        case "-":
-            return _integers(left.low - right.high, left.high - right.low, lambda: a - b, bad)
-        case "*":
-            corners = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
-            return _integers(min(corners), max(corners), lambda: a * b, bad)
+        case "+" | "-" | "*":
+            function = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
+            ends = [function(x, y) for x in (left.low, left.high) for y in (right.low, right.high)]
+            estimate = lambda: function(a.astype(np.float64), b.astype(np.float64))  # noqa: E731
+            return _integers(min(ends), max(ends), lambda: function(a, b), bad, estimate)
         case "<<":
             n = int(b)
             return _integers(left.low << n, left.high << n, lambda: a * np.int64(1 << n), bad)
@@ -425,11 +434,11 @@ def _integer_arithmetic(op: str, left: _Part, right: _Part, bad: Any) -> _Part:
             low, high = min(right.low + 1, 0), max(right.high - 1, 0)
             return _integers(low, high, lambda: np.remainder(a, b), bad)
         case _:
-            function = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[op]
-            ends = (left.low, left.high, right.low, right.high)
-            most = 1 << max(max(end, ~end).bit_length() for end in ends)
-            low = 0 if min(ends) >= 0 else -most
-            return _integers(low, most - 1, lambda: function(a, b), bad)
+            bitwise = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[op]
+            sides = (left.low, left.high, right.low, right.high)
+            most = 1 << max(max(end, ~end).bit_length() for end in sides)
+            low = 0 if min(sides) >= 0 else -most
+            return _integers(low, most - 1, lambda: bitwise(a, b), bad)
 
 
 def _floor_division(left: _Part, right: _Part, bad: Any) -> _Part:

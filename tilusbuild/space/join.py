@@ -18,10 +18,18 @@ from typing import Any
 import numpy as np
 
 from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.space.bounds import (
+    Interval,
+    NoBoundsError,
+    bounds_of_value,
+    impossible,
+    intervals_of_columns,
+)
 from tilusbuild.space.errors import SpaceError
 from tilusbuild.space.model import Derived, Domain, Model, Rule, located, show
 
 BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
+WORTH_BOUNDING = 1 << 22  # combinations ahead; below, looking ahead costs more than it saves
 MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
 FIRST_LIMB = 1 << 62
 NEXT_LIMB = 1 << 31
@@ -46,7 +54,11 @@ class _Level:
     position: int
     derived: list[Derived] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
+    partial: list[Rule] = field(default_factory=list)
+    """Rules that need more, but may show already that a partial point leads nowhere."""
     keep: set[str] = field(default_factory=set)
+    ahead: int = 1
+    """With how many combinations each point of this level will yet be crossed, at most."""
 
 
 @dataclass(slots=True)
@@ -104,7 +116,13 @@ class Join:
             for name, column in columns.items()
             if column.dtype == np.int64
         }
+        self._intervals: dict[str, Interval] = {}
+        for columns in self._columns.values():
+            self._intervals |= intervals_of_columns(columns)
+        self._derived = {derived.name: derived.expr.tree for derived in model.derived}
         self._levels = _levels(model, members, rules)
+        for level in self._levels:
+            level.partial = [rule for rule in level.partial if self._is_bounded(rule)]
         self._budget: int | None = None
         self.looked = 0  # points that rules were applied to
         self._found: list[list[Any]] = []
@@ -175,6 +193,10 @@ class Join:
                     fault = np.zeros(shape, dtype=np.int32)
                 fault = np.where((fault == 0) & marks, np.int32(self._numbers[id(rule)]), fault)
             holds = here if holds is None else holds & here
+        for rule in level.partial if shape[0] * width * level.ahead > WORTH_BOUNDING else ():
+            possible = self._possible(rule, columns)
+            if possible is not None:
+                holds = possible if holds is None else holds & possible
         if count_only:
             kept = shape[0] * width
             if holds is not None:
@@ -193,6 +215,29 @@ class Join:
         domain = self._model.domains[rule.pins]
         row = columns[_row_name(rule.pins)]
         return np.where(values, row < domain.declared, row == domain.pinned), marks
+
+    def _is_bounded(self, rule: Rule) -> bool:
+        return rule.pins is None and self._possible(rule, {}) is not None
+
+    def _possible(self, rule: Rule, columns: Mapping[str, Any]) -> Any:
+        """Where the rule may still be true; None if nothing can be told. A point that already has
+        a fault is dropped too: whatever is false excludes it."""
+
+        def interval_of(name: str) -> Interval:
+            column = columns.get(name)
+            if column is not None and column.dtype.kind in "bif":
+                values = column.astype(np.float64)
+                return values, values
+            if column is None and name in self._intervals:
+                return self._intervals[name]
+            if column is None and name in self._derived:
+                return bounds_of_value(self._derived[name], interval_of)
+            raise NoBoundsError
+
+        try:
+            return ~impossible(rule.expr.tree, interval_of)
+        except NoBoundsError:
+            return None
 
     def _gather(
         self,
@@ -337,6 +382,8 @@ def _levels(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list
     for rule in rules:
         depth = max(depth_of[position] for position in rule.needs)
         levels[depth].rules.append(rule)
+        for earlier in sorted(depth_of[position] for position in rule.needs)[:-1]:
+            levels[earlier].partial.append(rule)
         use(rule.expr.names, depth)
         if rule.pins is not None:
             use(frozenset((_row_name(rule.pins),)), depth)
@@ -348,6 +395,8 @@ def _levels(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list
     made = {derived.name: depth for depth, level in enumerate(levels) for derived in level.derived}
     for position, depth in depth_of.items():
         made |= dict.fromkeys((*model.domains[position].names, _row_name(position)), depth)
+    for later, level in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        level.ahead = later.ahead * len(model.domains[later.position].rows)
     for depth, level in enumerate(levels):
         level.keep = {n for n, until in used_until.items() if made[n] <= depth < until}
     return levels
