@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -128,7 +129,7 @@ def test_text_that_was_not_rendered_from_the_template_is_not_mapped(project):
 
 def test_directives_stand_where_the_template_jumps(project):
     template = "a\n{# c #}\nb\nc\n{% for i in range(2) %}\nd\n{% endfor %}\n"
-    text, lines = project.mapped(template)
+    _, lines = project.mapped(template)
     assert lines.with_directives() == (
         '#line 1 "k.cu.j2"\na\n#line 3 "k.cu.j2"\nb\nc\n'
         '#line 6 "k.cu.j2"\nd\n#line 6 "k.cu.j2"\nd\n'
@@ -146,7 +147,7 @@ def test_no_directive_stands_where_it_would_be_text(project):
     followed = directives.split("\n")
     assert not [
         after
-        for before, after in zip(followed, followed[1:], strict=False)
+        for before, after in pairwise(followed)
         if before.startswith("#line") and after in inside
     ]
 
@@ -162,7 +163,7 @@ def test_the_compiler_agrees_with_the_directives(project, tmp_path):
     shown = subprocess.run(
         command, input=lines.with_directives(), text=True, capture_output=True, check=True
     ).stdout
-    told = dict(part.split(" = ") for part in shown.replace("int ", "").replace("\n", "").split(";") if part)  # fmt: skip
+    told = dict(re.findall(r"int (\w+) =\s+(\w+);", shown))
     # gcc counts the line at which a spliced line ends or starts; both are lines of this statement.
     assert told.pop("b") in ("10", "11", "12")
     assert told == {"f1": "2", "a": "6", "c0": "14", "c1": "14"}
@@ -190,7 +191,8 @@ def test_lines_inside(text, inside):
 
 PIECES = st.sampled_from(
     [
-        "int a;\n", "{{ n }}", "{{ f(n) }}", "{{ f(n) }}\n", "\n", "  x ", "{# c\n c #}", "{# c #}\n",
+        "int a;\n", "{{ n }}", "{{ f(n) }}", "{{ f(n) }}\n", "\n", "  x ", "{# c\n c #}",
+        "{# c #}\n",
         "{% for i in range(2) %}\n", "{% if n %}", "{{ f(2) | indent(3) }}\n", "{{ f(1) | trim }}",
         "{% call g() %}\n", "{%- if n > 1 %}\n", "{{- n -}}\n", '{% include "inc.j2" %}\n', "b\n",
     ]
@@ -212,7 +214,8 @@ def templates(draw):
         if piece in ENDS:
             closing.append(ENDS[piece])
     text = (
-        "{% macro f(x) %}\nF{{ x }}\n  G\n{% endmacro %}{% macro g() %}[{{ caller() }}]\n{% endmacro %}\n"
+        "{% macro f(x) %}\nF{{ x }}\n  G\n{% endmacro %}"
+        "{% macro g() %}[{{ caller() }}]\n{% endmacro %}\n"
         + "".join(pieces)
         + "".join(reversed(closing))
     )

@@ -44,7 +44,8 @@ def test_imports_see_the_target_however_deep_and_anew_each_rendering(project, cp
     project.write(
         {
             "inner.j2": "{% macro kind() %}{{ target.kind }}{% endmacro %}",
-            "outer.j2": '{% import "inner.j2" as inner %}{% macro kind() %}{{ inner.kind() }}{% endmacro %}',
+            "outer.j2": '{% import "inner.j2" as inner %}'
+            "{% macro kind() %}{{ inner.kind() }}{% endmacro %}",
             "k.cu.j2": '{% import "outer.j2" as outer %}{{ outer.kind() }}',
         }
     )

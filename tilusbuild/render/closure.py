@@ -293,6 +293,11 @@ class _Search:
             name = posixpath.normpath(f"{folder}/{include.name}")
             within = _climbs_within(tree, folder, include.name)
             file = self.headers.file(tree, name, path)
+            if ".." in include.name and _links_matter(path):
+                self._note(
+                    include, includer, 'a symbolic link stands before "..", which the copy has not',
+                    "include the header by a path without the link",
+                )  # fmt: skip
             if file is None:
                 self.probed.add(self.headers.ancestor(os.path.dirname(path)))
                 continue
@@ -310,16 +315,6 @@ class _Search:
         if known is None:
             self.files[file.name] = file
             self.queue.append(file)
-        elif known.digest != file.digest:
-            self.notes[
-                Diagnostic(
-                    f"{known.path} and {file.path} are the same name {_shown(file.name)} "
-                    "with different contents",
-                    Place(_shown(file.name)),
-                    'a symbolic link before ".." leads to the second; include it by its own name',
-                    "warning",
-                )
-            ] = None
 
     def _declare(self, pattern: str) -> bool:
         matched = False
@@ -403,6 +398,14 @@ def _climbs_within(tree: str, folder: str, name: str) -> bool:
         if depth < limit:
             return False
     return True
+
+
+def _links_matter(path: str) -> bool:
+    """Whether `..` in a path leads elsewhere than it does by name, and to a file either way."""
+    by_name = os.path.normpath(path)
+    return os.path.realpath(path) != os.path.realpath(by_name) and (
+        os.path.exists(path) or os.path.exists(by_name)
+    )
 
 
 def _passed(folder: str, name: str) -> Iterable[str]:

@@ -97,11 +97,12 @@ def _scan(text: str) -> Scan:
             parameters = None if found[2] is None else tuple(re.findall(r"\w+", found[2]))
             definitions[Definition(found[1], parameters, found[3].strip())] = None
         for test in _HAS_INCLUDE.finditer(rest):
-            asked = _has_include(test)
+            include = _has_include(test)
             # In a definition it may be the definition's own parameter.
-            if asked.name or word != "define":
-                includes[asked] = None
-    return Scan(tuple(i for i in includes if i.name or i.macro), tuple(definitions))
+            if include.name or word != "define":
+                includes[include] = None
+    asked = (i for i in includes if i.name or re.match(r"[A-Za-z_]", i.macro))
+    return Scan(tuple(asked), tuple(definitions))
 
 
 def _include(word: str, rest: str) -> Include:

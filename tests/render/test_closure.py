@@ -1,0 +1,236 @@
+"""The headers that a source can reach, and the copy that a compile sees instead of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tilusbuild.digest import sha256_bytes
+from tilusbuild.errors import InputError
+from tilusbuild.render.closure import Headers, closure, inside, layout
+
+
+@pytest.fixture
+def roots(project):
+    """The template's folder, for quotes only, then `include`, then a package's headers."""
+    folder = str(project.folder)
+    for name in ("project/kernels", "project/include", "pkg/src/inc"):
+        os.makedirs(os.path.join(folder, name))
+    return [
+        inside("project", f"{folder}/project", "kernels", quoted_only=True),
+        inside("project", f"{folder}/project", "include"),
+        inside("pkg", f"{folder}/pkg", "src/inc"),
+    ]
+
+
+def names(found):
+    return [header.name for header in found.headers]
+
+
+def copy_to(folder, found):
+    """Write the copy as a compile sees it."""
+    for name, content in layout(found).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            shutil.copyfile(content, path)
+
+
+def test_follows_headers_into_headers(project, roots):
+    project.write(
+        {
+            "project/include/a.h": '#include "sub/b.h"\n#include <c.h>\n',
+            "project/include/sub/b.h": '#include "near.h"\n',
+            "project/include/sub/near.h": "",
+            "pkg/src/inc/c.h": "#include <vector>\n#include <a.h>\n",
+            "project/include/unused.h": "",
+        }
+    )
+    assert names(closure("#include <a.h>\n", roots)) == [
+        "pkg/src/inc/c.h",
+        "project/include/a.h",
+        "project/include/sub/b.h",
+        "project/include/sub/near.h",
+    ]
+
+
+def test_a_source_that_reaches_no_header(roots):
+    found = closure("#include <vector>\nint a;\n", roots)
+    assert found.headers == ()
+    assert found.digest == hashlib.sha256(b"").hexdigest()
+
+
+def test_the_first_folder_wins_and_quotes_look_beside_the_includer_first(project, roots):
+    project.write(
+        {
+            "project/kernels/h.h": "",
+            "project/include/h.h": "",
+            "pkg/src/inc/h.h": "",
+            "pkg/src/inc/user.h": '#include "h.h"\n',
+        }
+    )
+    assert names(closure('#include "h.h"', roots)) == ["project/kernels/h.h"]
+    assert names(closure("#include <h.h>", roots)) == ["project/include/h.h"]
+    assert names(closure("#include <user.h>", roots)) == ["pkg/src/inc/h.h", "pkg/src/inc/user.h"]
+
+
+def test_include_next_may_mean_any_folder(project, roots):
+    project.write({"project/include/h.h": "#include_next <h.h>\n", "pkg/src/inc/h.h": ""})
+    assert names(closure("#include <h.h>", roots)) == ["pkg/src/inc/h.h", "project/include/h.h"]
+
+
+def test_a_new_header_that_shadows_another_changes_the_answer(project, roots):
+    project.write({"pkg/src/inc/h.h": ""})
+    before = closure("#include <h.h>", roots)
+    assert os.path.join(project.folder, "project/include") in before.probed
+    project.write({"project/include/h.h": ""})
+    assert closure("#include <h.h>", roots).digest != before.digest
+
+
+def test_climbing_within_the_project_keeps_its_place(project, roots, tmp_path):
+    project.write({"project/include/common.h": "int common;\n"})
+    found = closure('#include "../include/common.h"\n', roots)
+    # `kernels` holds no header, yet `kernels/..` must lead somewhere.
+    assert names(found) == ["project/include/common.h", "project/kernels/.keep"]
+    copy = tmp_path / "copy"
+    copy_to(copy, found)
+    assert (copy / "project/kernels/../include/common.h").read_text() == "int common;\n"
+    assert found.notes == ()
+
+
+def test_a_header_outside_every_tree_is_noted_with_its_place(project, roots):
+    project.write({"outside.h": "", "project/include/a.h": '\n#include "../../outside.h"\n'})
+    found = closure("#include <a.h>", roots)
+    assert names(found) == ["project/include/a.h"]
+    (note,) = found.notes
+    assert str(note.place) == "include/a.h:2:11"
+    assert "leads out" in note.message
+    assert "include-dirs" in note.hint
+
+
+def test_an_absolute_include_is_noted(roots):
+    (note,) = closure("int a;\n#include </etc/a.h>\n", roots).notes
+    assert str(note.place) == "source.cu:2:11"
+
+
+def test_computed_includes_are_resolved_by_definitions_anywhere(project, roots):
+    project.write(
+        {
+            "project/include/config.h": '#define IMPL "impl_a.h"\n#define STD(x) <std/x.h>\n',
+            "project/include/impl_a.h": "",
+            "project/include/impl_b.h": "",
+            "project/include/std/list.h": "",
+        }
+    )
+    source = "#include IMPL\n#include STD(list)\n#include <config.h>\n#include OTHER\n"
+    found = closure(source, roots, defines={"OTHER": '"impl_b.h"'})
+    assert names(found) == [
+        f"project/include/{name}" for name in ("config.h", "impl_a.h", "impl_b.h", "std/list.h")
+    ]
+    assert found.notes == ()
+
+
+def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):
+    project.write({"project/include/impl/a.h": "", "project/include/impl/deep/b.h": ""})
+    source = "#include STRINGIFY(impl/NAME.h)\n"
+    (note,) = closure(source, roots).notes
+    assert str(note.place) == "source.cu:1:10"
+    assert "headers = [" in note.hint
+    for pattern in ("impl/**/*.h", "include/impl/**/*.h"):
+        found = closure(source, roots, [pattern, "gone/*.h"])
+        assert names(found) == ["project/include/impl/a.h", "project/include/impl/deep/b.h"]
+        assert found.unmatched == ("gone/*.h",)
+
+
+@pytest.mark.parametrize("pattern", ["../*.h", "/etc/*.h"])
+def test_declared_headers_are_in_the_folders(roots, pattern):
+    assert closure("", roots, [pattern]).unmatched == (pattern,)
+
+
+def test_links_are_followed_and_named_by_where_they_are_included(project, roots):
+    project.write({"elsewhere/real.h": '#include "beside.h"\n', "elsewhere/beside.h": ""})
+    os.symlink(project.folder / "elsewhere", project.folder / "project/include/linked")
+    found = closure("#include <linked/real.h>", roots)
+    assert names(found) == ["project/include/linked/beside.h", "project/include/linked/real.h"]
+
+
+def test_a_link_before_climbing_is_noted(project, roots):
+    project.write({"project/include/b.h": "", "elsewhere/deep/x.h": "", "elsewhere/b.h": ""})
+    os.symlink(project.folder / "elsewhere/deep", project.folder / "project/include/linked")
+    (note,) = closure('#include "linked/../b.h"\n', roots).notes
+    assert str(note.place) == "source.cu:1:11"
+    assert "symbolic link" in note.message
+
+
+def test_folders_pipes_and_dangling_links_are_no_headers(project, roots):
+    folder = project.folder / "project/include"
+    (folder / "a.h").mkdir()
+    os.mkfifo(folder / "b.h")
+    os.symlink("gone", folder / "c.h")
+    os.symlink("d.h", folder / "d.h")
+    source = "#include <a.h>\n#include <b.h>\n#include <c.h>\n#include <d.h>\n"
+    assert closure(source, roots).headers == ()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_header_that_cannot_be_read_is_an_error(project, roots):
+    project.write({"project/include/a.h": ""})
+    (project.folder / "project/include/a.h").chmod(0)
+    with pytest.raises(InputError):
+        closure("#include <a.h>", roots)
+
+
+def test_the_digest_depends_on_names_and_contents_only(project, roots, tmp_path):
+    project.write({"project/include/a.h": "1", "pkg/src/inc/b.h": "2"})
+    source = "#include <a.h>\n#include <b.h>\n"
+    before = closure(source, roots)
+    moved = tmp_path / "moved"
+    shutil.copytree(project.folder / "project", moved / "project")
+    shutil.copytree(project.folder / "pkg", moved / "pkg")
+    there = [
+        inside("project", str(moved / "project"), "include"),
+        inside("pkg", str(moved / "pkg"), "src/inc"),
+    ]
+    assert closure(source, there).digest == before.digest
+    assert closure(source.replace("a.h", "b.h"), roots).digest != before.digest
+    project.write({"project/include/a.h": "3"})
+    assert closure(source, roots).digest != before.digest
+
+
+def test_anyone_can_check_the_copy_with_sha256sum(project, roots, tmp_path):
+    odd = ["plain.h", "with space.h", "back\\slash.h", "ümlaut.h"]
+    project.write({f"project/include/{name}": name for name in odd})
+    found = closure("".join(f"#include <{name}>\n" for name in odd), roots)
+    copy = tmp_path / "copy"
+    copy_to(copy, found)
+    assert len(found.headers) == len(odd)
+    subprocess.run(["sha256sum", "--strict", "-c", "MANIFEST"], cwd=copy, check=True)
+    told = subprocess.run(["sha256sum", "MANIFEST"], cwd=copy, check=True, capture_output=True)
+    assert told.stdout.decode().split()[0] == found.digest
+
+
+def test_many_sources_read_each_header_once(project, roots):
+    project.write({"project/include/a.h": '#include "b.h"\n', "project/include/b.h": ""})
+    read = []
+
+    class Memory:
+        def digest(self, path):
+            read.append(os.path.basename(path))
+            with open(path, "rb") as file:
+                return sha256_bytes(file.read())
+
+    headers = Headers(roots, digests=Memory())
+    found = [headers.closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]
+    assert len(set(found)) == 1
+    assert sorted(read) == ["a.h", "b.h"]
+
+
+def test_a_folder_out_of_its_tree_is_no_root():
+    with pytest.raises(ValueError, match="not inside"):
+        inside("project", "/p", "../elsewhere")

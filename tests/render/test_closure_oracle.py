@@ -1,0 +1,138 @@
+"""The closure against the compiler: a copy of the closure alone preprocesses to the same text."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.render.closure import Closure, closure, inside, layout
+
+NAMES = ["a.h", "b.h", "sub/a.h", "sub/c.h", "deep/er/d.h", "link/a.h", "link/c.h"]
+PLACES = ["project/kernels", "project/include", "pkg/src/inc", "project"]
+SPELLED = [
+    *NAMES, "../a.h", "../include/a.h", "../include/sub/c.h", "sub/../b.h", "./a.h", "deep/../a.h",
+    "er/d.h", "../../src/inc/b.h", "link/../b.h", "gone.h", "../../outside.h", "c.h",
+]  # fmt: skip
+QUOTED = [
+    '#include "NAME"', '#  include /* c */ "NAME" // d', '%:include "NAME"', '#inc\\\nlude "NAME"',
+    '#define COMPUTED "NAME"\n#include COMPUTED\n#undef COMPUTED', 'has NAME', '#import "NAME"',
+    '#ifdef GUARD\n#include "NAME"\n#endif\n#define GUARD',
+]  # fmt: skip
+ANGLED = [
+    "#include <NAME>", "/* c */#include<NAME>", "#define C(x) <x>\n#include C(NAME)\n#undef C",
+    "#ifdef GUARD\n#else\n#include <NAME>\n#endif", "has NAME",
+]  # fmt: skip
+UNGUARDED = [
+    '#include "NAME"', "#include <NAME>", '// #include "NAME"', '/*\n#include "NAME"\n*/',
+    'R"(\n#include "NAME"\n)"', '"/*"\n#include "NAME"\n"*/"', "1'000 /*\n#include <NAME>\n'*/",
+    "#if __has_include_next(<NAME>)\n#include_next <NAME>\n#endif",
+]  # fmt: skip
+GUARDED = [f'#if __has_include("NAME")\n{form}\n#endif' for form in QUOTED] + [
+    f"#if __has_include(<NAME>)\n{form}\n#endif" for form in ANGLED
+]
+
+include = st.builds(
+    lambda form, name: form.replace("NAME", name),
+    # Mostly guarded: a header that is missing ends the compile, with little to compare.
+    st.sampled_from(GUARDED * 8 + UNGUARDED),
+    st.sampled_from(SPELLED),
+)
+body = st.lists(include, max_size=4).map("\n".join)
+trees = st.dictionaries(
+    st.tuples(st.sampled_from(PLACES), st.sampled_from(NAMES)), body, min_size=4, max_size=24
+)
+
+
+def write_tree(folder, tree):
+    """Headers that are included once each, so that cycles end, and that leave their name behind."""
+    for place in PLACES:
+        os.makedirs(folder / place / "deep/er", exist_ok=True)
+        os.symlink("deep/er", folder / place / "link")
+    for number, ((place, name), text) in enumerate(tree.items()):
+        path = folder / place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f"#ifndef H{number}\n#define H{number}\n{text}\nin {place} {name}\n#endif\n"
+        )
+    (folder / "outside.h").write_text("outside\n")
+
+
+def search_path(folder):
+    return ["-iquote", f"{folder}/project/kernels", f"-I{folder}/project/include",
+            f"-I{folder}/pkg/src/inc"]  # fmt: skip
+
+
+def preprocess(folder, source, *options):
+    """Exit status and text of `g++ -E -P`, or the dependencies with -M."""
+    command = ["g++", "-std=c++20", "-E", "-P", *options, *search_path(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def copy_of(found: Closure, folder):
+    for name, content in layout(found).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            shutil.copyfile(content, path)
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(tree=trees, source=st.lists(include, min_size=1, max_size=5).map("\n".join))
+def test_a_compile_against_the_copy_sees_the_same_text(tmp_path_factory, tree, source):
+    folder = tmp_path_factory.mktemp("tree")
+    write_tree(folder, tree)
+    (folder / "module").mkdir()
+    path = folder / "module" / "source.cu.cpp"
+    path.write_text(source + "\n")
+    roots = [
+        inside("project", str(folder / "project"), "kernels", quoted_only=True),
+        inside("project", str(folder / "project"), "include"),
+        inside("pkg", str(folder / "pkg"), "src/inc"),
+    ]
+    found = closure(source + "\n", roots)
+    if any("leads out" in n.message or "symbolic link" in n.message for n in found.notes):
+        # The copy has no such place; the note says what to do.
+        return
+    status, text = preprocess(folder, path)
+    copy_of(found, folder / "copy")
+    assert preprocess(folder / "copy", path) == (status, text)
+    if status == 0:
+        _, dependencies = preprocess(folder, path, "-M")
+        read = {
+            os.path.realpath(p) for p in re.findall(rf"{re.escape(str(folder))}/\S+", dependencies)
+        }
+        known = {os.path.realpath(h.path) for h in found.headers if h.path}
+        assert read - {os.path.realpath(path)} <= known
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_the_closure_of_cutlass_compiles_alone(tmp_path):
+    find = pytest.importorskip("importlib.util").find_spec
+    spec = find("cutlass_library")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("no headers of CUTLASS: pip install 'tilusbuild[cutlass]'")
+    package = spec.submodule_search_locations[0]
+    source = "#include <cute/tensor.hpp>\n#include <cute/atom/mma_atom.hpp>\n"
+    found = closure(source, [inside("cutlass_library", package, "source/include")])
+    copy_of(found, tmp_path / "copy")
+    (tmp_path / "source.cu").write_text(source)
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    told = []
+    for include in (f"{package}/source/include", f"{tmp_path}/copy/cutlass_library/source/include"):
+        command = [nvcc, "-std=c++17", "-arch=sm_90a", "-M", f"-I{include}", "source.cu"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        told.append(sorted(set(re.findall(rf"{re.escape(include)}/(\S+)", done.stdout))))
+    assert told[0] == told[1]
+    assert len(told[0]) > 100
