@@ -1,0 +1,109 @@
+"""Caches that cannot be written, or not for long: what is there serves, the rest is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def in_mounts(mounts, project):
+    """in_mounts("mount …", *words) runs a command where these mounts hold; gives the process."""
+
+    def run(preparation, *words):
+        command = f'{preparation} && exec "$@"'
+        return subprocess.run(
+            [
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                command,
+                "sh",
+                sys.executable,
+                "-m",
+                "tilusbuild",
+                *words,
+            ],
+            cwd=project.folder,
+            env={**os.environ, **project.environment},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def read_only(*folders):
+    return " && ".join(f'mount --bind -o ro "{path}" "{path}"' for path in folders)
+
+
+@pytest.mark.parametrize("what", ["cache", "cache and home"])
+def test_a_read_only_cache_serves(project, in_mounts, tree, what):
+    project.build()
+    folders = [project.cache] + ([os.environ["HOME"]] if what != "cache" else [])
+    before = tree(project.folder)
+    for words in (
+        ("build", "--json"),
+        ("build", "--json", "-j3", "-v"),
+        ("plan",),
+        ("run", "scale", "--size", "n=100"),
+        ("cache", "verify"),
+        ("explain",),
+    ):
+        ran = in_mounts(read_only(*folders), *words)
+        assert ran.returncode == 0, (words, ran.stderr)
+        assert ran.stderr == "" or words[0] != "build" or "nothing to do" in ran.stderr
+        assert tree(project.folder) == before
+
+
+def test_a_read_only_cache_that_lacks_something_says_so(project, in_mounts, tree):
+    project.build("--target", "cpu")
+    project.edit("tilus.toml", "range = [1, 2]", "range = [1, 3]")
+    before = tree(project.cache)
+    ran = in_mounts(read_only(project.cache), "build")
+    assert ran.returncode == 1
+    assert "read-only" in ran.stderr
+    assert "--cache-dir" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert tree(project.cache) == before
+    assert project.compiled() == 1
+
+
+def test_no_home(new_project, examples):
+    project = new_project(examples.manifest().replace('cache-dir = ".cache"', ""), HOME="/dev/null")
+    (project.folder / ".git").mkdir()
+    assert project.compiled() == 2, "the cache is the repository's"
+    del project.environment["HOME"]
+    project.before = ("env", "-u", "HOME")
+    assert project.compiled() == 0
+
+
+def test_a_full_disk(project, mounts, tmp_path):
+    """With 300 kB of room the build fails, says why, and leaves nothing torn; with room it goes on
+    from there. One mount namespace holds the small disk for both."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    tilusbuild = f"'{sys.executable}' -m tilusbuild"
+    steps = f"""
+        mount -t tmpfs -o size=120k none '{disk}'
+        {tilusbuild} build --cache-dir '{disk}/cache' -j1 2>'{tmp_path}/said'; echo $?
+        {tilusbuild} cache verify --cache-dir '{disk}/cache' >&2; echo $?
+        mount -o remount,size=50m '{disk}'
+        {tilusbuild} build --cache-dir '{disk}/cache' >&2; echo $?
+        {tilusbuild} cache verify --cache-dir '{disk}/cache' >&2; echo $?
+        ls -A '{disk}/cache/staging' | wc -l; ls '{disk}/cache/programs' | wc -l
+    """
+    ran = subprocess.run(
+        ["unshare", "-m", "sh", "-c", steps],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+    )
+    said = (tmp_path / "said").read_text()
+    assert ran.stdout.split() == ["1", "0", "0", "0", "0", "2"], (said, ran.stderr)
+    assert "No space left on device" in said
+    assert "Traceback" not in said

@@ -1,0 +1,149 @@
+"""Schedules that do not compile are results; compilers that give no answer are asked again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
+
+
+@pytest.fixture
+def ten(new_project, examples):
+    """Ten schedules, of which the one with `unroll` 4 does not compile."""
+    template = examples.template.replace("  for", FAILING.replace("UNROLL", "4") + "  for")
+    return new_project(
+        examples.manifest(examples.script(schedules=10)), {"kernels/scale.cu.j2": template}
+    )
+
+
+def test_one_schedule_of_ten_fails(ten):
+    first = ten.run("build")
+    assert len(ten.libraries) == 9
+    assert "kernels/scale.cu.j2:5:" in first.err, "the template's own line"
+    assert "not_declared" in first.err
+    assert "10 programs: 9 compiled, 1 failed" in first.err
+    (reproduce,) = [line for line in first.err.splitlines() if line.startswith("  reproduce: ")]
+    again = subprocess.run(
+        ["sh", "-c", reproduce.removeprefix("  reproduce: ")],
+        cwd=ten.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert again.returncode != 0
+    assert "not_declared" in again.stderr
+
+    second = ten.build()
+    assert (second["attempts"], second["cached"], second["failed"]) == (0, 9, 1)
+    (group,) = second["failures"]
+    assert (group["count"], group["labels"]) == (1, ["scale/3 cpu"])
+    strict = ten.build("--strict", status=1)
+    assert strict["attempts"] == 0
+
+    (folder,) = ten.cache.glob("scripts/scale/*")
+    assert os.listdir(folder / "failed") == ["3"]
+    assert "not_declared" in (folder / "failed/3/module/nvcc_output.txt").read_text()
+    assert sorted(os.listdir(folder / "programs")) == [str(i) for i in range(10) if i != 3]
+    assert ten.run("cache", "verify").status == 0
+
+    ten.edit("kernels/scale.cu.j2", "not_declared = 1;", "")
+    mended = ten.build()
+    assert (mended["compiled"], mended["failed"]) == (1, 0)
+
+
+def test_equal_failures_are_told_once(project):
+    project.edit("kernels/scale.cu.j2", "y[i] = a", "y[i] = other_{{ unroll }} * a")
+    ran = project.run("build", status=1)
+    assert "2 schedules: " in ran.err
+    assert ran.err.count("reproduce: ") == 1
+    assert "none of its schedules" in ran.err or "0 of 2 built" in ran.err
+
+
+def test_a_default_that_fails_fails_the_script(ten):
+    ten.edit("tilus.toml", "[script.scale.space]", "default = { unroll = 4 }\n[script.scale.space]")
+    summary = ten.build(status=1)
+    assert summary["compiled"] == 9
+    assert "default" in summary["scripts"][0]["reason"]
+    ten.edit("tilus.toml", "default = { unroll = 4 }", "default = { unroll = 5 }")
+    assert ten.build()["attempts"] == 0
+
+
+def test_one_failure_of_many_is_enough_when_asked(ten):
+    stopped = ten.build("-k", "1", "-j", "1", "--strict", status=1)
+    assert stopped["failed"] == 1
+    assert stopped["failed"] + stopped["compiled"] + stopped["skipped"] == 10
+
+
+# ---- a compiler that gives no answer ------------------------------------------------------------
+
+
+@pytest.fixture
+def unreliable(new_project, examples, fake_cuda):
+    """A project of five schedules; with the third the compiler does what `behaviour` says."""
+
+    def make(behaviour, build=""):
+        template = examples.template.replace(
+            "{% else %}", "{% else %}\n{% if unroll == 3 %}// fake: " + behaviour + "\n{% endif %}"
+        )
+        text = examples.manifest(examples.script(target="gpu", schedules=5), build=build)
+        return new_project(text, {"kernels/scale.cu.j2": template}, **fake_cuda.environment)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("crash", "SIGSEGV"),
+        ("oom", "SIGKILL"),
+        ("no-output", "made no program.cubin"),
+        ("torn", ""),
+    ],
+)
+def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour, said):
+    project = unreliable(behaviour)
+    first = project.build("--strict", status=1)
+    assert (first["compiled"], first["crashed"], first["failed"]) == (4, 1, 0)
+    assert said in first["failures"][0]["error"] + first["failures"][0]["message"]
+    watched.assert_none()
+    assert len(project.programs) == 4, "what has no answer is not recorded"
+    assert project.run("cache", "verify").status == 0
+
+    tried = fake_cuda.compiles
+    second = project.build("--strict", status=1)
+    assert (second["compiled"], second["cached"], second["crashed"]) == (0, 4, 1)
+    assert len(fake_cuda.compiles - tried) == 1
+    project.edit("kernels/scale.cu.j2", f"// fake: {behaviour}", "")
+    assert project.compiled("--strict") == 1
+
+
+def test_a_compiler_that_hangs_is_ended(unreliable, watched):
+    project = unreliable("hang", build='timeout = "6s"')
+    summary = project.build("--strict", status=1)
+    assert (summary["compiled"], summary["crashed"]) == (4, 1)
+    assert "6 s" in summary["failures"][0]["error"]
+    watched.assert_none()
+    project.edit("kernels/scale.cu.j2", "// fake: hang", "")
+    assert project.compiled("--strict") == 1
+
+
+def test_a_compiler_that_says_no_is_not_asked_again(unreliable, fake_cuda):
+    project = unreliable("fail")
+    first = project.build()
+    assert (first["compiled"], first["failed"], first["crashed"]) == (4, 1, 0)
+    assert "this was to fail" in first["failures"][0]["error"]
+    assert "kernels/scale.cu.j2(8)" in first["failures"][0]["message"]
+    tried = fake_cuda.compiles
+    assert project.build()["attempts"] == 0
+    assert fake_cuda.compiles == tried
+
+
+def test_a_flood_of_messages(unreliable):
+    """What is printed is bounded; the log that is kept too."""
+    project = unreliable("noise 40000000")
+    ran = project.run("build")
+    assert len(ran.err) < 100_000
+    for program in project.programs.values():
+        assert (program / "module/nvcc_output.txt").stat().st_size < 20_000_000

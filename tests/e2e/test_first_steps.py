@@ -1,0 +1,169 @@
+"""A first hour with tilusbuild: make a project, build it, run it, look around."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+
+def test_a_new_project_builds_and_runs(new_project, tmp_path):
+    here = new_project(folder="elsewhere", files={})
+    made = here.run("init", str(tmp_path / "my kernels"))
+    assert "next:" in made.out
+    mine = new_project((tmp_path / "my kernels/tilus.toml").read_text(), {}, "my kernels")
+    assert 'name = "my-kernels"' in (mine.folder / "tilus.toml").read_text()
+
+    words = ("--target", "cpu", "--cache-dir", "cache")
+    first = mine.build(*words)
+    assert (first["programs"], first["compiled"], first["cached"]) == (2, 2, 0)
+    second = mine.build(*words)
+    assert (second["programs"], second["compiled"], second["cached"]) == (2, 0, 2)
+
+    ran = mine.run("run", "axpby", *words)
+    assert "all 2 sizes agree with ref.py:axpby" in ran.out
+    again = here.run("init", str(mine.folder), status=2)
+    assert "already there" in again.err
+
+
+def test_run_checks_the_numbers(new_project, examples):
+    tuned = examples.manifest(
+        examples.script() + '[script.scale.tune]\nref = "ref.py:scale"\nsizes = [{ n = 1000 }]\n'
+    )
+    project = new_project(
+        tuned, {"kernels/scale.cu.j2": examples.template, "ref.py": examples.reference}
+    )
+    right = project.run("run", "scale", "--json", "--size", "n=1", "--size", "n=777")
+    calls = [event for event in right.events if event["event"] == "call"]
+    assert [(call["sizes"], call["checked"], call["mismatch"]) for call in calls] == [
+        ({"n": 1}, True, None),
+        ({"n": 777}, True, None),
+    ]
+    assert right.summary == {"event": "summary", "calls": 2, "wrong": 0}
+
+    project.edit("ref.py", "np.float32(a) * x", "np.float32(a) * x + 1")
+    wrong = project.run("run", "scale", status=1)
+    assert "wrong at n=1000: " in wrong.out
+    assert project.run("run", "scale", "--json", status=1).summary["wrong"] == 1
+
+    assert 'did you mean "scale"?' in project.run("run", "scal", status=2).err
+
+
+def test_the_module_and_the_program_are_the_same(project):
+    program = os.path.join(os.path.dirname(sys.executable), "tilusbuild")
+    versions = [
+        subprocess.run([*words, "--version"], capture_output=True, check=True).stdout
+        for words in ([program], [sys.executable, "-m", "tilusbuild"])
+    ]
+    assert versions[0] == versions[1]
+
+
+def test_looking_around(project):
+    """`plan`, `explain` and `cache` before and after a build, to read and as JSON."""
+    (before, total) = project.run("plan", "--json").events
+    assert (before["programs"], before["to_compile"], before["built"]) == (2, 2, 0)
+    assert total == {"event": "summary", "programs": 2, "instances": 1}
+    assert "2 programs, 2 to compile" in project.run("plan").out
+    assert {e["state"] for e in project.run("explain", "--json").events} == {"missing"}
+    assert not project.cache.exists(), "looking writes nothing"
+
+    dry = project.build("--dry-run")
+    assert (dry["compiled"], dry["skipped"]) == (0, 2)
+    assert not project.programs
+    project.build()
+
+    (after, _) = project.run("plan", "--json").events
+    assert (after["to_compile"], after["built"], after["hash"]) == (0, 2, before["hash"])
+    (one,) = project.run("explain", "--json", "scale/1").events
+    assert (one["state"], one["program"], one["reasons"]) == ("built", "scale/1 cpu", [])
+    assert one["hash"] in project.programs
+    assert "2 programs are up to date" in project.run("explain").out
+
+
+def test_looking_into_the_cache(project):
+    project.build()
+    ((name, folder), _) = project.programs.items()
+
+    def cache(*words):
+        return project.run("cache", *words)
+
+    assert cache("dir").out.strip() == str(project.cache)
+    (script,) = cache("ls", "--json").events
+    assert (script["script"], script["target"], script["statuses"]) == (
+        "scale",
+        "cpu",
+        {"built": 2, "failed": 0, "pruned": 0, "missing": 0},
+    )
+    programs = cache("ls", "scale", "--json").events
+    assert {program["hash"] for program in programs} == set(project.programs)
+    assert [program["index"] for program in programs] == [0, 1]
+    (shown,) = cache("show", name[:16], "--json").events
+    assert (shown["status"], shown["path"]) == ("built", str(folder))
+    assert cache("show", name[:16], "--path").out.strip() == str(folder)
+    assert cache("show", name[:16], "--source").out == (folder / "module/source.cu").read_text()
+    (stats,) = cache("stats", "--json").events
+    assert stats["programs"]["built"] == 2
+    assert cache("verify", "--json").events == [{"event": "summary", "problems": 0, "removed": 0}]
+    for words in (("ls",), ("ls", "scale"), ("show", "scale/0"), ("stats",), ("verify",)):
+        assert cache(*words).out.strip()
+
+
+def test_the_cache_is_looked_after(project):
+    project.build()
+    (damaged, other) = project.programs.values()
+    (damaged / "module/lib.so").write_bytes(b"damaged")
+    found = project.run("cache", "verify", "--json", status=1)
+    (problem, *links) = found.events[:-1]
+    assert problem["name"] == f"programs/{damaged.name}/module/lib.so"
+    assert [link["name"].split("/")[0] for link in links] == ["scripts"]
+    project.run("cache", "verify", "--repair")
+    assert list(project.programs) == [other.name]
+    assert project.compiled() == 1
+
+    project.edit("tilus.toml", "range = [1, 2]", "range = [2, 2]")
+    assert project.compiled() == 0
+    collected = project.run("cache", "gc", "--json")
+    assert collected.summary["removed"] >= 1
+    assert len(project.programs) == 1
+    assert project.compiled() == 0
+    project.run("cache", "clear")
+    assert not project.programs
+    assert project.compiled() == 1
+
+
+def test_schema_and_doctor(project):
+    schema = json.loads(project.run("schema").out)
+    assert {"edition", "project", "script", "target"} <= set(schema["properties"])
+
+    said = project.run("doctor", "--json")
+    findings = {e["component"]: e for e in said.events if e["event"] == "finding"}
+    assert findings["g++"]["status"] == "ok"
+    settings = {e["name"]: e for e in said.events if e["event"] == "setting"}
+    assert settings["cache-dir"]["value"] == str(project.cache)
+    assert said.summary["missing"] == []
+    assert "g++" in project.run("doctor").out
+
+    project.environment["PATH"] = "/nowhere"
+    assert "g++" in project.run("doctor", status=1).out
+    refused = project.run("build", status=2)
+    assert "g++" in refused.err
+    assert not project.cache.exists()
+
+
+def test_a_manifest_is_found_from_below(project):
+    (project.folder / "deep/er").mkdir(parents=True)
+    assert project.run("build", "-C", "deep/er", "--json").summary["compiled"] == 2
+    assert len(project.programs) == 2
+
+
+def test_mistyped_words_get_a_suggestion(project):
+    for words, hint in (
+        (("biuld",), '"build"'),
+        (("build", "--strikt"), '"--strict"'),
+        (("build", "scle"), '"scale"'),
+        (("build", "--target", "cpi"), '"cpu"'),
+    ):
+        ran = project.run(*words, status=2)
+        assert f"did you mean {hint}?" in ran.err
+    assert not project.cache.exists()

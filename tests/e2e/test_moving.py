@@ -1,0 +1,88 @@
+"""Another folder, another user, another number of jobs: nothing to do, or the very same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+HEADER = "inline const char *where() { return __FILE__; }\n"
+
+
+@pytest.fixture
+def with_header(new_project, examples):
+    """A project for a target, with a header that says where it is."""
+
+    def make(target, build=""):
+        template = '#include <cassert>\n#include "where.h"\n' + examples.template
+        if target == "gpu":
+            template = template.replace(
+                "if (i < n)", "assert(n > 0 && __FILE__[0]);\n  if (i < n)"
+            ).replace("inline const", "__device__ inline const")
+        files = {"kernels/scale.cu.j2": template, "include/where.h": HEADER}
+        text = examples.manifest(
+            examples.script(target=target), build=f'include-dirs = ["include"]\n{build}'
+        )
+        return new_project(text, files)
+
+    return make
+
+
+TARGETS = [
+    pytest.param("cpu", "", id="cpu"),
+    pytest.param("gpu", "", id="cuda", marks=pytest.mark.nvcc),
+    pytest.param("gpu", 'flags = ["-lineinfo"]', id="lineinfo", marks=pytest.mark.nvcc),
+]
+
+
+@pytest.mark.parametrize(("target", "build"), TARGETS)
+def test_another_folder(with_header, tmp_path, target, build):
+    here = with_header(target, build)
+    here.build("-j", "2")
+    with_cache = here.copy(tmp_path / "elsewhere/with its cache", cache=True)
+    moved = with_cache.build("-j", "1")
+    assert (moved["attempts"], moved["cached"]) == (0, 2)
+
+    anew = here.copy(tmp_path / "é much deeper/place/than/before", cache=False)
+    anew.environment["TMPDIR"] = str(anew.folder)
+    assert anew.compiled("-j", "1") == 2
+    assert anew.libraries == here.libraries
+
+
+@pytest.mark.parametrize(("target", "build"), TARGETS)
+def test_compile_sh_of_a_copied_tree(with_header, tmp_path, target, build):
+    """The script needs the tree, bash and the compilers; it gives the recorded bytes."""
+    project = with_header(target, build)
+    project.build()
+    copied = shutil.copytree(project.cache, tmp_path / "another place/tree", symlinks=True)
+    shutil.rmtree(project.folder)
+    programs = sorted((copied / "programs").iterdir())
+    before = [(program / "module/lib.so").read_bytes() for program in programs]
+    assert len(before) == 2
+    for program, library in zip(programs, before, strict=True):
+        os.remove(program / "module/lib.so")
+        ran = subprocess.run(
+            [program / "module/compile.sh"], cwd="/", capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert (program / "module/lib.so").read_bytes() == library
+
+
+@pytest.mark.parametrize(("target", "build"), [TARGETS[0], TARGETS[2]])
+def test_another_user(with_header, root, tmp_path, target, build):
+    """The user `nobody`, who may read whatever the Python under test is made of."""
+    here = with_header(target, build)
+    here.build()
+    anew = here.copy(tmp_path / "nobodys", cache=False)
+    for path in (anew.folder, *anew.folder.rglob("*")):
+        os.chown(path, 65534, 65534)
+    may_read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    anew.before = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *may_read)
+    if subprocess.run([*anew.before, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets root become nobody else")
+    anew.environment["HOME"] = "/nonexistent"
+    assert anew.compiled() == 2
+    assert {path.stat().st_uid for path in anew.programs.values()} == {65534}
+    assert anew.libraries == here.libraries

@@ -1,0 +1,124 @@
+"""After an edit exactly what depends on it is compiled, and `explain` says why."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture
+def three(new_project, examples):
+    """Three scripts, of which `first` includes shared.h; built."""
+    names = ("first", "second", "third")
+    files = {f"kernels/{name}.cu.j2": examples.template for name in names}
+    files["kernels/first.cu.j2"] = '#include "shared.h"\n' + examples.template
+    files["include/shared.h"] = "#define SHARED 1\n"
+    scripts = [examples.script(name, schedules=1) for name in names]
+    project = new_project(examples.manifest(*scripts, build='include-dirs = ["include"]'), files)
+    assert project.compiled() == 3
+    return project
+
+
+def test_a_comment_in_a_template(project):
+    project.build()
+    project.edit("kernels/scale.cu.j2", "{# y = a * x #}", "{# y = a x, element by element #}")
+    assert project.compiled() == 0
+    project.edit("kernels/scale.cu.j2", "{# y", "{# more\n   lines,\n   and more\n   of y")
+    assert project.compiled() == 0
+
+
+def test_what_is_told_of_a_failure_follows_the_template(project):
+    """A template that grew a comment renders the same, and its messages name the new line."""
+    project.edit("kernels/scale.cu.j2", "y[i] = a", "y[i] = {{ unroll }} * unknown")
+    first = project.build(status=1)
+    assert "kernels/scale.cu.j2:5:" in first["failures"][0]["message"]
+    project.edit("kernels/scale.cu.j2", "{# y = a * x #}", "{# y =\n   a * x #}")
+    second = project.build(status=1)
+    assert second["attempts"] == 0
+    assert "kernels/scale.cu.j2:6:" in second["failures"][0]["message"]
+
+
+def test_a_header_that_one_of_three_scripts_includes(three):
+    three.write("include/shared.h", "#define SHARED 2\n")
+    explained = three.run("explain", "--json").events
+    assert [(e["program"], e["state"]) for e in explained] == [
+        ("first/0 cpu", "missing"),
+        ("second/0 cpu", "built"),
+        ("third/0 cpu", "built"),
+    ]
+    assert "header project/include/shared.h changed" in explained[0]["reasons"]
+    assert "shared.h changed" in three.run("explain", "first").out
+    started = [e for e in three.run("build", "--json").events if e["event"] == "started"]
+    assert [event["script"] for event in started] == ["first"]
+    three.write("include/shared.h", "#define SHARED 1\n")
+    assert three.compiled() == 0
+
+
+def test_a_header_that_comes_before_another_of_its_name(three):
+    (three.folder / "front").mkdir()
+    three.edit("tilus.toml", '["include"]', '["front", "include"]')
+    three.build()
+    assert three.compiled() == 0
+    three.write("front/shared.h", "#define SHARED 1 // in front\n")
+    assert three.compiled() == 1
+    three.write("kernels/shared.h", "#define SHARED 1 // beside the template\n")
+    assert three.compiled() == 1
+    os.remove(three.folder / "kernels/shared.h")
+    assert three.compiled() == 0
+
+
+def test_a_header_is_seen_by_the_compiler_or_not_at_all(three):
+    """A header that the closure cannot know of is not found, and the message says what to do."""
+    three.write("include/hidden.h", "#define HIDDEN 1\n")
+    computed = "#define JOIN(a, b) <a##b>\n#include JOIN(hid, den.h)\n"
+    three.edit("kernels/second.cu.j2", "constexpr", computed + "constexpr")
+    failed = three.build(status=1)
+    (group,) = failed["failures"]
+    assert "hidden.h" in group["message"]
+    assert "headers" in group["message"]
+    three.edit(
+        "tilus.toml", "[script.second.space]", 'headers = ["hidden.h"]\n[script.second.space]'
+    )
+    assert three.compiled() == 1
+    three.write("include/hidden.h", "#define HIDDEN 2\n")
+    assert three.compiled() == 1
+
+
+def test_a_flag_and_its_revert(project):
+    project.build()
+    project.edit("tilus.toml", "[build]", "[build]\ndefines = { FAST = 1 }")
+    (first, _) = project.run("explain", "--json").events
+    assert any("-DFAST=1" in reason for reason in first["reasons"])
+    assert project.compiled() == 2
+    project.edit("tilus.toml", "\ndefines = { FAST = 1 }", "")
+    assert project.compiled() == 0
+    assert len(project.programs) == 4
+
+
+def test_what_is_not_an_input(project):
+    """Times, the environment, the number of jobs, a description, facts: nothing is compiled."""
+    project.build()
+    for path in project.folder.rglob("*"):
+        if ".cache" not in path.parts:
+            os.utime(path, (1, 1))
+    project.edit("tilus.toml", 'arch = "cpu"', 'arch = "cpu"\nfacts = { cores = 3 }')
+    project.edit("tilus.toml", "template", 'description = "y = a x"\ntemplate')
+    project.environment |= {"CPATH": "/nowhere", "CXXFLAGS": "-O0", "LANG": "de_DE.UTF-8"}
+    assert project.compiled("-j", "1") == 0
+
+
+def test_a_part_that_is_gone_is_made_again(project):
+    project.build()
+    before = project.libraries
+    (one, other) = project.programs.values()
+    os.remove(one / "module/lib.so")
+    os.remove(other / "meta.json")
+    assert project.compiled() == 2
+    assert project.libraries == before
+    for link in project.cache.glob("scripts/*/*/programs/*"):
+        os.remove(link)
+    (project.cache / "index.json").write_text("no JSON")
+    assert project.compiled() == 0
+    assert len(list(project.cache.glob("scripts/*/*/programs/*"))) == 2
+    assert project.run("cache", "verify").out.strip() == "no problems found"
