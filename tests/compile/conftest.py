@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Launch, LauncherStore, Recipe, compile_program, module_files
+from tilusbuild.compile import (
+    Launch,
+    LauncherStore,
+    Recipe,
+    compile_program,
+    launcher_folder,
+    module_files,
+)
 from tilusbuild.compile.steps import image_name, steps
 from tilusbuild.compile.tools import tools_of
 from tilusbuild.errors import InputError
@@ -139,15 +146,32 @@ def runner():
         yield running
 
 
+def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
+    """The module's files, and in a tree the launcher where compile.sh finds it."""
+    module.mkdir(parents=True)
+    for name, data in module_files(recipe, toolchain).items():
+        (module / name).write_bytes(data)
+    if module.parents[1].name != "programs":
+        return
+    digest, files = launcher_folder(recipe)
+    folder = module.parents[2] / "include" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+@pytest.fixture(name="write_module", scope="session")
+def _write_module():
+    return write_module
+
+
 @pytest.fixture
 def compile_in(runner):
     """compile_in(recipe, toolchain, folder) stages the module's files and compiles."""
 
     def run(recipe: Recipe, toolchain: Any, stage: Path, **options: Any):
         module = stage / "module"
-        module.mkdir(parents=True)
-        for name, data in module_files(recipe, toolchain).items():
-            (module / name).write_bytes(data)
+        write_module(recipe, toolchain, module)
         options.setdefault("launchers", LauncherStore())
         options.setdefault("timeout", 120.0)
         options.setdefault("include_dir", None)
@@ -162,6 +186,7 @@ def link_without_nvcc(recipe: Recipe, folder: Path, image: bytes = b"an image") 
     folder.mkdir(parents=True)
     for name, data in module_files(recipe, toolchain).items():
         (folder / name).write_bytes(data)
+    (folder / "launcher.c").write_bytes(launcher_folder(recipe)[1]["launcher.c"])
     (folder / image_name(recipe)).write_bytes(image)
     for step in steps(recipe):
         argv = tools_of(toolchain).fill(step.argv)

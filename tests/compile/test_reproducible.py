@@ -10,8 +10,6 @@ import subprocess
 
 import pytest
 
-from tilusbuild.compile import module_files
-
 HEADER = """\
 #pragma once
 #include <cassert>
@@ -174,7 +172,7 @@ class TestScript:
         assert (ran.returncode, ran.stderr.split()[-1]) == (0, "unchanged")
         assert (module / "lib.so").stat().st_mtime_ns == before.st_mtime_ns
         assert sorted(os.listdir(module)) == sorted(
-            ["source.cu", "launcher.c", "exports.map", "compile.sh", "lib.so", "nvcc_output.txt"]
+            ["source.cu", "exports.map", "compile.sh", "lib.so", "nvcc_output.txt"]
         )
 
     def test_mends_a_damaged_library(self, module):
@@ -185,10 +183,6 @@ class TestScript:
         assert digest(module / "lib.so") == good
 
     def test_keeps_the_recorded_library_when_the_tools_make_another(self, module):
-        (module / "launcher.c").write_text(
-            (module / "launcher.c").read_text() + "int tl_more;\n"
-            '__attribute__((visibility("default"))) int tl_used(void) { return tl_more; }\n'
-        )
         good = (module / "lib.so").read_bytes()
         source = (module / "source.cu").read_text()
         (module / "source.cu").write_text(source.replace("++counter", "--counter"))
@@ -209,7 +203,7 @@ class TestScript:
         assert "#error no" in ran.stderr
 
 
-def test_hostile_words_stay_words(recipe, toolchain, tmp_path):
+def test_hostile_words_stay_words(recipe, toolchain, tmp_path, write_module):
     """Flags, names and values hold whatever a manifest holds; a shell must not run them."""
     made = recipe(
         "cpu",
@@ -218,9 +212,7 @@ def test_hostile_words_stay_words(recipe, toolchain, tmp_path):
         defines=(("E", '"$HOME"; touch hacked'),),
     )
     module = tmp_path / "programs/hash/module"
-    module.mkdir(parents=True)
-    for name, data in module_files(made, toolchain()).items():
-        (module / name).write_bytes(data)
+    write_module(made, toolchain(), module)
     ran = run_script(module)
     assert ran.returncode == 0, ran.stderr
     assert (module / "lib.so").exists()

@@ -99,7 +99,7 @@ class TestSteps:
 
     def test_script_and_options_say_the_same_commands(self, recipe, toolchain):
         made = recipe("cpu")
-        script = compile_script(made, ["source.cu"], [])
+        script = compile_script(made, ["source.cu"], "ab" * 32, [])
         commands = [line for line in script.splitlines() if line.startswith("run ")]
         options = options_text(made, toolchain()).split("[commands]\n")[1].split("\n\n")[0]
         assert len(commands) == len(options.splitlines())

@@ -2,7 +2,7 @@
 
 from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe, Status
 from tilusbuild.compile.options import options_text
-from tilusbuild.compile.program import compile_program, module_files
+from tilusbuild.compile.program import compile_program, launcher_folder, module_files
 from tilusbuild.compile.store import LauncherStore
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Recipe",
     "Status",
     "compile_program",
+    "launcher_folder",
     "module_files",
     "options_text",
 ]

@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch, parse_arch
@@ -29,9 +30,10 @@ from tilusbuild.compile.model import Outcome, Recipe, Status
 from tilusbuild.compile.parameters import parameter_problem, parameter_sizes
 from tilusbuild.compile.script import ENVIRONMENT, compile_script
 from tilusbuild.compile.scrub import scrub
-from tilusbuild.compile.steps import CC_FLAGS, Step, copies_headers, image_name, steps
+from tilusbuild.compile.steps import CC_FLAGS, LAUNCHER, Step, copies_headers, image_name, steps
 from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import Tools, tools_of
+from tilusbuild.digest import sha256_text
 from tilusbuild.process.base import Command, Finished, Runner
 
 if TYPE_CHECKING:
@@ -57,14 +59,31 @@ def module_files(recipe: Recipe, toolchain: Toolchain) -> Mapping[str, bytes]:
 
     Raises `ValueError` for a recipe that no launcher can serve.
     """
-    texts = {"source.cu": recipe.source, "launcher.c": launcher_source(recipe)}
+    texts = {"source.cu": recipe.source}
     if recipe.pipeline == "kernel":
         texts["program.s"] = program_source(recipe, image_name(recipe))
     else:
         texts["exports.map"] = _EXPORT_MAP
     fingerprint = tools_of(toolchain).fingerprint(recipe)
-    texts["compile.sh"] = compile_script(recipe, tuple(texts), fingerprint)
+    launcher, _ = launcher_folder(recipe)
+    texts["compile.sh"] = compile_script(recipe, tuple(texts), launcher, fingerprint)
     return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
+
+
+def launcher_folder(recipe: Recipe) -> tuple[str, Mapping[str, bytes]]:
+    """The launcher's source as a folder that programs share: its digest, and its files by name.
+
+    It is laid out like a folder of headers, so that one rule finds, checks and collects both.
+    Raises `ValueError` for a recipe that no launcher can serve.
+    """
+    return _launcher_folder(launcher_source(recipe))
+
+
+@lru_cache(maxsize=64)
+def _launcher_folder(source: str) -> tuple[str, Mapping[str, bytes]]:
+    manifest = f"{sha256_text(source)}  {LAUNCHER}\n"
+    files = {LAUNCHER: source.encode(), "MANIFEST": manifest.encode()}
+    return sha256_text(manifest), files
 
 
 def compile_program(
@@ -205,11 +224,10 @@ class Compile:
         return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.folders})
 
     def _launcher(self, step: Step) -> None:
-        with open(os.path.join(self.stage, "module", "launcher.c"), encoding="utf-8") as file:
-            source = file.read()
+        source = launcher_source(self.recipe)
 
         def make() -> bytes:
-            path = os.path.join(self.work, "launcher.c")
+            path = os.path.join(self.work, LAUNCHER)
             with open(path, "w", encoding="utf-8") as copy:
                 copy.write(source)
             self._step(step)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, Step, copies_headers, steps
+from tilusbuild.compile.steps import HERE, LAUNCHER, Step, copies_headers, steps
 
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
 """What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
@@ -42,10 +42,13 @@ _VARIABLES = {
 }
 
 
-def compile_script(recipe: Recipe, inputs: Iterable[str], toolchain: Iterable[str]) -> str:
+def compile_script(
+    recipe: Recipe, inputs: Iterable[str], launcher: str, toolchain: Iterable[str]
+) -> str:
     """The script for a program whose module folder holds the files `inputs`.
 
-    `toolchain` are lines that say which tools made the recorded `lib.so`, for people.
+    `launcher` is the digest of the folder with the launcher's source. `toolchain` are lines that
+    say which tools made the recorded `lib.so`, for people.
     """
     commands = steps(recipe)
     used = {word for step in commands for word in step.argv}
@@ -57,6 +60,7 @@ def compile_script(recipe: Recipe, inputs: Iterable[str], toolchain: Iterable[st
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_FOLDER if "{nvcc}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n',
+            f'cp -- "$module../../../include/{launcher}/{LAUNCHER}" "$work"\n',
             _include(recipe),
             'cd -- "$work"\ntouch -d @1 -- *\n\n',
             "run() { env "

@@ -20,6 +20,8 @@ SOURCE = f"{HERE}/source.cu"
 TOOLS = ("nvcc", "fatbinary", "cxx", "cc", "as", "ld", "sed")
 """The programs, as placeholders. `{link_flags}` leads nvcc to its own libraries, where it must."""
 
+LAUNCHER = "launcher.c"
+
 CC_FLAGS = (
     "-std=gnu11",
     "-O2",
@@ -74,7 +76,7 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
     compiled = {"kernel": _kernel, "host": _host, "cpu": _cpu}[recipe.pipeline](recipe)
     launcher = Step(
         "launcher",
-        ("{cc}", *CC_FLAGS, "-c", "launcher.c", "-o", "launcher.o"),
+        ("{cc}", *CC_FLAGS, "-c", LAUNCHER, "-o", "launcher.o"),
         "launcher.o",
         prepares=True,
     )

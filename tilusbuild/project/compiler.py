@@ -1,7 +1,7 @@
 """The engine's compiler: lays out headers, fills the module folder, compiles, reports resources.
 
-Called from several threads. A header folder is published before the first program that needs it is
-compiled, and every program that shares it finds it there.
+Called from several threads. A folder of headers, or of a launcher, is published before the first
+program that needs it is compiled, and every program that shares it finds it there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilusbuild.cache.cache import Cache
-from tilusbuild.compile import LauncherStore, Outcome, compile_program, module_files
+from tilusbuild.compile import (
+    LauncherStore,
+    Outcome,
+    compile_program,
+    launcher_folder,
+    module_files,
+)
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.store import Stage
 from tilusbuild.plan.maker import Made
 from tilusbuild.process.local import LocalRunner, Scope
-from tilusbuild.render.closure import Closure, layout
+from tilusbuild.render.closure import layout
 from tilusbuild.toolchain import Toolchain
 
 
@@ -38,7 +44,7 @@ class ProgramCompiler:
         self._runner = runner
         self._timeout = timeout
         self._dump_ir = dump_ir
-        self._includes: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[str, Scope] = {}
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
@@ -50,7 +56,9 @@ class ProgramCompiler:
         for name, data in module_files(work.recipe, self._toolchain).items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
-        include = self._include(work.closure) if work.closure.headers else None
+        self._lay_out(*launcher_folder(work.recipe))
+        headers = work.closure
+        include = self._lay_out(headers.digest, layout(headers)) if headers.headers else None
         scope = self._running[job.hash] = self._runner.scope()
         try:
             outcome = compile_program(
@@ -74,13 +82,12 @@ class ProgramCompiler:
             peak_rss=outcome.peak_rss,
         )
 
-    def _include(self, closure: Closure) -> str:
-        """The folder of a closure's headers, checked by content once a build."""
+    def _lay_out(self, digest: str, files: Mapping[str, bytes | str]) -> str:
+        """The folder of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
-            if closure.digest not in self._includes:
-                folder = self._cache.publish_include(closure.digest, layout(closure))
-                self._includes[closure.digest] = folder
-            return self._includes[closure.digest]
+            if digest not in self._folders:
+                self._folders[digest] = self._cache.publish_include(digest, files)
+            return self._folders[digest]
 
     def cancel(self) -> None:
         self._runner.cancel()
