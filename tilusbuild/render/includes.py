@@ -9,6 +9,7 @@ A scan is a function of the text alone, so it is kept by the text's digest.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilusbuild.render.lexing import BLOCK_COMMENT, SPLICE, TOKENS
@@ -88,7 +89,7 @@ def _unless_in_name(comment: re.Match[str]) -> str:
 def _scan(text: str) -> Scan:
     includes: dict[Include, None] = {}
     definitions: dict[Definition, None] = {}
-    for match in _DIRECTIVE.finditer(TOKENS.sub(_blanked, text)):
+    for match in _directives(text):
         word, rest = match[1], match[2]
         if word in ("include", "include_next", "import"):
             includes[_include(word, rest)] = None
@@ -103,6 +104,16 @@ def _scan(text: str) -> Scan:
                 includes[include] = None
     asked = (i for i in includes if i.name or re.match(r"[A-Za-z_]", i.macro))
     return Scan(tuple(asked), tuple(definitions))
+
+
+def _directives(text: str) -> Iterator[re.Match[str]]:
+    """The directives of a text, without comments."""
+    if "/*" in text or 'R"' in text:
+        yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, text))
+        return
+    # Nothing goes on over the end of a line, so each directive can be read by itself.
+    for match in _DIRECTIVE.finditer(text):
+        yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, "\n" + match[0].lstrip()))
 
 
 def _include(word: str, rest: str) -> Include:

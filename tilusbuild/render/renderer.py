@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateNotFound, meta
 
+from tilusbuild.digest import sha256_text
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.render.bytecode import PrivateBytecode
 from tilusbuild.render.environment import MAX_CHARACTERS, Environment, LimitExceededError
@@ -59,6 +60,13 @@ class Renderer:
             return self._loader.path(template)
         except TemplateNotFound as error:
             raise self._explained(error, template, {}) from None
+
+    def digest(self, template: str) -> str:
+        """The sha256 of a template's text as it is rendered; "" when there is none."""
+        try:
+            return sha256_text(self._loader.text(template))
+        except TemplateNotFound:
+            return ""
 
     def line_map(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
         """Where each line of `text`, which `render` gave for the same arguments, comes from.
