@@ -29,6 +29,8 @@ def test_a_rule_knows_its_names() -> None:
         ("  a or\n  b", "a or b"),
         ("-1 ** 2", "-(1 ** 2)"),
         ("- 5", "-5"),
+        ("-(-0)", "0"),
+        ("-(-(5.0))", "+5.0"),
     ],
 )
 def test_spelling_does_not_matter(left: str, right: str) -> None:

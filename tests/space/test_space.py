@@ -259,6 +259,13 @@ class TestWrongSpaces:
         rules = {"tile": "m % k == 0", "guard": guard}
         assert Space(make({"m": [16, 32], "k": [4, 0]}, rules)).count in (1, 2)
 
+    def test_a_rule_over_other_parameters_can_guard_it_by_excluding_everything(
+        self, make: Any
+    ) -> None:
+        rules = {"tile": "m % k == 0", "on": "enabled"}
+        with pytest.raises(SpaceError, match='empty: the rule "on"'):
+            Space(make({"m": [16], "k": [0], "enabled": [False]}, rules))
+
     def test_a_derived_value_that_divides_by_zero(self, make: Any) -> None:
         spec = make({"m": [16], "k": [4, 0]}, {"few": "tiles < 9"}, {"tiles": "m // k"})
         with pytest.raises(

@@ -13,6 +13,7 @@ import re
 import warnings
 
 from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import semantics
 from tilusbuild.expr.errors import ExprError
 from tilusbuild.expr.tree import (
     FUNCTIONS,
@@ -226,12 +227,15 @@ class _Reader:
 
     def _unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]
-        literal = node.operand
-        if op in "+-" and isinstance(literal, ast.Constant) and type(literal.value) in (int, float):
+        if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
             self._nodes += 1
-            value = -literal.value if op == "-" else literal.value  # type: ignore[operator]
-            return Const(_checked_number(value, column), column)  # type: ignore[arg-type]
-        return Unary(op, self.read(literal, depth + 1), column)
+            return Const(INT64_MIN, column)
+        operand = self.read(node.operand, depth + 1)
+        if op in "+-" and isinstance(operand, Const) and type(operand.value) in (int, float):
+            value = operand.value if op == "+" else semantics.UNARY["-"](operand.value)
+            if value != -INT64_MIN:
+                return Const(value, column)
+        return Unary(op, operand, column)
 
     def _binary(self, node: ast.BinOp, column: int, depth: int) -> Binary:
         op = BINARY_OPERATORS.get(type(node.op))

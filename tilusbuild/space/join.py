@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tilusbuild.expr import ExprError
 from tilusbuild.expr.vector import evaluate_marked
 from tilusbuild.space.bounds import (
     Interval,
@@ -302,8 +303,6 @@ class Join:
 
 def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
     """The error that `rule` makes at the point of `digits` (position → row), with the point."""
-    from tilusbuild.expr import ExprError
-
     env = dict(model.constants)
     for position in sorted(rule.needs):
         domain = model.domains[position]
@@ -329,8 +328,6 @@ def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
 
 
 def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
-    from tilusbuild.expr import ExprError
-
     try:
         return derived.expr.evaluate_carefully(env)
     except ExprError as error:

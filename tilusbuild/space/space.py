@@ -46,11 +46,16 @@ class Space:
         if self._model.never:
             raise self._empty()
         self._components: list[Component] = []
+        failures: list[SpaceError] = []  # they count only if no other group excludes everything
         for members, rules in groups(self._model, self._model.rules):
-            part = component(self._model, members, rules)
-            if part.count == 0:
-                raise self._empty()
-            self._components.append(part)
+            try:
+                self._components.append(component(self._model, members, rules))
+            except SpaceError as error:
+                failures.append(error)
+        if any(part.count == 0 for part in self._components):
+            raise self._empty()
+        if failures:
+            raise failures[0]
         self._of = {p: c for c, part in enumerate(self._components) for p in part.members}
 
     @property
