@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,3 +337,11 @@ def test_nvcc_takes_all_of_it_without_a_warning(project, tmp_path, number, arch)
     command = [nvcc, "-std=c++17", "-gencode", code, "-cubin", "-o", "x.cubin", "source.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_kernel_of_the_documentation(library):
+    page = Path(__file__).parents[2] / "docs" / "templates.md"
+    (template,) = re.findall(r"```jinja\n(.*?)```", page.read_text(), re.DOTALL)
+    x = np.arange(10, dtype=np.float16)
+    library(template, threads=256).scale(10, ctypes.c_float(0.5), pointer(x))
+    np.testing.assert_array_equal(x, np.arange(10) / 2)
