@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilusbuild.compile import Launch, Prune, Recipe, options_text
 from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.tools import tools_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import Manifest, expression, signature_of
@@ -35,6 +36,8 @@ class Made:
     recipe: Recipe
     closure: Closure
     """The headers that the compile sees."""
+    templates: tuple[str, ...]
+    """Every template that the rendering asked for, those that are not there too."""
 
     @property
     def hash(self) -> str:
@@ -76,7 +79,7 @@ class Maker:
         can, where it appears, change what an include finds."""
         self.seeks_any = bool(manifest.headers_for(script))
         """Whether a file of any name can be included."""
-        self._noted: set[tuple[tuple[str, ...], str]] = set()
+        self._noted: set[tuple[object, ...]] = set()
         self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = surroundings(target)
         self.signature = self._resolved_signature()
@@ -132,11 +135,10 @@ class Maker:
         if self._manifest.build.line_directives:
             lines = self._renderer.line_map(self._owner.template, context, source)
             source = lines.with_directives()
-        closure = self._headers.closure(
-            source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
-        )
+        closure = self.closure(source)
         copied = bool(closure.headers)
-        self._note_inputs((*rendered.templates, *rendered.missing), closure)
+        templates = (*rendered.templates, *rendered.missing)
+        self.note_inputs(templates, closure)
         values = self.values(schedule)
         recipe = Recipe(
             pipeline=self.pipeline,
@@ -169,14 +171,47 @@ class Maker:
         )
         return Made(
             program_txt,
-            options_text(recipe, self.toolchain, self._other_headers(closure.external)),
+            options_text(recipe, self.toolchain, self.other_headers(closure)),
             recipe,
             closure,
+            templates,
         )
 
-    def _note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:
-        if (templates, closure.digest) not in self._noted:
-            self._noted.add((templates, closure.digest))
+    def closure(self, source: str) -> Closure:
+        """The headers that a source of this instance can reach. Raises `InputError`."""
+        return self._headers.closure(
+            source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
+        )
+
+    def template_digest(self, name: str) -> str:
+        """The digest of a template as it is rendered; "" when there is none."""
+        return self._renderer.digest(name)
+
+    def fixed(self) -> str:
+        """Everything that decides a program besides the schedule's values, the templates, the
+        headers, and the code of tilusbuild."""
+        launch = self._launch
+        expressions = () if launch is None else (*launch.grid, *launch.block, launch.smem)
+        tools = tools_of(self.toolchain)
+        owner = self._owner
+        parts: tuple[object, ...] = (
+            (self.script, owner.template, owner.kernel, owner.entry, self.pipeline),
+            (self.target, self._around, self.params, self.parameters, self.derived),
+            (self.signature, self.signature.text()),
+            (launch, [expression.canonical for expression in expressions]),
+            [(name, limit.source, limit.canonical) for name, limit in self._prune.items()],
+            (self._flags, self._defines, self._include_roots),
+            (self._manifest.toolchain.std, self._manifest.toolchain.host_march),
+            (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
+            (tools.cuda_fingerprint, tools.cc_fingerprint),
+        )
+        return "\n".join(repr(part) for part in parts)
+
+    def note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:
+        """Add what a program was made from to `inputs`."""
+        key = (templates, closure.digest, closure.external, closure.probed)
+        if key not in self._noted:
+            self._noted.add(key)
             self.inputs.update(self._renderer.path(name) for name in templates)
             self.inputs.update(header.path for header in closure.headers if header.path)
             self.inputs.update(closure.probed)
@@ -209,8 +244,10 @@ class Maker:
         except InputError:
             return log
 
-    def _other_headers(self, external: tuple[str, ...] | None) -> tuple[str, ...]:
-        """What a fingerprint adds for these names of the toolkit's and the system's headers."""
+    def other_headers(self, closure: Closure) -> tuple[str, ...]:
+        """What the fingerprint says of the toolkit's and the system's headers that a source with
+        this closure can reach."""
+        external = closure.external
         if external not in self._beyond:
             folders = self.toolchain.headers(cuda=self.target.kind == "cuda")
             self._beyond[external] = folders.beyond(external, self._memory)

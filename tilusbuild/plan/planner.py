@@ -15,6 +15,7 @@ from tilusbuild.manifest import Manifest, snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.headers import roots_of
 from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import Instance, Plan, Target
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen, instances_of, space_of, spec_of
@@ -46,7 +47,10 @@ class Planner:
     toolchain: Toolchain
     renderer: Renderer
     memory: DigestMemory
-    _scans: dict[str, Scan] = field(default_factory=dict)
+    memo: PlanMemo | None = None
+    """What earlier plans came to; without it everything is made anew."""
+    scans: dict[str, Scan] = field(default_factory=dict)
+    """Includes of headers by content; may be shared with the next planner."""
     _headers: dict[str, Headers] = field(default_factory=dict)
 
     def plan(self, selection: Selection) -> Planned:
@@ -88,13 +92,16 @@ class Planner:
         """The headers that a script's programs can reach. Raises `InputError`."""
         if script not in self._headers:
             roots = roots_of(self.manifest, script)
-            self._headers[script] = Headers(roots, digests=self.memory, scans=self._scans)
+            self._headers[script] = Headers(roots, digests=self.memory, scans=self.scans)
         return self._headers[script]
 
     def _instance(self, maker: Maker, level: int) -> Instance:
         schedules, default = chosen(self.manifest, maker.script, maker.target, maker.space, level)
         numbers = tuple(schedule.index for schedule in schedules)
-        programs = tuple(maker.make(schedule).hash for schedule in schedules)
+        if self.memo is None:
+            programs = tuple(maker.make(schedule).hash for schedule in schedules)
+        else:
+            programs = self.memo.programs(maker, schedules)
         return planned_instance(maker, numbers, position(numbers, default), programs)
 
 

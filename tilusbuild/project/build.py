@@ -83,6 +83,8 @@ def build_planned(
         finally:
             history.save()
             reporter.close()
+        if "changed" in result.statuses.values():
+            project.memo.forget()
         stopped = result.summary.signal is not None or result.summary.error is not None
         if only is None and not options.dry_run and not stopped:
             publish(project, planned, selection)

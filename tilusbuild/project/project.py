@@ -15,6 +15,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.engine.digests import RememberedDigests
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
+from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.planner import Planned, Planner
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.process.local import LocalRunner
@@ -78,9 +79,13 @@ class Project:
         self.close()
 
     def close(self) -> None:
-        """Stop every process; keep the digests that were read."""
+        """Stop every process; keep what was learned, if there is a cache to keep it in."""
         if "runner" in self.__dict__:
             self.runner.close()
+        if not os.path.isdir(self.cache.state_path):
+            return
+        if "memo" in self.__dict__:
+            self.memo.save()
         if "digests" in self.__dict__:
             self.digests.save()
 
@@ -97,7 +102,13 @@ class Project:
     @cached_property
     def digests(self) -> RememberedDigests:
         """Content digests, remembered from one run to the next."""
-        return RememberedDigests(self._state)
+        return RememberedDigests(self.cache.state_path)
+
+    @cached_property
+    def memo(self) -> PlanMemo:
+        """What the programs came to in earlier plans."""
+        folder = os.path.join(self.cache.state_path, "plans")
+        return PlanMemo(folder, self.manifest.path, self.digests)
 
     @property
     def _state(self) -> str | None:
@@ -140,7 +151,7 @@ class Project:
                 problems.extend(error.diagnostics)
         if problems:
             raise InputError(*problems)
-        return Planner(self.manifest, toolchain, self.renderer, self.digests)
+        return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
 
     def _place_of_nvcc(self) -> Place | None:
         if self.manifest.toolchain.nvcc is None:

@@ -1,0 +1,251 @@
+"""A plan by memo is the plan without it, and renders only what may have changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.plan.memo import Answers, Kind, packed, unpacked
+from tilusbuild.plan.model import Plan
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.project import Project
+from tilusbuild.render.renderer import Renderer
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+include-dirs = ["include"]
+[target.cpu]
+arch = "cpu"
+[script.one]
+template = "kernels/one.cu.j2"
+kernel = "scale"
+targets = ["cpu"]
+args = { x = "f32*[n]", n = "i64" }
+launch = { grid = ["cdiv(n, 256)"], block = [256] }
+space.unroll = [1, 2, 4]
+derived.tile = "unroll * 2"
+[script.two]
+template = "kernels/two.cu.j2"
+kernel = "scale"
+targets = ["cpu"]
+args = { x = "f32*[n]", n = "i64" }
+launch = { grid = ["cdiv(n, 256)"], block = [256] }
+space.unroll = [1, 2]
+"""
+TEMPLATE = """\
+{% include "kernels/part.cu.j2" ignore missing %}
+#include "shared.h"
+{% if unroll == 4 %}
+#include <wide.h>
+{% endif %}
+extern "C" void scale(const float *x, long long n) { /* {{ unroll }} */ }
+"""
+FILES = {
+    "tilus.toml": MANIFEST,
+    "kernels/one.cu.j2": TEMPLATE,
+    "kernels/two.cu.j2": TEMPLATE,
+    "include/shared.h": '#include "deeper.h"\n',
+    "include/deeper.h": "#pragma once\n",
+    "include/wide.h": "#pragma once\n",
+}
+
+
+@dataclass
+class Workshop:
+    """A project in a folder, planned again and again; `rendered` are the templates of one plan."""
+
+    folder: Path
+    rendered: list[str] = field(default_factory=list)
+
+    def plan(self, memo: bool = True) -> Plan:
+        """The plan of the project as it is now; without the memo in another cache."""
+        self.rendered.clear()
+        cache = self.folder / (".cache" if memo else ".fresh")
+        (cache / "state").mkdir(parents=True, exist_ok=True)
+        with Project.open(str(self.folder), {"cache-dir": str(cache)}, os.environ) as project:
+            planner = project.planner(Selection())
+            if not memo:
+                planner.memo = None
+            return planner.plan(Selection()).plan
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        text = (self.folder / name).read_text()
+        assert old in text
+        self.write(name, text.replace(old, new))
+
+    @property
+    def memos(self) -> list[Path]:
+        return sorted((self.folder / ".cache/state/plans").iterdir())
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    shop = Workshop(tmp_path)
+    for name, text in FILES.items():
+        shop.write(name, text)
+    render = Renderer.render
+
+    def counting(self: Renderer, template: str, context: object) -> object:
+        shop.rendered.append(template)
+        return render(self, template, context)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Renderer, "render", counting)
+    shop.plan()
+    return shop
+
+
+def test_nothing_is_rendered_when_nothing_changed(shop: Workshop) -> None:
+    assert shop.plan() == shop.plan(memo=False)
+    shop.plan()
+    assert shop.rendered == []
+
+
+def test_an_edit_of_a_template_renders_its_own_script_only(shop: Workshop) -> None:
+    shop.edit("kernels/one.cu.j2", "long long n", "long long m")
+    shop.plan()
+    assert shop.rendered == ["kernels/one.cu.j2"] * 3
+    shop.plan()
+    assert shop.rendered == []
+
+
+def test_a_value_more_in_a_space_renders_the_new_schedules_only(shop: Workshop) -> None:
+    shop.edit("tilus.toml", "space.unroll = [1, 2, 4]", "space.unroll = [1, 2, 3, 4, 8]")
+    shop.plan()
+    assert shop.rendered == ["kernels/one.cu.j2"] * 2
+
+
+def test_only_programs_that_reach_a_header_are_rendered_when_it_changes(shop: Workshop) -> None:
+    shop.write("include/wide.h", "#define WIDE 1\n")
+    shop.plan()
+    assert shop.rendered == ["kernels/one.cu.j2"]
+
+
+def test_touching_and_writing_the_same_again_renders_nothing(shop: Workshop) -> None:
+    for name, text in FILES.items():
+        shop.write(name, text)
+        os.utime(shop.folder / name, (1, 1))
+    shop.plan()
+    assert shop.rendered == []
+
+
+def edit(name: str, old: str, new: str) -> Callable[[Workshop], None]:
+    return lambda shop: shop.edit(name, old, new)
+
+
+def write(name: str, text: str) -> Callable[[Workshop], None]:
+    return lambda shop: shop.write(name, text)
+
+
+CHANGES = {
+    "template": edit("kernels/one.cu.j2", "void scale", "void  scale"),
+    "a part appears": write("kernels/part.cu.j2", "// part\n"),
+    "header": write("include/shared.h", "// nothing\n"),
+    "deeper header": write("include/deeper.h", "// nothing\n"),
+    "a header appears before another": write("kernels/shared.h", "// shadows\n"),
+    "kernel": edit("tilus.toml", 'kernel = "scale"', 'kernel = "other"'),
+    "argument": edit("tilus.toml", 'n = "i64"', 'n = "i32"'),
+    "range": edit("tilus.toml", 'n = "i64"', 'n = { type = "i64", range = [1, 9] }'),
+    "constant": edit("tilus.toml", "space.unroll = [1, 2]", "space.unroll = [1, 2]\nparams.c = 1"),
+    "derived": edit("tilus.toml", '"unroll * 2"', '"unroll * 3"'),
+    "type of a value": edit("tilus.toml", "space.unroll = [1, 2]", "space.unroll = [1.0, 2.0]"),
+    "flags": edit("tilus.toml", 'arch = "cpu"', 'arch = "cpu"\nflags = ["-O1"]'),
+    "defines": edit("tilus.toml", "[target.cpu]", "defines = { A = 1 }\n[target.cpu]"),
+    "line directives": edit("tilus.toml", "[target.cpu]", "line-directives = true\n[target.cpu]"),
+    "standard": edit("tilus.toml", "[target.cpu]", '[toolchain]\nstd = "c++20"\n[target.cpu]'),
+    "machine": edit(
+        "tilus.toml", "[target.cpu]", '[toolchain]\nhost-march = "x86-64-v3"\n[target.cpu]'
+    ),
+    "include-dirs": edit("tilus.toml", '["include"]', '["include", "kernels"]'),
+    "declared headers": edit("tilus.toml", "[target.cpu]", 'headers = ["*.h"]\n[target.cpu]'),
+    "name of a target": lambda shop: shop.write(
+        "tilus.toml", MANIFEST.replace("target.cpu", "target.host").replace('["cpu"]', '["host"]')
+    ),
+    "order of values": edit("tilus.toml", "[1, 2, 4]", "[4, 2, 1]"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_after_any_change_the_plan_is_the_one_without_a_memo(
+    shop: Workshop, change: Callable[[Workshop], None]
+) -> None:
+    before = shop.plan()
+    change(shop)
+    fresh = shop.plan(memo=False)
+    assert fresh != before
+    assert shop.plan() == fresh
+
+
+def test_going_back_and_forth_the_plan_is_the_one_without_a_memo(shop: Workshop) -> None:
+    for text in ("// a\n", "// b\n", "// a\n"):
+        shop.write("include/wide.h", text)
+        assert shop.plan() == shop.plan(memo=False)
+
+
+def test_another_tilusbuild_asks_the_memo_of_this_one_nothing(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilusbuild.plan.memo.own_code", lambda memory: "another")
+    shop.plan()
+    assert len(shop.rendered) == 5
+
+
+@pytest.mark.parametrize("length", [0, 10, 60, 200, -1])
+def test_a_memo_that_is_cut_short_costs_a_rendering(shop: Workshop, length: int) -> None:
+    for path in shop.memos:
+        path.write_bytes(path.read_bytes()[:length])
+    assert shop.plan() == shop.plan(memo=False)
+
+
+def test_a_folder_that_cannot_be_written_is_left_alone(shop: Workshop) -> None:
+    for path in shop.memos:
+        path.unlink()
+    (shop.folder / ".cache/state/plans").rmdir()
+    (shop.folder / ".cache/state/plans").write_text("in the way")
+    assert shop.plan() == shop.plan(memo=False)
+
+
+digests = st.binary(min_size=32, max_size=32)
+kinds = st.builds(
+    Kind,
+    st.lists(st.tuples(st.text(), st.text()), max_size=2).map(tuple),
+    st.text(st.characters(codec=None)),
+    st.text(),
+)
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.builds(
+            Answers,
+            st.text(),
+            st.lists(kinds, min_size=1, max_size=3),
+            st.dictionaries(digests, st.tuples(digests, st.just(0)), max_size=3),
+        ),
+        max_size=3,
+    )
+)
+def test_answers_are_read_as_they_were_written(answers: dict[str, Answers]) -> None:
+    assert unpacked(packed(answers)) == answers
+
+
+@given(st.binary(max_size=100))
+def test_what_was_not_written_as_a_memo_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a whole file"):
+        unpacked(data)
