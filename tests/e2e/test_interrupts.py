@@ -135,7 +135,7 @@ def test_interrupted(endless, fake_cuda, watched, kill_group, number, status, wh
         kill_group(process, number)
     else:
         process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == status, err
     assert "Traceback" not in err
     watched.assert_none()

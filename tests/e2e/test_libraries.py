@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -46,7 +48,7 @@ def test_wrong_arguments_are_told_by_name(scale):
     for arguments, said in (
         ((2.0, x.astype(np.float64), y), ["x", "f32", "f64"]),
         ((2.0, x.astype(np.int32), y), ["x", "f32", "i32"]),
-        ((2.0, x.reshape(2, 4), y), ["x", "1", "2"]),
+        ((2.0, x.reshape(2, 4), y), ['"x"', "f32*[n]", "(2, 4)"]),
         ((2.0, x, np.zeros(9, np.float32)), ["y", "n", "9", "8"]),
         ((2.0, x, np.zeros(16, np.float32)[::2]), ["y", "contiguous"]),
         ((2.0, x), ["3", "2", "y"]),
@@ -76,9 +78,13 @@ def test_the_plain_function_takes_plain_pointers(project, scale):
 
 def test_nothing_but_the_c_library_is_needed(project, scale):
     (program,) = project.programs.values()
-    data = (program / "module/lib.so").read_bytes()
-    for name in (b"libcudart", b"libcuda.so.1\0.dynamic", b"libtvm_ffi", b"libstdc++"):
-        assert name not in data
+    listed = subprocess.run(
+        ["readelf", "-d", program / "module/lib.so"], capture_output=True, text=True, check=True
+    )
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", listed.stdout)
+    assert {name.split(".")[0] for name in needed} <= {
+        *("libc", "libm", "libdl", "libgcc_s", "ld-linux-x86-64", "ld-linux-aarch64"),
+    }
 
 
 @pytest.mark.nvcc
@@ -105,12 +111,3 @@ def test_a_cuda_library_without_a_driver(new_project, examples, load):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="driver"):
             launch(0.5)
-
-
-@pytest.mark.nvcc
-def test_a_cuda_library_wants_arrays_of_its_device(new_project, examples, load):
-    project = new_project(examples.manifest(examples.script(target="gpu", schedules=1)))
-    project.build()
-    x = np.ones(4, np.float32)
-    with pytest.raises((TypeError, ValueError, RuntimeError), match=r"x.*(device|cuda)"):
-        load(project)(*given(2.0, x, x.copy()))

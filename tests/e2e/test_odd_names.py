@@ -61,8 +61,7 @@ def test_a_failure_names_the_template(odd, tmp_path):
     project.edit("kern's\n\"els/sc ale.cu.j2", "y[i] = a", "y[i] = unknown")
     ran = project.run("build", "--cache-dir", str(tmp_path / ODD / "c"), status=1)
     assert "sc ale.cu.j2:6:" in ran.err
-    (reproduce,) = [part for part in ran.err.split("  reproduce: ")[1:]]
-    command = reproduce.partition("\n\nerror")[0]
+    command = ran.err.partition("  reproduce: ")[2].partition("\n\nerror")[0]
     again = subprocess.run(
         ["sh", "-c", command], cwd=project.folder, capture_output=True, text=True
     )
