@@ -1,7 +1,7 @@
 """Why a kernel could not be loaded or chosen, each as a type of its own.
 
-All are `LoadError`s, and say what would help. What a library says of a call's arguments (`TypeError`,
-`ValueError`) is passed on as it is.
+All are `LoadError`s, and say what would help. What a library says of a call's arguments
+(`TypeError`, `ValueError`) is passed on as it is.
 """
 
 from __future__ import annotations

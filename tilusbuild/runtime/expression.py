@@ -50,7 +50,7 @@ def _made(tree: object, depth: int) -> Function:
     if isinstance(tree, bool | int | float | str):
         return lambda _: tree
     if not isinstance(tree, list) or not tree or depth == 0:
-        raise ValueError(f"no expression: {tree!r:.80}")
+        raise ValueError("no expression, or one nested too deeply")
     kind, *parts = tree
     make = _MAKERS.get(kind) if isinstance(kind, str) else None
     if make is None:
@@ -58,7 +58,7 @@ def _made(tree: object, depth: int) -> Function:
     try:
         return make(parts, depth - 1)
     except (IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"malformed expression {tree!r:.80}: {error}") from None
+        raise ValueError(f"malformed expression of kind {kind}: {error}") from None
 
 
 def _name(parts: list[Any], depth: int) -> Function:
@@ -86,6 +86,8 @@ def _binary(parts: list[Any], depth: int) -> Function:
 
 def _compare(parts: list[Any], depth: int) -> Function:
     first = _made(parts[0], depth)
+    if len(parts) % 2 == 0:
+        raise TypeError("a side is missing")
     rest = [
         (COMPARE[op], _made(right, depth))
         for op, right in zip(parts[1::2], parts[2::2], strict=True)

@@ -1,0 +1,1 @@
+"""Dispatch for the builder: scripts described for calls, tables, coverage, the C dispatcher."""

@@ -1,0 +1,164 @@
+"""`script.json`: what a deployment must know of an instance, written by the builder.
+
+The file follows from the plan, the manifest's `dispatch` table and what was built; it says nothing
+that depends on where or when. `tilusbuild.runtime.script` reads it.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilusbuild.dispatch.model import Columns, Model, built_in, declared, resources_of
+from tilusbuild.dispatch.trees import Tree, tree_of
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.expr import ExprError, Value
+from tilusbuild.manifest import Manifest, expression
+from tilusbuild.manifest.tune import Bucket, Dispatch
+from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.model import Instance
+from tilusbuild.plan.spaces import surroundings
+from tilusbuild.runtime.script import SCHEMA
+from tilusbuild.runtime.sealed import seal
+from tilusbuild.signature import Argument, Dim, integer_limits
+
+Meta = Mapping[str, Any]
+
+
+def script_json(
+    manifest: Manifest, instance: Instance, maker: Maker, metas: Sequence[Meta | None]
+) -> bytes:
+    """The file's bytes. `metas` are the programs' meta.json, None where there is none.
+
+    Raises `InputError` for a `dispatch` table that cannot serve this instance.
+    """
+    dispatch = manifest.scripts[instance.script].dispatch
+    schedules = [maker.space[index].values for index in instance.schedules]
+    cuda = maker.toolchain.cuda
+    value: dict[str, Any] = {
+        "schema": SCHEMA,
+        "script": instance.script,
+        "hash": instance.hash,
+        "target": {
+            "name": instance.target.name,
+            "kind": instance.target.kind,
+            "archs": [arch.name for arch in instance.target.archs],
+            "ptx": instance.target.ptx,
+            "toolkit": cuda.version if cuda and instance.target.kind == "cuda" else None,
+            "machine": platform.machine(),
+        },
+        "params": dict(instance.params),
+        "arguments": [_argument(argument) for argument in maker.signature.arguments],
+        "parameters": list(instance.parameters),
+        "schedules": {n: [values[n] for values in schedules] for n in instance.parameters},
+        "programs": list(instance.programs),
+        "not_built": {
+            str(index): meta["status"] if meta else "missing"
+            for index, meta in enumerate(metas)
+            if meta is None or meta["status"] != "built"
+        },
+        "default": instance.default,
+        "dispatch": _dispatch(manifest, dispatch, instance, maker, schedules, metas),
+    }
+    return seal(value)
+
+
+def _argument(argument: Argument) -> dict[str, Any]:
+    dims = argument.dims
+    return {
+        "name": argument.name,
+        "dtype": argument.dtype,
+        "dims": None if dims is None else [_dim(dim) for dim in dims],
+        "out": argument.out,
+        "dimension": argument.is_dimension,
+        "type": argument.type_text(),
+    }
+
+
+def _dim(dim: Dim) -> Tree:
+    return dim if isinstance(dim, int | str) else tree_of(dim.tree)
+
+
+def keys_of(dispatch: Dispatch | None, maker: Maker) -> tuple[str, ...]:
+    """The arguments that the choice depends on; every dimension when none are declared."""
+    if dispatch is not None:
+        return dispatch.keys
+    return tuple(argument.name for argument in maker.signature.dimensions)
+
+
+def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
+    """A bucket as `script.json` has it."""
+    if bucket is None:
+        return "tilus"
+    if bucket.edges is not None:
+        return list(bucket.edges)
+    if bucket.every is not None:
+        return {"every": bucket.every}
+    return bucket.kind or "tilus"
+
+
+def _dispatch(
+    manifest: Manifest,
+    dispatch: Dispatch | None,
+    instance: Instance,
+    maker: Maker,
+    schedules: Sequence[Mapping[str, Value]],
+    metas: Sequence[Meta | None],
+) -> dict[str, Any]:
+    keys = keys_of(dispatch, maker)
+    buckets = dispatch.bucket if dispatch else {}
+    columns = Columns(schedules, resources_of(instance, maker, schedules, metas))
+    model: Model | None = None
+    if dispatch is not None and dispatch.model is not None:
+        place = manifest.place("script", instance.script, "dispatch", "model")
+        try:
+            model = declared(dispatch.model, instance, keys, columns)
+        except ExprError as error:
+            raise InputError(Diagnostic(error.message, place)) from None
+    elif instance.default is None and maker.pipeline == "kernel":
+        model = built_in(maker, instance, keys, columns)
+    return {
+        "keys": list(keys),
+        "buckets": {key: bucket_json(buckets.get(key)) for key in keys},
+        "rules": _rules(dispatch, instance, maker, schedules),
+        "model": None
+        if model is None
+        else {"source": model.source, "cost": tree_of(model.cost.tree), "columns": model.columns},
+    }
+
+
+def _rules(
+    dispatch: Dispatch | None,
+    instance: Instance,
+    maker: Maker,
+    schedules: Sequence[Mapping[str, Value]],
+) -> list[dict[str, Any]]:
+    """The rules whose schedule is among the planned ones: a target's own space may lack it."""
+    around = {**surroundings(instance.target), **instance.params}
+    integers = {a.name for a in maker.signature.arguments if a.dims is None and _whole(a)}
+    found = []
+    for row in dispatch.table if dispatch else ():
+        program = _program_for(row.use, instance, schedules)
+        when = expression(row.when).substitute(around)
+        if program is not None and when.names <= integers:
+            found.append({"source": row.when, "when": tree_of(when.tree), "program": program})
+    return found
+
+
+def _whole(argument: Argument) -> bool:
+    return argument.dtype == "bool" or integer_limits(argument.dtype) is not None
+
+
+def _program_for(
+    use: Mapping[str, Value], instance: Instance, schedules: Sequence[Mapping[str, Value]]
+) -> int | None:
+    """The planned schedule that has these values, and else as much as can be of the default."""
+    default = schedules[instance.default] if instance.default is not None else {}
+    best: tuple[int, int] | None = None
+    for index, schedule in enumerate(schedules):
+        if all(schedule.get(name) == value for name, value in use.items()):
+            alike = sum(schedule[n] == default.get(n) for n in instance.parameters)
+            if best is None or alike > best[0]:
+                best = (alike, index)
+    return best[1] if best else None

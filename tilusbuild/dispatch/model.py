@@ -1,0 +1,153 @@
+"""Models of cost: the manifest's own expression, and one of ours from occupancy and waves.
+
+A model is an expression over the dispatch keys and over columns: what it reads of each program (its
+parameters, derived values, and `resources.NAME` as the compiler reported them). Lower is better.
+
+The built-in model knows no bandwidth and no arithmetic of a kernel, only how well its blocks fill
+the device: the share of the last wave that is idle, and whether enough warps are in flight to hide
+latency. It is used where nothing is measured, modelled or declared as the default, and is no more
+than a better guess than the first schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.arch import occupancy
+from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.model import Instance
+from tilusbuild.plan.spaces import surroundings
+
+RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
+"""As meta.json has them; of several kernels or architectures in a program, the greatest."""
+
+_PREFIX = "resources."
+_ENOUGH = 0.5
+"""Occupancy beyond which more warps are taken to hide no more latency (Volkov, "Better Performance
+at Lower Occupancy", GTC 2010, reaches peak at or below it)."""
+
+Column = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A cost over the keys, and the columns that it reads."""
+
+    source: str
+    cost: Expr
+    columns: Mapping[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What models can read of each program."""
+
+    schedules: Sequence[Mapping[str, Value]]
+    resources: Mapping[str, Column]
+
+    def read(self, names: Sequence[str]) -> dict[str, Column]:
+        """Columns by name. Raises `ExprError` for what no program has."""
+        return {name: self._column(name) for name in names}
+
+    def _column(self, name: str) -> Column:
+        if name.startswith(_PREFIX):
+            known = self.resources.get(name.removeprefix(_PREFIX))
+            if known is None:
+                there = ", ".join(_PREFIX + each for each in self.resources)
+                raise ExprError(f"there is no {name}; there is {there}")
+            return known
+        if any(name not in schedule for schedule in self.schedules):
+            raise ExprError(f"the model reads {name}, which is neither a dispatch key nor a value")
+        return [schedule[name] for schedule in self.schedules]
+
+
+def declared(source: Value, instance: Instance, keys: Sequence[str], columns: Columns) -> Model:
+    """The manifest's model. Raises `ExprError`."""
+    cost = parse(source).substitute({**surroundings(instance.target), **instance.params})
+    return Model(str(source), cost, columns.read(sorted(cost.names - set(keys))))
+
+
+def built_in(
+    maker: Maker, instance: Instance, keys: Sequence[str], columns: Columns
+) -> Model | None:
+    """The model of waves and occupancy; None where the device or the launch says too little."""
+    sms = instance.target.facts.get("sms")
+    launch = maker.launch
+    if not isinstance(sms, int) or sms < 1 or launch is None:
+        return None
+    blocks = " * ".join(f"({part.canonical})" for part in launch.grid)
+    slots = f"({sms} * {_PREFIX}blocks_per_sm)"
+    idle = f"cdiv({blocks}, {slots}) * {slots} / max({blocks}, 1)"
+    source = f"{idle} / min({_PREFIX}occupancy / {_ENOUGH}, 1.0)"
+    try:
+        cost = parse(source).substitute(instance.params)
+        return Model(
+            "built-in: idle share of waves, occupancy",
+            cost,
+            columns.read(sorted(cost.names - set(keys))),
+        )
+    except ExprError:
+        return None
+
+
+def resources_of(
+    instance: Instance,
+    maker: Maker,
+    schedules: Sequence[Mapping[str, Value]],
+    metas: Sequence[Mapping[str, Any] | None],
+) -> dict[str, Column]:
+    """Resources by name, a value for each program; None where it is not known."""
+    if instance.target.kind == "cpu":
+        return {}
+    rows = [_resources(instance, maker, s, m) for s, m in zip(schedules, metas, strict=True)]
+    names = (*RESOURCES, "dynamic_smem", "threads", "blocks_per_sm", "occupancy")
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _resources(
+    instance: Instance,
+    maker: Maker,
+    schedule: Mapping[str, Value],
+    meta: Mapping[str, Any] | None,
+) -> dict[str, Value]:
+    if meta is None or meta["status"] != "built":
+        return {}
+    usages = [usage for kernel in meta.get("kernels", {}).values() for usage in kernel.values()]
+    found: dict[str, Value] = {
+        name: max(usage[name] for usage in usages) for name in RESOURCES if usages
+    }
+    if isinstance(meta.get("dynamic_smem"), int):
+        found["dynamic_smem"] = meta["dynamic_smem"]
+    threads = _threads(maker, {**instance.params, **schedule})
+    if threads is None or not usages or "dynamic_smem" not in found:
+        return found
+    found["threads"] = threads
+    fits = occupancy(
+        instance.target.archs[0],
+        threads=threads,
+        registers=int(found["registers"]),
+        static_smem=int(found["static_smem"]),
+        dynamic_smem=int(found["dynamic_smem"]),
+    )
+    if fits.blocks_per_sm:
+        found["blocks_per_sm"], found["occupancy"] = fits.blocks_per_sm, fits.fraction
+    return found
+
+
+def _threads(maker: Maker, values: Mapping[str, Value]) -> int | None:
+    """The threads of a block, when the schedule fixes them."""
+    if maker.launch is None:
+        return None
+    total = 1
+    for part in maker.launch.block:
+        try:
+            number = part.evaluate(values)
+        except ExprError:
+            return None
+        if not isinstance(number, int) or number < 1:
+            return None
+        total *= number
+    return total

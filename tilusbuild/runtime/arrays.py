@@ -1,0 +1,160 @@
+"""A call's arguments: which are given, which sizes they say, which outputs are to be allocated.
+
+Arrays are whatever speaks DLPack: torch, CuPy, JAX and NumPy. Everything here runs once for each
+combination of sizes, or when an output is left out; the way of a plain call is in `kernel`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilusbuild.runtime.names import suggestion
+from tilusbuild.runtime.script import Argument, Dim, Script
+from tilusbuild.runtime.semantics import NoValueError, Value
+
+_DTYPES = {
+    "bool": "bool",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
+}
+"""Our dtypes as the frameworks call them."""
+
+_LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax.numpy"}
+_LIBRARIES["jaxlib"] = "jax.numpy"
+
+
+def passed(script: Script) -> tuple[Argument, ...]:
+    """What a caller passes, in order."""
+    return tuple(argument for argument in script.arguments if not argument.dimension)
+
+
+def bound(script: Script, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name; outputs that were left out are missing. Raises `TypeError`.
+
+    Without any output given, positions count the inputs only.
+    """
+    wanted = passed(script)
+    inputs = [argument for argument in wanted if not argument.out]
+    unknown = named.keys() - {argument.name for argument in wanted}
+    if unknown:
+        word = min(unknown)
+        hint = suggestion(word, [argument.name for argument in wanted])
+        raise TypeError(f"{script.name}() has no argument {word!r}: {hint}")
+    whole = len(args) + len(named) == len(wanted)
+    gives_outputs = whole or any(a.out and a.name in named for a in wanted)
+    order = [a for a in (wanted if gives_outputs else inputs) if a.name not in named]
+    if len(args) > len(order):
+        names = ", ".join(argument.name for argument in wanted)
+        raise TypeError(f"{script.name}() takes {names}: {len(args) + len(named)} were given")
+    found = {argument.name: value for argument, value in zip(order, args, strict=False)}
+    found.update(named)
+    missing = [argument.name for argument in inputs if argument.name not in found]
+    if missing:
+        raise TypeError(f"{script.name}() misses {', '.join(missing)}")
+    return found
+
+
+def sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
+    """The integers of a call: the dimensions off the shapes, and integer arguments.
+
+    Raises `TypeError` and `ValueError`; what a library checks of shapes is left to it.
+    """
+    found: dict[str, Value] = {}
+    for argument in passed(script):
+        value = arguments.get(argument.name)
+        if argument.dims is None:
+            if isinstance(value, int) and argument.dtype[0] in "iub":
+                found[argument.name] = value
+            continue
+        if value is None:
+            continue
+        shape = _shape(script, argument, value)
+        for dim, size in zip(argument.dims, shape, strict=True):
+            if isinstance(dim, str):
+                found.setdefault(dim, size)
+    return found
+
+
+def _shape(script: Script, argument: Argument, value: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in value.shape)
+    except (AttributeError, TypeError):
+        kind = type(value).__name__
+        raise TypeError(
+            f'{script.name}: argument "{argument.name}": expected {argument.type}, got {kind}'
+        ) from None
+    if argument.dims is not None and len(shape) != len(argument.dims):
+        raise ValueError(
+            f'{script.name}: argument "{argument.name}": expected {argument.type},'
+            f" got shape {shape}"
+        )
+    return shape
+
+
+def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
+    """The first tensor of a call, or None."""
+    for argument in passed(script):
+        if argument.dims is not None and arguments.get(argument.name) is not None:
+            return arguments[argument.name]
+    return None
+
+
+def allocate(script: Script, argument: Argument, known: Mapping[str, Value], like: Any) -> Any:
+    """An output of the kind and on the device of `like`. Raises `TypeError` and `ValueError`."""
+    shape = tuple(_extent(script, argument, dim, known) for dim in argument.dims or ())
+    root = type(like).__module__.partition(".")[0]
+    module = _LIBRARIES.get(root)
+    give = f'give "{argument.name}"'
+    if module is None:
+        raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {give}")
+    library = importlib.import_module(module)
+    dtype = getattr(library, _DTYPES[argument.dtype], None)
+    if dtype is None:
+        raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {give}")
+    return _ALLOCATE.get(root, _numpy_like)(library, shape, dtype, like)
+
+
+def _numpy_like(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    return library.empty(shape, dtype=dtype)
+
+
+def _torch(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    return like.new_empty(shape, dtype=dtype)
+
+
+def _cupy(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    with like.device:
+        return library.empty(shape, dtype=dtype)
+
+
+def _jax(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    # A fresh buffer that nothing else can have seen: the kernel writes where XLA thinks of zeros.
+    made = library.zeros(shape, dtype=dtype, device=next(iter(like.devices())))
+    return made.block_until_ready()
+
+
+_ALLOCATE: dict[str, Callable[[Any, tuple[int, ...], Any, Any], Any]] = {
+    "torch": _torch,
+    "cupy": _cupy,
+    "jax": _jax,
+    "jaxlib": _jax,
+}
+
+
+def _extent(script: Script, argument: Argument, dim: Dim, known: Mapping[str, Value]) -> int:
+    where = f'{script.name}: output "{argument.name}" ({argument.type})'
+    try:
+        value = dim if isinstance(dim, int) else known[dim] if isinstance(dim, str) else dim(known)
+    except KeyError as error:
+        raise TypeError(f"{where}: dimension {error} is in no input: give the output") from None
+    except NoValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{where}: a dimension would be {value!r}")
+    return int(value)

@@ -1,0 +1,97 @@
+"""Which instance of a script serves a device: every candidate is judged, with the reason.
+
+What is not known to work is refused: an unknown architecture, host code of another machine, a
+driver older than the toolkit that made the code.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilusbuild.runtime import compat
+from tilusbuild.runtime.compat import Kind
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.errors import Ambiguous, NoProgram
+from tilusbuild.runtime.script import Script
+
+
+class Judged(NamedTuple):
+    """One candidate: how well it suits (None: not at all; the least is the best), and why."""
+
+    script: Script
+    suits: tuple[int, int] | None
+    reason: str
+
+    def __str__(self) -> str:
+        verdict = "suits" if self.suits else "refused"
+        return f"{self.script.label} ({self.script.arch}): {verdict}: {self.reason}"
+
+
+def judge(script: Script, device: Device) -> Judged:
+    """Whether and how well an instance suits a device."""
+    if script.machine != platform.machine():
+        return Judged(script, None, f"made for {script.machine}, not {platform.machine()}")
+    if script.kind != device.kind:
+        return Judged(script, None, f"{script.kind} code, and the device is {device}")
+    if script.kind == "cuda":
+        problem = _driver_problem(script, device)
+        if problem:
+            return Judged(script, None, problem)
+    refused = []
+    best: Judged | None = None
+    for arch, kind in _images(script):
+        verdict = compat.can_run(arch, device.arch, kind)
+        if not verdict:
+            refused.append(verdict.reason)
+            continue
+        suits = (compat.rank(arch, device.arch, kind), -compat.number_of(arch))
+        if best is None or best.suits is None or suits < best.suits:
+            best = Judged(script, suits, verdict.reason)
+    return best or Judged(script, None, "; ".join(refused) or "it holds no code")
+
+
+def _images(script: Script) -> list[tuple[str, Kind]]:
+    images: list[tuple[str, Kind]] = [(arch, "sass") for arch in script.archs]
+    if script.ptx:
+        plain = [arch for arch in script.archs if arch[-1:].isdigit()]
+        images += [(arch, "ptx") for arch in sorted(plain, key=compat.number_of)[-1:]]
+    return images
+
+
+def _driver_problem(script: Script, device: Device) -> str | None:
+    """A driver takes code of its own major CUDA version and of older ones; PTX only up to its own
+    version (CUDA Compatibility Guide, "Minor Version Compatibility")."""
+    if script.toolkit is None:
+        return "which CUDA toolkit made it is not known"
+    try:
+        major, minor = (int(word) for word in script.toolkit.split(".")[:2])
+    except ValueError:
+        return f"which CUDA toolkit made it is not known: {script.toolkit!r}"
+    theirs = divmod(device.driver // 10, 100)
+    supported = f"the driver supports CUDA {theirs[0]}.{theirs[1]}"
+    if theirs[0] < major:
+        return f"made with CUDA {major}.{minor}, and {supported}"
+    only_ptx = not any(compat.can_run(arch, device.arch) for arch in script.archs)
+    if script.ptx and only_ptx and theirs < (major, minor):
+        return f"its PTX is of CUDA {major}.{minor}, and {supported}"
+    return None
+
+
+def best(scripts: Sequence[Script], device: Device) -> tuple[Script, tuple[Judged, ...]]:
+    """The instance that suits best, and what was thought of each.
+
+    Raises `NoProgram`, and `Ambiguous` when two suit equally well.
+    """
+    judged = tuple(judge(script, device) for script in scripts)
+    suited = sorted((each for each in judged if each.suits), key=lambda each: each.suits or (0, 0))
+    if not suited:
+        name = scripts[0].name if scripts else "the script"
+        raise NoProgram(f"{name} has no program for {device}", tuple(str(each) for each in judged))
+    first = suited[0]
+    rivals = [each.script for each in suited if each.suits == first.suits]
+    if len(rivals) > 1:
+        labels = ", ".join(script.label for script in rivals)
+        raise Ambiguous(f"several suit {device} equally well: {labels}\n  say which: target=…")
+    return first.script, judged

@@ -1,0 +1,140 @@
+"""Which program serves which sizes. The first source that has an answer decides:
+
+    table       a rule by hand, at the exact sizes
+    measured    the bucket was measured on this device
+    nearest     the nearest bucket that was: least sum over the keys of the difference in log2
+    model       the least cost by the manifest's model, at the sizes of the bucket
+    default     the declared default schedule, else the first program
+
+A program that was not built, or did not come along, is never chosen. `dispatch.c` decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tilusbuild.runtime.errors import NoProgram, RuleFailed
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.semantics import NoValueError, Value
+from tilusbuild.runtime.tables import Entry
+
+_FRACTION = 16
+
+
+class Choice(NamedTuple):
+    """The program for some sizes, and where that comes from."""
+
+    program: int
+    source: str
+    why: str
+
+
+class Chooser:
+    """Chooses among the programs of one script that are there."""
+
+    def __init__(self, script: Script, entries: Iterable[Entry], there: frozenset[int]) -> None:
+        self._script = script
+        self._there = there
+        usable = [entry for entry in entries if entry.program in there]
+        self._measured = {e.key: e for e in usable if e.source in ("measured", "table")}
+        self._noted = {e.key: e for e in usable if e.key not in self._measured}
+        self._decided: dict[tuple[int, ...], Choice] = {}
+
+    def choose(self, sizes: Mapping[str, Value]) -> Choice:
+        """Raises `NoProgram` when there is none at all, and `RuleFailed`."""
+        for rule in self._script.rules:
+            if rule.program in self._there and self._holds(rule.source, rule.when, sizes):
+                return Choice(rule.program, "table", f"rule: {rule.source}")
+        bucket = self.bucket(sizes)
+        if bucket not in self._decided:
+            self._decided[bucket] = self._decide(bucket, sizes)
+        return self._decided[bucket]
+
+    def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
+        """The buckets of the keys. Raises `KeyError` for a key without a size."""
+        script = self._script
+        return tuple(
+            to_bucket(int(sizes[key]))
+            for key, to_bucket in zip(script.keys, script.buckets, strict=True)
+        )
+
+    def _holds(self, source: str, when: object, sizes: Mapping[str, Value]) -> bool:
+        try:
+            return bool(when(sizes))  # type: ignore[operator]
+        except NoValueError as error:
+            raise RuleFailed(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
+
+    def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
+        exact = self._measured.get(bucket)
+        if exact is not None:
+            return Choice(exact.program, "measured", f"measured at {self._named(bucket)}")
+        if self._measured:
+            near = nearest(bucket, self._measured)
+            why = f"nothing is measured for {self._named(bucket)}; {self._named(near)} is nearest"
+            return Choice(self._measured[near].program, "nearest", why)
+        noted = self._noted.get(bucket)
+        if noted is not None:
+            return Choice(noted.program, noted.source, f"noted in the table as {noted.source}")
+        return self._by_model(bucket, sizes) or self._default()
+
+    def _by_model(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice | None:
+        model = self._script.model
+        if model is None:
+            return None
+        at = {**sizes, **dict(zip(self._script.keys, bucket, strict=True))}
+        best: tuple[Value, int] | None = None
+        for program in sorted(self._there):
+            values = {name: column[program] for name, column in model.columns.items()}
+            if None in values.values():
+                continue
+            try:
+                cost = model.cost({**at, **values})  # type: ignore[dict-item]
+            except NoValueError as error:
+                what = f"the model {model.source!r} of program {program} at {_text(at)}"
+                raise RuleFailed(f"{what}: {error}") from None
+            if best is None or cost < best[0]:  # type: ignore[operator]
+                best = (cost, program)
+        if best is None:
+            return None
+        return Choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
+
+    def _default(self) -> Choice:
+        default = self._script.default
+        if default in self._there and default is not None:
+            return Choice(default, "default", "the default schedule")
+        if not self._there:
+            raise NoProgram(f"none of the programs of {self._script.label} is there")
+        why = "the first program: no default is declared"
+        if default is not None:
+            why = f"the first program: the default, {default}, is not there"
+        return Choice(min(self._there), "default", why)
+
+    def _named(self, bucket: Sequence[int]) -> str:
+        return _text(dict(zip(self._script.keys, bucket, strict=True)))
+
+
+def nearest(bucket: Sequence[int], measured: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The measured bucket with the least distance; of several the smallest."""
+    logs = [_log(size) for size in bucket]
+    return min(
+        measured,
+        key=lambda other: (
+            sum(abs(a - _log(b)) for a, b in zip(logs, other, strict=True)),
+            other,
+        ),
+    )
+
+
+def _log(size: int) -> int:
+    """log2 in fixed point, linear between powers of two: whole numbers are the same everywhere."""
+    size = max(size, 1)
+    whole = size.bit_length() - 1
+    shift = whole - _FRACTION
+    return (
+        (whole << _FRACTION) + (size >> shift if shift > 0 else size << -shift) - (1 << _FRACTION)
+    )
+
+
+def _text(sizes: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in sizes.items())

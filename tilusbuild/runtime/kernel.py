@@ -1,0 +1,336 @@
+"""`Kernel`: a script as a callable that chooses a program by device and sizes, and launches it.
+
+A call with all its arguments in order costs, over the library's own call, the reading of the
+dispatch keys off the arguments and one look in a dictionary; everything else happens once for each
+combination of sizes. What is kept is bounded. Kernels may be called from any number of threads, and
+after a fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tilusbuild.runtime import arrays, candidates, device, library, tables
+from tilusbuild.runtime.candidates import Judged
+from tilusbuild.runtime.choose import Choice, Chooser
+from tilusbuild.runtime.device import Device, NoDriver
+from tilusbuild.runtime.errors import LoadError, NoProgram, TableOfAnotherDevice
+from tilusbuild.runtime.names import suggestion
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.semantics import Value
+
+_log = logging.getLogger("tilusbuild")
+_KEPT = 4096
+"""Combinations of sizes that a kernel remembers the program of."""
+
+Key = Callable[[Sequence[Any]], Any]
+
+
+class Program(NamedTuple):
+    """One program of a kernel."""
+
+    number: int
+    hash: str
+    status: str
+    """ "built", or why there is none: "failed", "pruned", "missing"."""
+    schedule: Mapping[str, Value]
+
+
+class Selection(NamedTuple):
+    """What serves some sizes: the program's number, and which source chose it."""
+
+    program: int
+    source: str
+    why: str
+    script: Script
+
+    @property
+    def schedule(self) -> dict[str, Value]:
+        """The chosen program's parameters."""
+        return self.script.schedule(self.program)
+
+
+@dataclass(frozen=True, slots=True)
+class _Active:
+    """What one device uses: the instance, its chooser, and what was thought on the way."""
+
+    device: Device
+    script: Script
+    chooser: Chooser
+    judged: tuple[Judged, ...]
+    notes: tuple[str, ...]
+
+
+class Kernel:
+    """Made by `load`. Calls take the arguments that are no dimension, in order or by name; outputs
+    that are left out are allocated like the first tensor, and returned."""
+
+    def __init__(self, scripts: Sequence[Script], *, strict: bool = False) -> None:
+        self._scripts = tuple(scripts)
+        self._strict = strict
+        self._active: dict[tuple[str, int], _Active] = {}
+        self._known: dict[Any, Callable[..., Any]] = {}
+        self._told: set[str] = set()
+        self._lock = threading.RLock()
+        _kernels.add(self)
+        one_device = all(script.kind == "cpu" for script in scripts)
+        self._key = _key_reader(scripts[0], one_device)
+        self._count = len(arrays.passed(scripts[0]))
+
+    def __repr__(self) -> str:
+        return f"<Kernel {', '.join(script.label for script in self._scripts)}>"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Launch. Raises `LoadError`s, and what the library says of the arguments."""
+        if not named and len(args) == self._count:
+            try:
+                launch = self._known[self._key(args)]
+            except (KeyError, AttributeError, IndexError, TypeError):
+                launch = self._find(args)
+            return launch(*args)
+        return self._call_allocating(args, named)
+
+    def select(self, **sizes: Value) -> Selection:
+        """What would serve these sizes on the usual device: cuda:0, or the cpu where there is none.
+
+        Raises `TypeError` when a dispatch key is missing, and `LoadError`s.
+        """
+        active = self._usual()
+        choice = self._choose(active, self._checked(active.script, sizes))
+        return Selection(*choice, active.script)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs for the usual device, by their numbers."""
+        script = self._usual().script
+        return tuple(
+            Program(i, digest, script.not_built.get(i, "built"), script.schedule(i))
+            for i, digest in enumerate(script.programs)
+        )
+
+    def schedule(self, program: int) -> dict[str, Value]:
+        """The parameters of a program, by its number. Raises `IndexError`."""
+        return self._usual().script.schedule(program)
+
+    def explain(self, **sizes: Value) -> str:
+        """Lines for people: the candidates and what was thought of each, the table, the choice."""
+        active = self._usual()
+        lines = [f"device: {active.device}", "candidates:"]
+        lines += [f"  {each}" for each in active.judged]
+        lines += [f"chosen: {active.script.label} in {active.script.path}", *active.notes]
+        if sizes or not active.script.keys:
+            choice = self._choose(active, self._checked(active.script, sizes))
+            schedule = active.script.schedule(choice.program)
+            text = ", ".join(f"{name}={value}" for name, value in schedule.items())
+            lines.append(f"program {choice.program} ({text or 'no parameters'})")
+            lines.append(f"source: {choice.source}: {choice.why}")
+        return "\n".join(lines)
+
+    # Choosing.
+
+    def _checked(self, script: Script, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
+        integers = [a.name for a in script.arguments if a.dims is None]
+        for name in sizes:
+            if name not in integers:
+                raise TypeError(f"{script.name} has no size {name!r}: {suggestion(name, integers)}")
+        missing = [key for key in script.keys if key not in sizes]
+        if missing:
+            raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
+        return sizes
+
+    def _choose(self, active: _Active, sizes: Mapping[str, Value]) -> Choice:
+        choice = active.chooser.choose(sizes)
+        if choice.source == "nearest":
+            self._tell("nearest", f"{active.script.label}: {choice.why}; tune to have it measured")
+        return choice
+
+    def _tell(self, what: str, text: str) -> None:
+        """Once for each kind of thing."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s", text)
+
+    def _usual(self) -> _Active:
+        if self._active:
+            return next(iter(self._active.values()))
+        kinds = {script.kind for script in self._scripts}
+        if kinds == {"cpu"} or not device.may_have_cuda():
+            return self._on("cpu", 0)
+        try:
+            return self._on("cuda", 0)
+        except NoDriver as error:
+            if "cpu" in kinds:
+                return self._on("cpu", 0)
+            raise NoProgram(f"{self._scripts[0].name} needs a GPU: {error}") from None
+
+    def _on(self, kind: str, index: int) -> _Active:
+        key = (kind, index)
+        with self._lock:
+            if key not in self._active:
+                here = device.cpu() if kind == "cpu" else device.cuda(index)
+                self._active[key] = self._activated(here)
+            return self._active[key]
+
+    def _activated(self, here: Device) -> _Active:
+        script, judged = candidates.best(self._scripts, here)
+        notes: list[str] = []
+        entries: tuple[tables.Entry, ...] = ()
+        try:
+            table = tables.table_for(script, tables.read_tables(script), here)
+        except TableOfAnotherDevice as error:
+            if self._strict:
+                raise
+            self._tell(f"table {script.path}", str(error))
+            notes.append(f"table refused: {error}")
+        else:
+            entries = table.entries if table else ()
+            notes.append(f"table: {len(entries)} entries" if table else "table: none")
+        return _Active(here, script, Chooser(script, entries, _there(script)), judged, tuple(notes))
+
+    # Calling.
+
+    def _find(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """The library for a call that is not known yet; it is known then."""
+        named = {a.name: v for a, v in zip(arrays.passed(self._scripts[0]), args, strict=True)}
+        launch = self._launcher(named)
+        try:
+            key = self._key(args)
+        except (AttributeError, IndexError, TypeError):
+            return launch
+        with self._lock:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = launch
+        return launch
+
+    def _launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
+        active = self._active_for(arrays.first_tensor(self._scripts[0], named))
+        sizes = arrays.sizes(active.script, named)
+        missing = [key for key in active.script.keys if key not in sizes]
+        if missing:
+            raise TypeError(f"{active.script.name}: {missing[0]} must be a whole number")
+        choice = self._choose(active, sizes)
+        return library.launcher(active.script, choice.program, active.device)
+
+    def _active_for(self, tensor: Any) -> _Active:
+        if tensor is None:
+            return self._usual()
+        try:
+            place = tensor.__dlpack_device__()
+        except AttributeError:
+            raise TypeError(
+                f"{self._scripts[0].name}: {type(tensor).__name__} is no array that speaks DLPack"
+            ) from None
+        kind = device.kind_of(place)
+        if kind is None:
+            raise NoProgram(f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}")
+        try:
+            return self._on(kind, int(place[1]) if kind == "cuda" else 0)
+        except NoDriver as error:
+            raise NoProgram(f"{self._scripts[0].name}: {error}") from None
+
+    def _call_allocating(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        script = self._scripts[0]
+        given = arrays.bound(script, args, named)
+        like = arrays.first_tensor(script, given)
+        known = arrays.sizes(script, given)
+        made = []
+        for argument in arrays.passed(script):
+            if argument.name not in given:
+                given[argument.name] = arrays.allocate(script, argument, known, like)
+                made.append(given[argument.name])
+        self(*(given[argument.name] for argument in arrays.passed(script)))
+        return made[0] if len(made) == 1 else tuple(made) or None
+
+
+def _there(script: Script) -> frozenset[int]:
+    """The programs that were built and came along: a package may leave some out."""
+    try:
+        names = os.listdir(os.path.join(script.root, "programs"))
+    except OSError as error:
+        raise LoadError(f"{script.root}/programs cannot be read: {error.strerror}") from None
+    folders = frozenset(names)
+    return frozenset(
+        i
+        for i, digest in enumerate(script.programs)
+        if i not in script.not_built and digest in folders
+    )
+
+
+def _key_reader(script: Script, one_device: bool) -> Key:
+    """A function from a call's arguments to what decides its program: device and integers."""
+    order = {argument.name: i for i, argument in enumerate(arrays.passed(script))}
+    tensor = None
+    for argument in arrays.passed(script):
+        if argument.dims is not None and tensor is None:
+            tensor = order[argument.name]
+    names = dict.fromkeys([*script.keys, *(_names_in_rules(script))])
+    reads = [_read_of(script, order, name) for name in names]
+    if one_device or tensor is None:
+        return _of_sizes(reads)
+    return _of_device_and_sizes(tensor, _of_sizes(reads))
+
+
+def _names_in_rules(script: Script) -> Iterator[str]:
+    """Rules may look at any integer argument, so with rules all of them decide."""
+    if script.rules:
+        yield from (a.name for a in script.arguments if a.dims is None and a.dtype[0] in "iub")
+
+
+def _read_of(script: Script, order: Mapping[str, int], name: str) -> tuple[int, int | None]:
+    if name in order:
+        return order[name], None
+    for argument in arrays.passed(script):
+        for axis, dim in enumerate(argument.dims or ()):
+            if dim == name:
+                return order[argument.name], axis
+    raise LoadError(f"{script.label}: dispatch key {name} is no integer argument of it")
+
+
+def _of_sizes(reads: Sequence[tuple[int, int | None]]) -> Key:
+    """Written out for one and two dimensions: every tenth of a microsecond is on every call."""
+    if not reads:
+        return lambda args: None
+    axes = [axis for _, axis in reads]
+    if len(reads) == 1 and axes[0] is not None:
+        (i, axis) = reads[0]
+        return lambda args: args[i].shape[axis]
+    if len(reads) == 2 and None not in axes:
+        (i, p), (j, q) = reads
+        return lambda args: (args[i].shape[p], args[j].shape[q])
+    if len(reads) == 3 and None not in axes:
+        (i, p), (j, q), (k, r) = reads
+        return lambda args: (args[i].shape[p], args[j].shape[q], args[k].shape[r])
+    return lambda args: tuple(
+        [args[i] if axis is None else args[i].shape[axis] for i, axis in reads]
+    )
+
+
+def _of_device_and_sizes(tensor: int, sizes: Key) -> Key:
+    # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
+    return lambda args: (args[tensor].device, sizes(args))
+
+
+class _Kernels:
+    """The kernels of this process, whose locks a fork must not take along."""
+
+    def __init__(self) -> None:
+        import weakref
+
+        self._all: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+    def add(self, kernel: Kernel) -> None:
+        self._all.add(kernel)
+
+    def after_fork(self) -> None:
+        for kernel in list(self._all):
+            kernel._lock = threading.RLock()
+
+
+_kernels = _Kernels()
+os.register_at_fork(after_in_child=_kernels.after_fork)

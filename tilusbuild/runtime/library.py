@@ -1,0 +1,103 @@
+"""A program's library, opened: its folder is whole, its bytes are those that were built.
+
+A library is opened once for the process, when it is first called for, by whichever thread comes
+first. Children of a fork keep what was open.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilusbuild.runtime import compat, receipts
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.errors import Damaged, LibraryChanged, NoProgram
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.sealed import Broken, unseal
+
+LIBRARY = "module/lib.so"
+
+_open: dict[tuple[str, str], Callable[..., Any]] = {}
+_lock = threading.Lock()
+
+
+def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
+    """The packed function of a program, for a device; None is any.
+
+    Raises `Damaged`, `LibraryChanged`, and `NoProgram` when the library is not for the device.
+    """
+    path = script.library(program)
+    meta = read_meta(script, program)
+    if device is not None and device.kind == "cuda":
+        _check_images(script, program, meta, device)
+    digest = meta["files"][LIBRARY]["sha256"]
+    with _lock:
+        if (path, digest) not in _open:
+            check_library(path, digest)
+            _open[path, digest] = _loaded(path)
+        return _open[path, digest]
+
+
+def _loaded(path: str) -> Callable[..., Any]:
+    import tvm_ffi
+
+    try:
+        launch: Callable[..., Any] = tvm_ffi.load_module(path)["launch"]
+    except (RuntimeError, AttributeError, OSError) as error:
+        raise Damaged(f"{path} cannot be loaded: {error}") from None
+    return launch
+
+
+def check_library(path: str, digest: str) -> None:
+    """Raises `LibraryChanged` unless the file has this sha256, `Damaged` when it is not there."""
+    try:
+        found = receipts.sha256_of(path)
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+    if found != digest:
+        raise LibraryChanged(f"{path} is not what was built: sha256 {found}, expected {digest}")
+
+
+def read_meta(script: Script, program: int) -> Mapping[str, Any]:
+    """meta.json of a built program. Raises `Damaged`."""
+    digest = script.programs[program]
+    path = os.path.join(script.root, "programs", digest, "meta.json")
+    try:
+        with open(path, "rb") as file:
+            meta = unseal(file.read())
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+    except Broken as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
+    if meta.get("program") != digest or meta.get("status") != "built":
+        raise Damaged(f"{path} does not speak of a program that was built")
+    try:
+        if not isinstance(meta["files"][LIBRARY]["sha256"], str):
+            raise TypeError
+    except (KeyError, TypeError):
+        raise Damaged(f"{path} does not list {LIBRARY}") from None
+    return meta
+
+
+def _check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
+    """What the binary itself holds, against the device."""
+    refused = []
+    for image in meta.get("images", ()):
+        kind: compat.Kind = "ptx" if image.get("kind") == "ptx" else "sass"
+        verdict = compat.can_run(str(image.get("arch")), device.arch, kind)
+        if verdict:
+            return
+        refused.append(verdict.reason)
+    raise NoProgram(
+        f"program {program} of {script.label} holds nothing that runs on {device}", tuple(refused)
+    )
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

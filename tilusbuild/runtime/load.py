@@ -1,0 +1,95 @@
+"""`load`: the kernel of a script, by name, from the first place that has it."""
+
+from __future__ import annotations
+
+import os
+
+from tilusbuild.runtime import candidates, device
+from tilusbuild.runtime.errors import Ambiguous, ScriptNotFound
+from tilusbuild.runtime.kernel import Kernel
+from tilusbuild.runtime.names import snake_case, suggestion
+from tilusbuild.runtime.places import Place, places
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.semantics import Value
+
+
+def load(
+    script: str,
+    *,
+    where: object = None,
+    target: str | None = None,
+    strict: bool = False,
+    **params: Value,
+) -> Kernel:
+    """The kernel of a script: call it with arrays.
+
+    `where` is a cache tree, a project's folder, a package, or a module that stands for one; without
+    it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are looked in. `target`
+    is a target's name, an architecture or "cpu"; without it the device decides, of the arrays or of
+    the machine. `params` choose the instance. With `strict` a dispatch table of another device is
+    an error; without, it is told once and not used.
+
+    Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
+    library is opened yet, and the CUDA driver is not called.
+    """
+    folder = snake_case(script)
+    looked: list[str] = []
+    known: set[str] = set()
+    for place in places(where):
+        found = [read_script(path) for path in place.instances(folder, os.getcwd())]
+        if found:
+            return _kernel(script, place, found, target, strict, params)
+        known.update(place.folders())
+        looked.append(f"{place.path} ({place.origin})")
+    hint = suggestion(folder, known)
+    lines = [f"there is no script {script!r}", *([hint] if hint else []), "looked in:"]
+    raise ScriptNotFound("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
+
+
+def _kernel(
+    script: str,
+    place: Place,
+    found: list[Script],
+    target: str | None,
+    strict: bool,
+    params: dict[str, Value],
+) -> Kernel:
+    fitting = [each for each in found if _has(each, params)]
+    if not fitting:
+        unknown = sorted(params.keys() - found[0].params.keys())
+        what = suggestion(unknown[0], found[0].params) if unknown else ""
+        there = "; ".join(sorted({_constants(each) for each in found}))
+        raise ScriptNotFound(
+            f"no instance of {script} in {place.path} has {_text(params)}"
+            + (f"\n  {what}" if what else "")
+            + f"\n  there are: {there or 'instances without constants'}"
+        )
+    if len({_constants(each) for each in fitting}) > 1:
+        there = "\n  ".join(sorted({_constants(each) for each in fitting}))
+        raise Ambiguous(f"{script} has several instances, say which by keyword:\n  {there}")
+    if target is not None:
+        fitting = _of_target(script, fitting, target)
+    if target is None and not device.may_have_cuda():
+        fitting = [candidates.best(fitting, device.cpu())[0]]
+    return Kernel(fitting, strict=strict)
+
+
+def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
+    chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
+    if not chosen:
+        there = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
+        raise ScriptNotFound(f"{script} is not built for {target!r}: there is {there}")
+    return chosen
+
+
+def _has(script: Script, params: dict[str, Value]) -> bool:
+    missing = object()
+    return all(script.params.get(name, missing) == value for name, value in params.items())
+
+
+def _constants(script: Script) -> str:
+    return _text(script.params)
+
+
+def _text(params: object) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in dict(params).items())  # type: ignore[call-overload]

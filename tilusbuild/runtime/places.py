@@ -1,0 +1,172 @@
+"""Where scripts are looked for: a place given, TILUSBUILD_CACHE_DIR, installed packages, the
+project's own cache. The first that has the script is the one; nothing is written anywhere.
+
+A place is a cache tree or a package: a folder with `scripts/` and `programs/` in it. Of a cache
+tree, `index.json` says which script folders the last build of each project made; the others are
+older and are not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.runtime.errors import Ambiguous, Damaged, ScriptNotFound
+from tilusbuild.runtime.sealed import Broken, unseal
+
+ENTRY_POINTS = "tilusbuild.packages"
+VARIABLE = "TILUSBUILD_CACHE_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tree to look in, and how it was come by."""
+
+    path: str
+    origin: str
+
+    def folders(self) -> list[str]:
+        """The scripts' folders that there are."""
+        return _names(os.path.join(self.path, "scripts"))
+
+    def instances(self, folder: str, start: str) -> list[str]:
+        """The paths of a script's current folders. Raises `Damaged` and `Ambiguous`."""
+        above = os.path.join(self.path, "scripts", folder)
+        there = [name for name in _names(above) if len(name) == 64]
+        current = self._current(folder, start) if there else None
+        kept = there if current is None else [name for name in there if name in current]
+        return [os.path.join(above, name) for name in sorted(kept)]
+
+    def _current(self, folder: str, start: str) -> set[str] | None:
+        """What index.json says of a script; None when there is no index."""
+        path = os.path.join(self.path, "index.json")
+        try:
+            with open(path, "rb") as file:
+                projects = unseal(file.read())["projects"]
+            having = {
+                manifest: {digest for name, digest in project["scripts"] if name == folder}
+                for manifest, project in projects.items()
+            }
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+        except (Broken, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Damaged(f"{path} is damaged: {error}") from None
+        return _of_project({m: found for m, found in having.items() if found}, folder, start)
+
+
+def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[str]:
+    """Of several projects in one cache, the one around `start`; else all, if they agree."""
+    around = [m for m in having if _is_within(start, os.path.dirname(m))]
+    if around:
+        return having[max(around, key=len)]
+    if len({frozenset(found) for found in having.values()}) > 1:
+        named = ", ".join(sorted(having))
+        raise Ambiguous(
+            f"several projects have a script {folder}: {named}\n"
+            "  call from within one of them, or build it into a cache of its own"
+        )
+    return set().union(*having.values())
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def places(where: object) -> Iterator[Place]:
+    """The places to look in, in order. Raises `ScriptNotFound` for a place that is none."""
+    if where is not None:
+        yield _given(where)
+        return
+    named = os.environ.get(VARIABLE)
+    if named:
+        yield Place(os.path.abspath(named), VARIABLE)
+    yield from _packages()
+    yield Place(*_project_cache(os.getcwd()))
+
+
+def _given(where: object) -> Place:
+    path = folder_of(where)
+    if not os.path.isdir(path):
+        raise ScriptNotFound(f"{path} is no folder")
+    above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    if not os.path.isdir(os.path.join(path, "scripts")):
+        # A project's folder stands for its cache, a script's own folder for the tree around it.
+        if os.path.isfile(os.path.join(path, "tilus.toml")):
+            return Place(*_project_cache(path))
+        if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
+            return Place(above, "where")
+    return Place(path, "where")
+
+
+def folder_of(where: Any) -> str:
+    """The folder that a path, a module, or an object with a `path` means. Raises `TypeError`."""
+    if isinstance(where, str | os.PathLike):
+        return os.path.abspath(os.fspath(where))
+    if getattr(where, "__path__", None):
+        return os.path.abspath(str(next(iter(where.__path__))))
+    for name in ("path", "__file__"):
+        value = getattr(where, name, None)
+        if isinstance(value, str | os.PathLike):
+            found = os.path.abspath(os.fspath(value))
+            return os.path.dirname(found) if name == "__file__" else found
+    if callable(where):
+        return folder_of(where())
+    raise TypeError(f"where= is a path, a module or a package, not {type(where).__name__}")
+
+
+def _packages() -> Iterator[Place]:
+    from importlib import metadata
+
+    for entry in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name):
+        try:
+            found = folder_of(entry.load())
+        except Exception as error:
+            raise Damaged(f"package {entry.name} ({entry.value}): {error}") from error
+        yield Place(found, f"package {entry.name}")
+
+
+def _project_cache(start: str) -> tuple[str, str]:
+    """The cache of the project around a folder, as a build there chooses it."""
+    for folder in _upwards(start):
+        manifest = os.path.join(folder, "tilus.toml")
+        named = _named_in(manifest) if os.path.isfile(manifest) else None
+        if named is not None:
+            return os.path.join(folder, os.path.expanduser(named)), manifest
+        if os.path.exists(os.path.join(folder, ".git")):
+            return os.path.join(folder, ".cache"), "the git repository"
+    return os.path.join(os.path.expanduser("~"), ".cache", "tilus"), "the user's cache"
+
+
+def _named_in(manifest: str) -> str | None:
+    """`build.cache-dir`; None when it is not set, or when this Python reads no TOML."""
+    try:
+        import tomllib
+    except ImportError:
+        return None
+    try:
+        with open(manifest, "rb") as file:
+            found = tomllib.load(file).get("build", {}).get("cache-dir")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _upwards(start: str) -> Iterator[str]:
+    folder = os.path.abspath(start)
+    while True:
+        yield folder
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return
+        folder = parent
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,231 @@
+"""`script.json`: what a call needs to know of a script, read without the builder.
+
+It stands in the script's folder beside `script.txt`, sealed. `script.txt` is what the folder is
+named by, and the two must list the same programs, so a file of another script is never believed.
+Whatever the bytes are, reading ends in a `Script` or in `Damaged`. docs/runtime.md has the form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tilusbuild.runtime import buckets
+from tilusbuild.runtime.errors import Damaged
+from tilusbuild.runtime.expression import Function, function_of
+from tilusbuild.runtime.sealed import Broken, unseal
+from tilusbuild.runtime.semantics import Value
+
+FILE, TEXT = "script.json", "script.txt"
+SCHEMA = 1
+
+Dim: TypeAlias = "int | str | Function"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the kernel. `dims` is None for a scalar."""
+
+    name: str
+    dtype: str
+    dims: tuple[Dim, ...] | None
+    out: bool
+    dimension: bool
+    """Read off the tensors' shapes: the caller does not pass it."""
+    type: str
+    """As a manifest spells it: `f16*[m, k]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A row of the hand-written table: where `when` holds, `program` serves."""
+
+    source: str
+    when: Function
+    program: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A cost for each program at some sizes; lower is better."""
+
+    source: str
+    cost: Function
+    columns: Mapping[str, Sequence[Value | None]]
+    """What it reads of each program, in the programs' order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """An instance of a script for a target. Programs are numbered as in the plan."""
+
+    path: str
+    root: str
+    name: str
+    hash: str
+    target: str
+    kind: str
+    """ "cpu" or "cuda"."""
+    archs: tuple[str, ...]
+    ptx: bool
+    toolkit: str | None
+    """The CUDA toolkit's version that made the code."""
+    machine: str
+    """What the host code is for, as `uname -m` says it."""
+    params: Mapping[str, Value]
+    arguments: tuple[Argument, ...]
+    schedules: Mapping[str, Sequence[Value]]
+    """Parameters by name, a value for each program."""
+    programs: tuple[str, ...]
+    not_built: Mapping[int, str]
+    """Programs that there are none of, and why."""
+    default: int | None
+    keys: tuple[str, ...]
+    buckets: tuple[Callable[[int], int], ...]
+    """One a key: from a size to its bucket."""
+    rules: tuple[Rule, ...]
+    model: Model | None
+
+    @property
+    def arch(self) -> str:
+        """The architectures in one word."""
+        return "+".join([*self.archs, *(["ptx"] if self.ptx else [])])
+
+    @property
+    def label(self) -> str:
+        """What a person calls it: `matmul[dtype=f16] h100`."""
+        fixed = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"{self.name}[{fixed}] {self.target}" if fixed else f"{self.name} {self.target}"
+
+    def schedule(self, program: int) -> dict[str, Value]:
+        """The parameters of one program. Raises `IndexError`."""
+        if not 0 <= program < len(self.programs):
+            raise IndexError(f"{self.label} has {len(self.programs)} programs, not {program}")
+        return {name: values[program] for name, values in self.schedules.items()}
+
+    def library(self, program: int) -> str:
+        """The path that the program's `lib.so` has when it is there."""
+        return os.path.join(self.root, "programs", self.programs[program], "module", "lib.so")
+
+
+def read_script(path: str) -> Script:
+    """The script in a folder. Raises `Damaged`."""
+    path = os.path.abspath(path)
+    value = _sealed(path)
+    digest = os.path.basename(path)
+    try:
+        script = _script(path, value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(f"{path}/{FILE} is malformed: {type(error).__name__}: {error}") from None
+    if script.hash != digest or _programs_of_text(path, digest) != script.programs:
+        raise Damaged(f"{path}/{FILE} does not belong to the {TEXT} beside it")
+    return script
+
+
+def _sealed(path: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(path, FILE), "rb") as file:
+            return unseal(file.read())
+    except FileNotFoundError:
+        raise Damaged(f"{path} has no {FILE}: build the project again") from None
+    except OSError as error:
+        raise Damaged(f"{path}/{FILE} cannot be read: {error.strerror}") from None
+    except Broken as error:
+        raise Damaged(f"{path}/{FILE} is damaged: {error}") from None
+
+
+def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
+    try:
+        with open(os.path.join(path, TEXT), "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise Damaged(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Damaged(f"{path}/{TEXT} is not the one that the folder is named by")
+    _, _, listed = data.partition(b"\n[programs]\n")
+    return tuple(line.partition(b" ")[2].decode("ascii", "replace") for line in listed.splitlines())
+
+
+def _script(path: str, value: Mapping[str, Any]) -> Script:
+    if value.get("schema") != SCHEMA:
+        raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
+    target, dispatch = value["target"], value["dispatch"]
+    programs = tuple(_texts(value["programs"]))
+    keys = tuple(_texts(dispatch["keys"]))
+    schedules = {name: value["schedules"][name] for name in _texts(value["parameters"])}
+    columns = dispatch["model"]["columns"] if dispatch["model"] else {}
+    if any(len(column) != len(programs) for column in (*schedules.values(), *columns.values())):
+        raise ValueError("a column is not as long as the list of programs")
+    default = value["default"]
+    if default is not None:
+        _index(default, programs)
+    return Script(
+        path=path,
+        root=os.path.dirname(os.path.dirname(os.path.dirname(path))),
+        name=_text(value["script"]),
+        hash=_text(value["hash"]),
+        target=_text(target["name"]),
+        kind=_text(target["kind"]),
+        archs=tuple(_texts(target["archs"])),
+        ptx=target["ptx"] is True,
+        toolkit=None if target["toolkit"] is None else _text(target["toolkit"]),
+        machine=_text(target["machine"]),
+        params=dict(value["params"]),
+        arguments=tuple(_argument(each) for each in value["arguments"]),
+        schedules=schedules,
+        programs=programs,
+        not_built={
+            _index(int(number), programs): _text(why) for number, why in value["not_built"].items()
+        },
+        default=default,
+        keys=keys,
+        buckets=tuple(buckets.rounding(dispatch["buckets"][key]) for key in keys),
+        rules=tuple(
+            Rule(_text(r["source"]), function_of(r["when"]), _index(r["program"], programs))
+            for r in dispatch["rules"]
+        ),
+        model=_model(dispatch["model"]),
+    )
+
+
+def _argument(value: Mapping[str, Any]) -> Argument:
+    dims = value["dims"]
+    return Argument(
+        name=_text(value["name"]),
+        dtype=_text(value["dtype"]),
+        dims=None if dims is None else tuple(_dim(dim) for dim in dims),
+        out=value["out"] is True,
+        dimension=value["dimension"] is True,
+        type=_text(value["type"]),
+    )
+
+
+def _dim(value: object) -> Dim:
+    if type(value) is int or isinstance(value, str):
+        return value
+    return function_of(value)
+
+
+def _model(value: Mapping[str, Any] | None) -> Model | None:
+    if value is None:
+        return None
+    return Model(_text(value["source"]), function_of(value["cost"]), dict(value["columns"]))
+
+
+def _index(value: object, programs: Sequence[str]) -> int:
+    if type(value) is not int or not 0 <= value < len(programs):
+        raise ValueError(f"there is no program {value!r}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no string")
+    return value
+
+
+def _texts(values: Sequence[object]) -> list[str]:
+    return [_text(value) for value in values]

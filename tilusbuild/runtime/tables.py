@@ -1,0 +1,141 @@
+"""`dispatch_table.json`: which program serves which sizes, and on which device that holds.
+
+    {"schema": 1, "keys": ["m", "n"],
+     "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
+                 "entries": [[[16, 4096], 3, "measured", 1.2e-05], …]}]}
+
+An entry is the buckets of the keys, the program's number, where the choice comes from, and the
+seconds of a call where they are known. A table holds when each field of its fingerprint is that of
+the device in use, or "*". People edit this file: it has no seal, and everything in it is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.errors import TableDamaged, TableOfAnotherDevice, TableOutOfRange
+from tilusbuild.runtime.script import Script
+
+FILE = "dispatch_table.json"
+SCHEMA = 1
+SOURCES = ("table", "measured", "nearest", "model", "default")
+"""Where a choice can come from, the strongest first."""
+_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row."""
+
+    key: tuple[int, ...]
+    program: int
+    source: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What was found out on one device."""
+
+    fingerprint: Mapping[str, str]
+    entries: tuple[Entry, ...]
+
+    def refusal(self, wanted: Mapping[str, str]) -> str | None:
+        """Which field is another one; None when the table holds here."""
+        for field, value in self.fingerprint.items():
+            if value != "*" and wanted.get(field) != value:
+                return f"{field} is {value!r}, not {wanted.get(field)!r}"
+        return None
+
+
+def read_tables(script: Script) -> tuple[Table, ...]:
+    """All tables of a script; none without a file. Raises `TableDamaged`, `TableOutOfRange`."""
+    path = os.path.join(script.path, FILE)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LIMIT + 1)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise TableDamaged(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        if len(data) > _LIMIT:
+            raise ValueError("larger than any table")
+        return _tables(script, path, json.loads(data))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise TableDamaged(f"{path} is no dispatch table: {why}\n  {_MEND}") from None
+
+
+_MEND = "mend or delete it; `tilusbuild tune` makes it again"
+
+
+def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
+    """The first that holds on the device; None when there is none at all.
+
+    Raises `TableOfAnotherDevice` when there are tables and none of them holds.
+    """
+    wanted = device.fingerprint(script.hash)
+    reasons = []
+    for table in tables:
+        reason = table.refusal(wanted)
+        if reason is None:
+            return table
+        reasons.append(reason)
+    if reasons:
+        raise TableOfAnotherDevice(
+            f"{os.path.join(script.path, FILE)}: no table holds on {device}: {'; '.join(reasons)}"
+        )
+    return None
+
+
+def _tables(script: Script, path: str, value: Any) -> tuple[Table, ...]:
+    if not isinstance(value, dict) or value["schema"] != SCHEMA:
+        raise ValueError("not of schema 1")
+    if tuple(value["keys"]) != script.keys:
+        if value["tables"]:
+            raise ValueError(f"its keys are {value['keys']}, the script's {list(script.keys)}")
+        return ()
+    return tuple(
+        Table(_fingerprint(table["fingerprint"]), _entries(script, path, table["entries"]))
+        for table in value["tables"]
+    )
+
+
+def _fingerprint(value: Any) -> Mapping[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise TypeError("a fingerprint maps fields to strings")
+    missing = {"script", "device", "arch"} - value.keys()
+    if missing:
+        raise ValueError(f'a fingerprint lacks {sorted(missing)}; "*" matches any')
+    return value
+
+
+def _entries(script: Script, path: str, rows: Any) -> tuple[Entry, ...]:
+    found = []
+    for row in rows:
+        key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
+        seconds = row[3] if len(row) > 3 else None
+        if len(key) != len(script.keys) or not all(type(size) is int for size in key):
+            raise ValueError(f"{key!r} is no key of {list(script.keys)}")
+        if type(program) is not int or source not in SOURCES:
+            raise ValueError(f"no entry: {row!r:.80}")
+        if seconds is not None and type(seconds) not in (int, float):
+            raise ValueError(f"no time: {row!r:.80}")
+        if not 0 <= program < len(script.programs):
+            raise TableOutOfRange(
+                f"{path}: sizes {key} choose program {program}, and there are"
+                f" {len(script.programs)}\n  {_MEND}"
+            )
+        if program in script.not_built:
+            raise TableOutOfRange(
+                f"{path}: sizes {key} choose program {program}, which is"
+                f" {script.not_built[program]}\n  {_MEND}"
+            )
+        found.append(Entry(tuple(key), program, source, seconds))
+    return tuple(found)
