@@ -5,4 +5,19 @@ The public Python interface, imported on first use, so that `import tilusbuild` 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilusbuild.runtime import Kernel, LoadError, load
+
+__all__ = ["Kernel", "LoadError", "load"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tilusbuild import runtime
+
+    return getattr(runtime, name)

@@ -12,6 +12,7 @@ LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
 MANIFEST = "MANIFEST"
 SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
+SCRIPT_JSON, DISPATCH = "script.json", "dispatch"
 
 FOLDERS = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
 

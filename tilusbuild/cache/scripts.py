@@ -27,12 +27,14 @@ _PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ScriptRecord:
-    """What to publish. `columns` and `rows` are the table of schedules."""
+    """What to publish. `columns` and `rows` are the table of schedules; `described` is what a call
+    must know of the script (`tilusbuild.runtime.script`), when there is anything to say."""
 
     folder: str
     script_txt: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
+    described: bytes | None = None
 
     @property
     def hash(self) -> str:
@@ -106,6 +108,8 @@ def publish_script(
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
         layout.SCHEDULE_TXT: table(record.columns, record.rows).encode("utf-8", "surrogateescape"),
     }
+    if record.described is not None:
+        files[layout.SCRIPT_JSON] = record.described
     if not _is_up_to_date(path, files, links):
         with tree.held(Span("use", shared=True), Span("script", digest)), explained(path):
             _publish(tree, record.folder, path, digest, files, links)

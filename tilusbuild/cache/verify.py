@@ -30,6 +30,8 @@ _IN_SCRIPT = frozenset(
     (
         layout.SCRIPT_TXT,
         layout.SCHEDULE_TXT,
+        layout.SCRIPT_JSON,
+        layout.DISPATCH,
         layout.PROGRAMS,
         layout.FAILED,
         "dispatch_table.txt",

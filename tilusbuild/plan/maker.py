@@ -83,7 +83,7 @@ class Maker:
         self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = surroundings(target)
         self.signature = self._resolved_signature()
-        self._launch = self._parse_launch()
+        self.launch = self._parse_launch()
         self._prune = self._parse_prune()
         self._flags = manifest.flags_for(script, target.name)
         self._defines = tuple(manifest.defines_for(script, target.name).items())
@@ -147,7 +147,7 @@ class Maker:
             source=source,
             symbol=self.symbol,
             signature=self.signature,
-            launch=self._launch,
+            launch=self.launch,
             constants=values,
             include_digest=closure.digest if copied else None,
             include_roots=self._include_roots if copied else (),
@@ -190,7 +190,7 @@ class Maker:
     def fixed(self) -> str:
         """Everything that decides a program besides the schedule's values, the templates, the
         headers, and the code of tilusbuild."""
-        launch = self._launch
+        launch = self.launch
         expressions = () if launch is None else (*launch.grid, *launch.block, launch.smem)
         tools = tools_of(self.toolchain)
         owner = self._owner
@@ -268,12 +268,12 @@ class Maker:
         return expression(source).substitute(self._around)
 
     def _launch_lines(self) -> list[str]:
-        if self._launch is None:
+        if self.launch is None:
             return []
         parts: Sequence[tuple[str, tuple[Expr, ...]]] = (
-            ("grid", self._launch.grid),
-            ("block", self._launch.block),
-            ("smem", (self._launch.smem,)),
+            ("grid", self.launch.grid),
+            ("block", self.launch.block),
+            ("smem", (self.launch.smem,)),
         )
         return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]
 

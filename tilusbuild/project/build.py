@@ -7,10 +7,12 @@ what is wrong with the input is raised before anything was compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tilusbuild.cache.scripts import ScriptRecord
 from tilusbuild.cache.trouble import CacheReadOnly
+from tilusbuild.dispatch.describe import script_json
 from tilusbuild.engine.admission import Memory
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.build import build as run_engine
@@ -118,10 +120,12 @@ def script_record(project: Project, instance: Instance, maker: Maker) -> ScriptR
     """
     columns = ("index", *instance.parameters, "status", *_RESOURCES, "dynamic_smem", "program")
     rows: list[tuple[Cell, ...]] = []
+    metas: list[Mapping[str, Any] | None] = []
     pairs = zip(instance.schedules, instance.programs, strict=True)
     for index, (number, program) in enumerate(pairs):
         entry = project.cache.lookup(program)
         meta = entry.meta if entry else {}
+        metas.append(entry.meta if entry else None)
         values = maker.space[number].values
         usages = [u for kernel in meta.get("kernels", {}).values() for u in kernel.values()]
         rows.append(
@@ -134,4 +138,5 @@ def script_record(project: Project, instance: Instance, maker: Maker) -> ScriptR
                 program,
             )
         )
-    return ScriptRecord(instance.folder, instance.script_txt, columns, rows)
+    described = script_json(project.manifest, instance, maker, metas)
+    return ScriptRecord(instance.folder, instance.script_txt, columns, rows, described)
