@@ -171,7 +171,7 @@ class Maker:
         )
         return Made(
             program_txt,
-            options_text(recipe, self.toolchain, self.other_headers(closure)),
+            self._options(recipe, closure),
             recipe,
             closure,
             templates,
@@ -179,8 +179,19 @@ class Maker:
 
     def closure(self, source: str) -> Closure:
         """The headers that a source of this instance can reach. Raises `InputError`."""
-        return self._headers.closure(
-            source, extra=self._manifest.headers_for(self.script), defines=dict(self._defines)
+        patterns = self._manifest.headers_for(self.script)
+        found = self._headers.closure(source, extra=patterns, defines=dict(self._defines))
+        if found.unmatched:
+            raise InputError(*(self._unmatched(pattern) for pattern in found.unmatched))
+        return found
+
+    def _unmatched(self, pattern: str) -> Diagnostic:
+        own = self._owner.headers
+        keys = ("script", self.script, "headers") if pattern in own else ("build", "headers")
+        return Diagnostic(
+            f'no header matches "{pattern}"',
+            self._manifest.place(*keys),
+            "patterns are relative to the folders of include-dirs, or to the project",
         )
 
     def template_digest(self, name: str) -> str:
@@ -232,17 +243,27 @@ class Maker:
         return fresh
 
     def readable(self, schedule: Schedule, log: str) -> str:
-        """A compiler's log with the template's own places and lines."""
+        """A compiler's log with the template's own places and lines, and what is known of headers
+        that it may not have found."""
         from tilusbuild.render.messages import map_messages
 
-        if self._manifest.build.line_directives:
-            return log
         try:
             context = self.context(schedule)
             source = self._renderer.render(self._owner.template, context).text
-            return map_messages(log, self._renderer.line_map(self._owner.template, context, source))
+            notes = "".join(note.render() + "\n" for note in self.closure(source).notes)
+            if not self._manifest.build.line_directives:
+                lines = self._renderer.line_map(self._owner.template, context, source)
+                log = map_messages(log, lines)
         except InputError:
             return log
+        return log + notes
+
+    def _options(self, recipe: Recipe, closure: Closure) -> str:
+        try:
+            return options_text(recipe, self.toolchain, self.other_headers(closure))
+        except ValueError as error:
+            keys = self._manifest.written(self.script, self.target.name, "launch")
+            raise InputError(Diagnostic(str(error), self._manifest.place(*keys))) from None
 
     def other_headers(self, closure: Closure) -> tuple[str, ...]:
         """What the fingerprint says of the toolkit's and the system's headers that a source with
