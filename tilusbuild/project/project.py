@@ -97,7 +97,9 @@ class Project:
     @cached_property
     def cache(self) -> Cache:
         """The cache tree. Raises `InputError` when there can be none."""
-        return Cache(self.settings.cache_dir.value)
+        cache = Cache(self.settings.cache_dir.value)
+        cache.tree.exists()
+        return cache
 
     @cached_property
     def digests(self) -> RememberedDigests:
