@@ -18,6 +18,7 @@ VERBS = {
     "init": "make a project that builds and runs, to start from",
     "build": "plan, compile, publish",
     "plan": "show what would be built",
+    "watch": "build again on every change",
     "explain": "say why something is out of date",
     "run": "call a kernel on generated inputs, check it, time it",
     "cache": "look at and look after the cache tree",

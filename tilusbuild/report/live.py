@@ -71,6 +71,13 @@ class LiveReporter:
         elif (line := self._line(event)) is not None:
             self._above.append(line)
 
+    def say(self, line: str) -> bool:
+        """Leave a line above the frame; False when there is no frame any more, or none yet."""
+        if self._over or not self._widths:
+            return False
+        self._above.append(line)
+        return True
+
     def tick(self) -> None:
         now = self._now()
         due = now - self._began >= _FIRST_DRAW and now - self._last >= _FRAME_PAUSE

@@ -1,0 +1,1 @@
+"""Building on every change: what to watch, when to look, what to plan again, what to build."""

@@ -1,0 +1,170 @@
+"""One build while watching: on a thread of its own, its programs exchanged as plans change.
+
+It ends when what the latest plan wants is there, and publishes that plan's scripts and index then.
+Whoever started it is told once, whatever happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilusbuild.engine import events
+from tilusbuild.engine.admission import Memory
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.changing import Control, build_changing
+from tilusbuild.engine.events import Reporter, Result
+from tilusbuild.engine.history import History
+from tilusbuild.plan.jobs import ProgramJob
+from tilusbuild.plan.maker import Made
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.build import publish
+from tilusbuild.project.compiler import ProgramCompiler
+from tilusbuild.project.project import Project
+from tilusbuild.project.store import BuildStore
+from tilusbuild.toolchain import Toolchain
+from tilusbuild.watch.replan import State
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """How a build ended."""
+
+    state: State | None
+    """The plan that it was of; None when it ended before there was one."""
+    result: Result | None
+    error: BaseException | None
+    programs: tuple[tuple[str, str], ...]
+    """(script, hash) of what it compiled, as far as that is in the plan."""
+
+    @property
+    def ok(self) -> bool:
+        return self.result is not None and self.result.summary.exit_status == 0
+
+
+class Building:
+    """A build that runs. Made and told on one thread; `ended` is called on its own."""
+
+    def __init__(
+        self,
+        project: Project,
+        toolchain: Toolchain,
+        selection: Selection,
+        options: Options,
+        reporter: Reporter,
+        history: History,
+        ended: Callable[[Built], None],
+        began: float,
+    ) -> None:
+        self._project = project
+        self._toolchain = toolchain
+        self._selection = selection
+        self._options = options
+        self._reporter = _Noting(reporter)
+        self._history = history
+        self._ended = ended
+        self._began = began
+        self._control: Control[Made] = Control()
+        self._guard = threading.Lock()
+        self._state: State | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="tilusbuild-build", daemon=True)
+        self._thread.start()
+
+    def suits(self, project: Project, toolchain: Toolchain) -> bool:
+        """Whether programs of this project's plan can be built by this build."""
+        own = self._project
+        return (
+            toolchain == self._toolchain
+            and project.cache is own.cache
+            and project.settings.jobs == own.settings.jobs
+            and project.manifest.build.timeout == own.manifest.build.timeout
+        )
+
+    def want(self, job: ProgramJob, instead: str | None) -> bool:
+        """Have this program, and not the other. False when the build has ended."""
+        return self._control.want(job, instead)
+
+    def replace(self, state: State) -> bool:
+        """Have the programs of this plan and no others, then end. False when it has ended."""
+        with self._guard:
+            if self._over or not self._control.replace(state.jobs()):
+                return False
+            self._project, self._state = state.project, state
+            return True
+
+    def abandon(self) -> None:
+        """Have nothing; returns when no compiler runs any more."""
+        self._control.replace(())
+        self._thread.join()
+
+    def stop(self, signal: int) -> None:
+        """As for a signal; returns when no compiler runs any more."""
+        self._control.stop(signal)
+        self._thread.join()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        result: Result | None = None
+        error: BaseException | None = None
+        try:
+            result = self._build()
+        except BaseException as raised:
+            error = raised
+        finally:
+            self._reporter.close()
+        with self._guard:
+            self._over = True
+            state = self._state
+        wanted = state.programs if state is not None else set()
+        programs = tuple((s, p) for s, p in self._reporter.compiled if p in wanted)
+        self._ended(Built(state, result, error, programs))
+
+    def _build(self) -> Result:
+        compiler = ProgramCompiler(
+            self._project.cache,
+            self._toolchain,
+            self._project.runner,
+            timeout=self._project.manifest.build.timeout,
+            dump_ir=False,
+        )
+        with BuildStore(self._project.cache) as store:
+            result = build_changing(
+                self._control,
+                store,
+                compiler,
+                self._reporter,
+                self._options,
+                history=self._history,
+                admission=Memory(),
+                began=self._began,
+            )
+            with self._guard:
+                # From here on the control says that it is too late, so the plan stays this one.
+                state = self._state
+            if state is not None and result.summary.signal is None and not result.summary.error:
+                publish(state.project, state.planned, self._selection)
+        return result
+
+
+class _Noting:
+    """Notes what was compiled, for a reporter that shows it."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self.compiled: list[tuple[str, str]] = []
+
+    def tell(self, event: events.Event, /) -> None:
+        if isinstance(event, events.Finished) and event.status == "built" and not event.cached:
+            self.compiled.append((event.script, event.hash))
+        self._reporter.tell(event)
+
+    def tick(self) -> None:
+        self._reporter.tick()
+
+    def close(self) -> None:
+        self._reporter.close()

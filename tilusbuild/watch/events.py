@@ -1,0 +1,85 @@
+"""What watching tells besides a build's own events, in the order in which things happened.
+
+As in `engine/events.py`, their fields are the JSON that `--json` prints (`docs/watch.md`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilusbuild.engine.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Watching(Event):
+    """At rest: waiting for a change. `ok` is whether everything stands as it is meant to."""
+
+    event: ClassVar[str] = "watching"
+    paths: int
+    """Files and folders that the plan depends on."""
+    polling: str | None
+    """Why they are looked at in turn instead of waiting for events; None when events serve."""
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Event):
+    """Something that the plan depends on is not what it was."""
+
+    event: ClassVar[str] = "changed"
+    paths: tuple[str, ...]
+    """Relative to the project where they lie in it; the first few."""
+    more: int
+    """How many others."""
+    parts: tuple[str, ...]
+    """Which scripts that is about: "matmul h100"; or "manifest", "tools", "references"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replanned(Event):
+    """A new plan is made."""
+
+    event: ClassVar[str] = "replanned"
+    programs: int
+    """In the whole plan."""
+    changed: int
+    """How many were not in the plan before."""
+    renders: int
+    """How many templates' renderings that took."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Event):
+    """The manifest or a template is wrong; the last good plan stays until it is mended."""
+
+    event: ClassVar[str] = "problem"
+    message: str
+    """Several lines, with the places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt(Event):
+    """What a change came to."""
+
+    event: ClassVar[str] = "rebuilt"
+    ok: bool
+    programs: int
+    """Compiled for it."""
+    scripts: tuple[str, ...]
+    """Of which scripts they are."""
+    seconds: float
+    """From the save."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnded(Event):
+    """What `--exec` ran has ended, or was ended for a new change."""
+
+    event: ClassVar[str] = "command"
+    command: str
+    status: int | None
+    """Exit status, minus the signal that ended it, or None when we did."""
+    seconds: float
+    output: str

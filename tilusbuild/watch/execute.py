@@ -1,0 +1,93 @@
+"""What `--exec` runs: a shell command in a process group of its own, ended for the next change."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tilusbuild.process.base import Cancelled, Command, RunnerLost
+from tilusbuild.process.local import LocalRunner
+
+LONG = 1 << 16
+"""Bytes. One variable of an environment cannot hold much more than this on Linux (128 KiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """How a command ended; `status` is None when it was cancelled."""
+
+    command: str
+    status: int | None
+    seconds: float
+    output: str
+
+
+class Execution:
+    """A command that runs. `ended` is called once, on another thread."""
+
+    def __init__(
+        self,
+        runner: LocalRunner,
+        command: str,
+        folder: str,
+        environment: Mapping[str, str],
+        scripts: Sequence[str],
+        programs: Sequence[str],
+        ended: Callable[[Executed], None],
+    ) -> None:
+        self._scope = runner.scope()
+        self._command = command
+        self._folder = folder
+        self._environment = environment
+        self._scripts = scripts
+        self._programs = programs
+        self._ended = ended
+        self._thread = threading.Thread(target=self._run, name="tilusbuild-exec", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Kill it; returns when it is gone."""
+        self._scope.cancel()
+        self._thread.join()
+
+    def _run(self) -> None:
+        listing: str | None = None
+        status: int | None = None
+        seconds, output = 0.0, ""
+        try:
+            programs = "\n".join(self._programs)
+            if len(os.fsencode(programs)) > LONG:
+                listing = _written(programs)
+                programs = f"@{listing}"
+            variables = {
+                "TILUSBUILD_REBUILT": "\n".join(self._scripts),
+                "TILUSBUILD_PROGRAMS": programs,
+            }
+            command = Command(
+                ("/bin/sh", "-c", self._command),
+                cwd=self._folder,
+                env={**self._environment, **variables},
+            )
+            finished = self._scope.run(command)
+            status, seconds = finished.status, finished.seconds
+            output = finished.output.decode(errors="replace")
+        except Cancelled:
+            pass
+        except (OSError, RunnerLost) as error:
+            status, output = 127, f"{error}\n"
+        finally:
+            if listing is not None:
+                with suppress(OSError):
+                    os.unlink(listing)
+        self._ended(Executed(self._command, status, seconds, output))
+
+
+def _written(text: str) -> str:
+    handle, path = tempfile.mkstemp(prefix="tilusbuild-programs-")
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text + "\n")
+    return path

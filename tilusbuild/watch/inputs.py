@@ -1,0 +1,102 @@
+"""The paths that a plan depends on, from the plan itself, the manifest and the tools."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tilusbuild.manifest import Manifest
+from tilusbuild.plan.maker import Maker
+from tilusbuild.render.closure import Root
+from tilusbuild.toolchain import Toolchain
+from tilusbuild.watch.needs import Needs
+from tilusbuild.watch.places import is_below
+
+_TOOLS = frozenset(
+    (
+        "nvcc",
+        "g++",
+        "gcc",
+        "c++",
+        "cc",
+        "clang++",
+        "clang",
+        "ld",
+        "as",
+        "ptxas",
+        "cicc",
+        "fatbinary",
+        "nvlink",
+        "cudafe++",
+    )
+)
+_SOURCES = (".j2", ".jinja", ".cu", ".cuh", ".h", ".hpp", ".inl", ".toml", ".json", ".py")
+_MOST = 10_000
+
+
+def needs_of_part(
+    manifest: Manifest, script: str, makers: Sequence[Maker], roots: Sequence[Root]
+) -> Needs:
+    """What the programs of a script rest on: templates, headers, and where those are looked for."""
+    owner = manifest.scripts[script]
+    paths = {path for maker in makers for path in maker.inputs}
+    paths.add(os.path.join(manifest.root, owner.template))
+    if owner.space_file is not None:
+        paths.add(os.path.join(manifest.root, owner.space_file))
+    paths.update(root.path for root in roots)
+    paths.update(_folders_of(manifest.headers_for(script), roots))
+    if any(maker.seeks_any for maker in makers):
+        return Needs(frozenset(paths), None)
+    return Needs(frozenset(paths), frozenset(n for maker in makers for n in maker.sought))
+
+
+def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
+    """The folders in which a new file could match a pattern."""
+    for pattern in patterns:
+        parts = pattern.split("/")[:-1]
+        for base in {root.path for root in roots} | {root.base for root in roots}:
+            for depth in range(len(parts) + 1):
+                prefix = os.path.join(*parts[:depth], "")
+                for name in glob.iglob(prefix, root_dir=base, recursive=True):
+                    yield os.path.normpath(os.path.join(base, name))
+
+
+def needs_of_manifest(manifest: Manifest) -> Needs:
+    """What decides whether the manifest can be used: itself, and that what it names is there."""
+    return Needs(frozenset({manifest.path}))
+
+
+def references(manifest: Manifest) -> Needs:
+    """The Python references: no program rests on them, but what `--exec` runs may."""
+    names = (script.tune.ref for script in manifest.scripts.values() if script.tune is not None)
+    files = (name.rpartition(":")[0] for name in names if name is not None)
+    return Needs(frozenset(os.path.join(manifest.root, name) for name in files))
+
+
+def needs_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Needs:
+    """The tools, and the folders where one that comes would be found before them."""
+    folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
+    folders += [
+        os.path.join(environment[name], "bin")
+        for name in ("CUDA_HOME", "CUDA_PATH")
+        if environment.get(name)
+    ]
+    return Needs(frozenset((*toolchain.witnesses(), *folders)), _TOOLS)
+
+
+def everything(root: str, cache: str) -> frozenset[str]:
+    """All folders and sources of a project but hidden ones: what to watch while something is wrong
+    and nobody can say what would mend it."""
+    found: set[str] = set()
+    for where, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not is_below(os.path.join(where, name), cache)
+        ]
+        found.add(where)
+        found.update(os.path.join(where, name) for name in files if name.endswith(_SOURCES))
+        if len(found) > _MOST:
+            break
+    return frozenset(found)

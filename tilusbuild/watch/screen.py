@@ -1,0 +1,165 @@
+"""What a person or a program sees of watching: lines, on a terminal around the live display.
+
+While a build draws its frame, lines go above it; between builds the last line of a terminal says
+what is watched, and is taken away before anything else is written. Called from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, TextIO, runtime_checkable
+
+from tilusbuild.engine.events import Event, Reporter
+from tilusbuild.report.jsonl import JsonReporter
+from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line
+from tilusbuild.watch import events
+
+_CLEAR = "\x1b[2J\x1b[3J\x1b[H"
+_ERASE = "\r\x1b[2K"
+
+
+@runtime_checkable
+class Saying(Protocol):
+    """A display that takes lines between its own."""
+
+    def say(self, line: str) -> bool:
+        """Whether it took the line; not when it is over."""
+        ...
+
+
+class Screen:
+    """Tells what happens. `reporter` makes the display of one build."""
+
+    def __init__(
+        self,
+        *,
+        reporter: Callable[[], Reporter],
+        stderr: TextIO,
+        json: TextIO | None,
+        terminal: bool,
+        quiet: bool,
+        verbose: bool,
+        clear: bool,
+    ) -> None:
+        self._make = reporter
+        self._out = Stream(stderr)
+        self._json = JsonReporter(json) if json is not None else None
+        self._terminal = terminal
+        self._quiet = quiet
+        self._verbose = verbose
+        self._clear = clear
+        self._guard = threading.RLock()
+        self._build: _Guarded | None = None
+        self._status = False
+
+    def building(self) -> Reporter:
+        """The display of a build that begins now."""
+        with self._guard:
+            self._take_status_away()
+            self._build = _Guarded(self._make(), self._guard)
+            return self._build
+
+    def tell(self, event: Event) -> None:
+        """Something happened that is no build's own event."""
+        with self._guard:
+            if self._json is not None:
+                self._json.tell(event)
+            if isinstance(event, events.Watching):
+                self._rest(event)
+                return
+            if self._clear and self._terminal and isinstance(event, events.Changed):
+                self._write(_CLEAR)
+            for line in self._lines(event):
+                self._say(line)
+
+    def close(self) -> None:
+        """Leave the terminal as it should be."""
+        with self._guard:
+            self._take_status_away()
+
+    def _rest(self, event: events.Watching) -> None:
+        if self._json is not None or self._quiet or not self._terminal:
+            return
+        self._take_status_away()
+        how = "looking at" if event.polling else "watching"
+        state = "" if event.ok else ", not all is well"
+        self._out.write(f"{how} {counted(event.paths, 'path')}{state}; Ctrl-C ends")
+        self._status = True
+
+    def _lines(self, event: Event) -> list[str]:
+        if isinstance(event, events.Problem):
+            return [cleaned(event.message), "the last good state stays; the next save tries again"]
+        if isinstance(event, events.CommandEnded):
+            return self._command(event)
+        if self._quiet or (self._json is not None and not self._verbose):
+            return []
+        if isinstance(event, events.Changed):
+            more = f" and {event.more} more" if event.more else ""
+            paths = ", ".join(one_line(path) for path in event.paths)
+            return [f"changed: {paths}{more} → {one_line(', '.join(event.parts))}"]
+        if isinstance(event, events.Replanned) and self._verbose:
+            plan = f"{counted(event.programs, 'program')}, {event.changed} new"
+            return [f"planned {plan}: {event.renders} rendered in {duration(event.seconds)}"]
+        if isinstance(event, events.Rebuilt):
+            return [_rebuilt(event)]
+        return []
+
+    def _command(self, event: events.CommandEnded) -> list[str]:
+        if event.status is None:
+            return []
+        lines = cleaned(event.output).rstrip("\n").splitlines()
+        command = one_line(event.command)
+        if event.status:
+            lines.append(f"error: {command}: exit status {event.status}")
+        elif not self._quiet and self._json is None:
+            lines.append(f"{command}: done in {duration(event.seconds)}")
+        return lines if event.status or self._json is None else []
+
+    def _say(self, line: str) -> None:
+        display = self._build
+        if display is not None and display.say(line):
+            return
+        self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        self._take_status_away()
+        self._out.write(text)
+
+    def _take_status_away(self) -> None:
+        if self._status:
+            self._status = False
+            self._out.write(_ERASE)
+
+
+def _rebuilt(event: events.Rebuilt) -> str:
+    after = f"{duration(event.seconds)} after the save"
+    if not event.programs:
+        return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
+    what = f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
+    return f"{what}, {after}" if event.ok else f"{what}, not all is well ({after})"
+
+
+class _Guarded:
+    """A build's display, which one thread tells and others add lines to."""
+
+    def __init__(self, reporter: Reporter, guard: threading.RLock) -> None:
+        self._reporter = reporter
+        self._guard = guard
+
+    def tell(self, event: Event, /) -> None:
+        with self._guard:
+            self._reporter.tell(event)
+
+    def tick(self) -> None:
+        with self._guard:
+            self._reporter.tick()
+
+    def close(self) -> None:
+        with self._guard:
+            self._reporter.close()
+
+    def say(self, line: str) -> bool:
+        """Put a line above the display; False when there is none to put it above."""
+        with self._guard:
+            return isinstance(self._reporter, Saying) and self._reporter.say(line)

@@ -1,0 +1,401 @@
+"""Watching: the loop that waits, looks, plans again, and tells the build what is wanted now.
+
+Everything is decided on one thread, from one inbox: hints that something happened to a file, the
+end of a build, the end of a command, a signal. At rest the cache holds what a build of the files as
+they are would have made: what is told at rest was looked at after the last change.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from tilusbuild.engine import signals
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.history import History
+from tilusbuild.errors import InputError, TilusbuildError
+from tilusbuild.plan.jobs import ProgramJob
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.project import Project
+from tilusbuild.toolchain import Toolchain
+from tilusbuild.watch import events
+from tilusbuild.watch.building import Building, Built
+from tilusbuild.watch.execute import Executed, Execution
+from tilusbuild.watch.inputs import everything
+from tilusbuild.watch.look import Looker
+from tilusbuild.watch.needs import Change, Needs, Part, affected
+from tilusbuild.watch.observer import Observer
+from tilusbuild.watch.places import is_below, places, why_poll
+from tilusbuild.watch.replan import Replanner, State
+from tilusbuild.watch.screen import Screen
+from tilusbuild.watch.settle import Debounce
+
+POLL = 0.5
+"""Seconds between two looks where there are no events."""
+SAFETY = 2.0
+"""Seconds between two looks where there are: an event may be lost."""
+_PATIENCE = 5.0
+"""Seconds of changes without an end after which a plan is finished all the same."""
+_SHOWN = 5
+
+_ANYTHING: Part = ("anything",)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What the command line says of watching."""
+
+    command: str | None = None
+    restart: bool = True
+    """Whether a change ends what a build does in vain, instead of waiting for the build."""
+    poll: bool = False
+    keep_going: int = 0
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    path: str
+
+
+class _SupersededError(Exception):
+    """Something changed while a plan was made."""
+
+
+class _StoppedError(Exception):
+    """A signal came while a plan was made."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Changes that no plan has seen yet."""
+
+    parts: set[Part] = field(default_factory=set)
+    paths: dict[str, None] = field(default_factory=dict)
+    since: float = 0.0
+    """When the first of them happened, or the first after something was wrong; 0 is not yet."""
+
+    def add(self, found: dict[Part, list[str]], since: float) -> None:
+        self.since = self.since or since
+        self.parts.update(found)
+        self.paths.update(dict.fromkeys(path for paths in found.values() for path in paths))
+
+
+class Session:
+    """One `tilusbuild watch`. The project is the caller's to close."""
+
+    def __init__(self, project: Project, selection: Selection, how: How, screen: Screen) -> None:
+        self._selection = selection
+        self._how = how
+        self._screen = screen
+        self._project = project
+        self._inbox: SimpleQueue[_Hint | Built | Executed | int] = SimpleQueue()
+        self._replanner = Replanner(selection, self._found, self._check)
+        self._looker = Looker(lambda path: self._project.digests.digest(path))
+        self._observer = Observer(
+            lambda path: self._inbox.put(_Hint(path)), lambda: self._project.cache.root
+        )
+        self._debounce = Debounce()
+        self._pending = _Pending()
+        self._history = History(project.cache.state_path)
+        self._state: State | None = None
+        self._toolchain: Toolchain | None = None
+        self._broken: str | None = None
+        self._wider: Needs | None = None
+        self._building: Building | None = None
+        self._executing: Execution | None = None
+        self._hinted: set[str] = set()
+        self._places: dict[str, bool] = {}
+        self._news = False
+        """Whether something changed since what is wrong was told."""
+        self._saved = time.monotonic()
+        self._looked = 0.0
+        self._well = True
+        self._signal: int | None = None
+        self._resting = False
+        self._polling: str | None = "asked to" if how.poll else None
+
+    def run(self) -> int:
+        """Watch until a signal comes; the exit status that stands for it."""
+        with signals.caught(self._inbox.put):
+            try:
+                self._project.cache.ensure()
+                self._plan()
+                while self._signal is None:
+                    self._step()
+            except _StoppedError:
+                pass
+            finally:
+                self._end()
+        return 128 + (self._signal or 0)
+
+    # Waiting.
+
+    def _step(self) -> None:
+        """Wait for one thing, and do what it asks for."""
+        now = time.monotonic()
+        if not self._resting and self._is_idle():
+            self._rest()
+        self._take_within(max(0.0, self._next_look() - now))
+        self._look_if_due()
+        if self._pending.parts and self._signal is None and self._may_plan():
+            self._plan()
+
+    def _is_idle(self) -> bool:
+        waits = self._pending.parts and self._broken is None
+        return self._building is None and self._executing is None and not waits
+
+    def _may_plan(self) -> bool:
+        if self._broken is not None and not self._news:
+            return False
+        return self._how.restart or (self._building is None and self._executing is None)
+
+    def _next_look(self) -> float:
+        regular = self._looked + (POLL if self._polling else SAFETY)
+        return min(regular, self._debounce.due or regular)
+
+    def _take_within(self, seconds: float) -> None:
+        try:
+            self._take(self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait())
+            while True:
+                self._take(self._inbox.get_nowait())
+        except Empty:
+            return
+
+    def _take(self, message: _Hint | Built | Executed | int) -> None:
+        if isinstance(message, int):
+            self._signal = message
+        elif isinstance(message, _Hint):
+            self._hinted.add(message.path)
+            self._debounce.touch(time.monotonic())
+        elif isinstance(message, Built):
+            self._built(message)
+        else:
+            self._executing = None
+            self._resting = False
+            self._screen.tell(
+                events.CommandEnded(
+                    message.command, message.status, message.seconds, message.output
+                )
+            )
+
+    # Looking.
+
+    def _look_if_due(self) -> bool:
+        """Look when it is time to; whether there was something new."""
+        now = time.monotonic()
+        first = self._debounce.take(now)
+        if first is not None and not self._how.poll:
+            # A folder may be another one under the same name by now.
+            self._observer.follow(self._places)
+        if first is None and (now < self._next_look() or self._debounce.due is not None):
+            return False
+        return self._look(first if first is not None else now)
+
+    def _look(self, since: float, *, started: int | None = None) -> bool:
+        needs = self._needs()
+        paths = {path for each in needs.values() for path in each.paths}
+        changes = self._looker.look(sorted(paths), since=started, hinted=self._hinted)
+        self._hinted.clear()
+        self._looked = time.monotonic()
+        found = affected(needs, changes)
+        if not found:
+            return False
+        self._pending.add(found, since)
+        self._news = True
+        self._resting = False
+        self._tell_change(changes, found)
+        return True
+
+    def _needs(self) -> dict[Part, Needs]:
+        needs = dict(self._state.needs) if self._state is not None else {}
+        if self._wider is not None:
+            needs[_ANYTHING] = self._wider
+        return needs
+
+    def _tell_change(self, changes: dict[str, Change], found: dict[Part, list[str]]) -> None:
+        root = self._project.manifest.root
+        paths = list(dict.fromkeys(path for each in found.values() for path in each))
+        shown = [os.path.relpath(path, root) if is_below(path, root) else path for path in paths]
+        parts = [" ".join(part) for part in found if part != _ANYTHING] or ["the project"]
+        self._screen.tell(
+            events.Changed(tuple(shown[:_SHOWN]), max(0, len(shown) - _SHOWN), tuple(parts))
+        )
+
+    def _follow(self) -> None:
+        """Wait for events of all that is watched; where there are none, look in turn."""
+        needs = self._needs()
+        paths = {path for each in needs.values() for path in each.paths}
+        root = self._project.manifest.root
+        if self._how.poll:
+            return
+        try:
+            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
+                mounts = file.read()
+        except OSError:
+            mounts = ""
+        self._places = places(paths, root, self._project.cache.root)
+        self._observer.follow(self._places)
+        self._polling = why_poll([root, *self._places], mounts) or self._observer.trouble
+
+    # Planning.
+
+    def _plan(self) -> None:
+        """Plan what is pending, and have it built."""
+        self._cancel_command()
+        self._news = False
+        began, started = time.monotonic(), time.time_ns()
+        self._saved = self._pending.since or began
+        dirty = set(self._pending.parts)
+        before = self._state
+        try:
+            if before is None:
+                if dirty:
+                    self._project = self._project.reread(tools=True)
+                state = self._replanner.first(self._project)
+            else:
+                state = self._replanner.again(before, dirty)
+        except _SupersededError:
+            return
+        except TilusbuildError as error:
+            self._wrong(error, started)
+            return
+        self._state, self._project = state, state.project
+        self._pending = _Pending()
+        self._broken, self._wider = None, None
+        self._screen.tell(
+            events.Replanned(
+                programs=state.planned.plan.size,
+                changed=len(state.programs - (before.programs if before else set())),
+                renders=state.renders,
+                seconds=time.monotonic() - began,
+            )
+        )
+        self._build(state)
+        self._follow()
+        # What is watched for the first time may have changed after it was read.
+        self._look(time.monotonic(), started=started)
+
+    def _wrong(self, error: TilusbuildError, started: int) -> None:
+        before, self._broken = self._broken, error.render()
+        self._pending.since = 0.0
+        self._resting = False
+        self._well = False
+        project = self._project
+        paths = set(everything(project.manifest.root, project.cache.root))
+        if isinstance(error, InputError):
+            places_ = [d.place.path for d in error.diagnostics if d.place is not None]
+            paths |= {os.path.join(project.manifest.root, path) for path in places_}
+        self._wider = Needs(frozenset((project.manifest.path, *paths)))
+        if self._building is not None and self._state is not None:
+            self._building.replace(self._state)
+        elif self._building is not None:
+            self._building.abandon()
+        if self._broken != before:
+            self._screen.tell(events.Problem(self._broken))
+        self._follow()
+        self._look(time.monotonic(), started=started)
+
+    def _found(self, job: ProgramJob, instead: str | None) -> None:
+        """The replanner knows a new program: it is built while the others are still planned."""
+        if self._state is None and self._building is None:
+            # The first plan: its order is better than that in which programs are found.
+            return
+        toolchain = job.maker.toolchain
+        if self._building is None:
+            self._start(self._project, toolchain)
+        building = self._building
+        if building is not None and building.suits(self._project, toolchain):
+            building.want(job, instead)
+
+    def _check(self) -> None:
+        """Between two renderings: is this plan still worth to be made?"""
+        self._take_within(0.0)
+        if self._signal is not None:
+            raise _StoppedError
+        lasts = time.monotonic() - (self._pending.since or time.monotonic())
+        if self._debounce.due is not None and lasts < _PATIENCE and self._look_if_due():
+            raise _SupersededError
+
+    # Building.
+
+    def _start(self, project: Project, toolchain: Toolchain) -> Building:
+        self._resting = False
+        jobs = project.settings.jobs.value
+        self._building = Building(
+            project,
+            toolchain,
+            self._selection,
+            Options(jobs=jobs, keep_going=self._how.keep_going, strict=self._how.strict),
+            self._screen.building(),
+            self._history,
+            self._inbox.put,
+            self._saved,
+        )
+        return self._building
+
+    def _build(self, state: State) -> None:
+        building = self._building
+        if building is not None and not building.suits(state.project, state.toolchain):
+            building.abandon()
+            building = None
+        if building is None or not building.replace(state):
+            if building is not None:
+                building.join()
+            self._take_within(0.0)
+            self._start(state.project, state.toolchain).replace(state)
+
+    def _built(self, built: Built) -> None:
+        self._building = None
+        self._resting = False
+        self._project.digests.save()
+        if built.error is not None and not isinstance(built.error, TilusbuildError):
+            raise built.error
+        if built.error is not None:
+            self._screen.tell(events.Problem(built.error.render()))
+        if built.state is None or built.state is not self._state:
+            return
+        self._well = built.ok
+        scripts = tuple(dict.fromkeys(script for script, _ in built.programs))
+        seconds = time.monotonic() - self._saved
+        self._screen.tell(events.Rebuilt(built.ok, len(built.programs), scripts, seconds))
+        superseded = self._signal is not None or bool(self._pending.parts)
+        if built.ok and self._how.command is not None and not superseded:
+            self._execute(self._how.command, scripts, [p for _, p in built.programs])
+
+    def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:
+        self._cancel_command()
+        project = self._project
+        self._executing = Execution(
+            project.runner,
+            command,
+            os.getcwd(),
+            project.environment,
+            scripts,
+            [project.cache.program_path(program) for program in programs],
+            self._inbox.put,
+        )
+
+    def _cancel_command(self) -> None:
+        if self._executing is not None:
+            self._executing.cancel()
+
+    # The end.
+
+    def _rest(self) -> None:
+        self._resting = True
+        needs = self._needs()
+        count = len({path for each in needs.values() for path in each.paths})
+        self._screen.tell(
+            events.Watching(count, self._polling, self._well and self._broken is None)
+        )
+
+    def _end(self) -> None:
+        self._observer.close()
+        if self._building is not None:
+            self._building.stop(self._signal or 15)
+        self._cancel_command()
+        self._screen.close()
