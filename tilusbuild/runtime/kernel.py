@@ -190,7 +190,9 @@ class Kernel:
         else:
             entries = table.entries if table else ()
             notes.append(f"table: {len(entries)} entries" if table else "table: none")
-        return _Active(here, script, Chooser(script, entries, _there(script)), judged, tuple(notes))
+        return _Active(
+            here, script, Chooser(script, entries, programs_there(script)), judged, tuple(notes)
+        )
 
     # Calling.
 
@@ -248,7 +250,7 @@ class Kernel:
         return made[0] if len(made) == 1 else tuple(made) or None
 
 
-def _there(script: Script) -> frozenset[int]:
+def programs_there(script: Script) -> frozenset[int]:
     """The programs that were built and came along: a package may leave some out."""
     try:
         names = os.listdir(os.path.join(script.root, "programs"))

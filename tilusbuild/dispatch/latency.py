@@ -1,0 +1,128 @@
+"""What tuning measured, kept in `latency/<key>/`: for programs to read, and as a report for people.
+
+`<key>` is the buckets of the dispatch keys joined by `-`. `measured.json` has a section a device:
+
+    {"schema": 1, "keys": ["m", "n"], "key": [16, 4096],
+     "measured": [{"fingerprint": {…}, "seconds": {"0": 1.2e-05}, "refused": {"3": "wrong"}}]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilusbuild.files import write_atomic
+from tilusbuild.runtime.errors import TableDamaged
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.tables import Entry
+from tilusbuild.table import Cell, table
+
+FOLDER, FILE, REPORT = "latency", "measured.json", "report.txt"
+SCHEMA = 1
+TIE = 0.01
+"""Programs within this share of the best are as good: the earlier one is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The times of programs at one key on one device, and why others have none."""
+
+    fingerprint: Mapping[str, str]
+    key: tuple[int, ...]
+    seconds: Mapping[int, float]
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+    def best(self, among: frozenset[int] | None = None) -> Entry | None:
+        """The entry for a dispatch table; None when nothing (of `among`) was measured."""
+        times = {p: s for p, s in self.seconds.items() if among is None or p in among}
+        if not times:
+            return None
+        bound = min(times.values()) * (1 + TIE)
+        program = min(program for program, seconds in times.items() if seconds <= bound)
+        return Entry(self.key, program, "measured", times[program])
+
+
+def write(script: Script, measured: Measured) -> None:
+    """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
+    folder = os.path.join(script.path, FOLDER, "-".join(map(str, measured.key)) or "all")
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, FILE)
+    others = [m for m in _read(path, script) if dict(m.fingerprint) != dict(measured.fingerprint)]
+    found = [*others, measured]
+    value = {
+        "schema": SCHEMA,
+        "keys": list(script.keys),
+        "key": list(measured.key),
+        "measured": [
+            {
+                "fingerprint": dict(each.fingerprint),
+                "seconds": {str(p): s for p, s in sorted(each.seconds.items())},
+                "refused": {str(p): why for p, why in sorted(each.refused.items())},
+            }
+            for each in found
+        ],
+    }
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    write_atomic(os.path.join(folder, REPORT), _report(script, found).encode())
+    write_atomic(path, text.encode())
+
+
+def read(script: Script) -> list[Measured]:
+    """Everything measured of a script, on every device, by key. Raises `TableDamaged`."""
+    folder = os.path.join(script.path, FOLDER)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    found = [m for name in names for m in _read(os.path.join(folder, name, FILE), script)]
+    return sorted(found, key=lambda measured: measured.key)
+
+
+def _read(path: str, script: Script) -> list[Measured]:
+    try:
+        with open(path, "rb") as file:
+            value: Any = json.loads(file.read())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise TableDamaged(f"{path} cannot be read: {error}") from None
+    try:
+        if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
+            return []  # of other keys: it says nothing of this script any more
+        return [
+            Measured(
+                dict(each["fingerprint"]),
+                tuple(int(size) for size in value["key"]),
+                {int(program): float(seconds) for program, seconds in each["seconds"].items()},
+                {int(program): str(why) for program, why in each["refused"].items()},
+            )
+            for each in value["measured"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TableDamaged(f"{path} is malformed: {error}") from None
+
+
+def _report(script: Script, measured: Sequence[Measured]) -> str:
+    parts = []
+    for each in measured:
+        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
+        times: list[tuple[int, float | None, str]] = [
+            (program, seconds, "")
+            for program, seconds in sorted(each.seconds.items(), key=lambda item: item[1])
+        ]
+        times += [(program, None, why) for program, why in sorted(each.refused.items())]
+        rows: list[tuple[Cell, ...]] = [
+            (
+                program,
+                *script.schedule(program).values(),
+                None if seconds is None else f"{seconds * 1e3:.4f}",
+                why,
+            )
+            for program, seconds, why in times
+        ]
+        heads = ("index", *script.schedules, "latency (ms)", "refused")
+        parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
+    return "\n".join(parts)

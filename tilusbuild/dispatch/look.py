@@ -1,0 +1,189 @@
+"""A script's dispatch as it stands in the cache: what is there, what is wrong, who serves what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch.cover import Cover, Key, cover, curve
+from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.expr import Value
+from tilusbuild.manifest import Manifest
+from tilusbuild.runtime import device as devices
+from tilusbuild.runtime import library
+from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime.device import Device, NoDriver
+from tilusbuild.runtime.errors import LoadError, TableOfAnotherDevice
+from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.names import snake_case
+from tilusbuild.runtime.places import Place
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import Entry, Table, read_tables, table_for
+
+Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Covered(NamedTuple):
+    """Who serves some sizes."""
+
+    sizes: Mapping[str, Value]
+    program: int
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One instance. `device` is what it would run on here; None when there is none."""
+
+    script: Script
+    tables: tuple[Table, ...]
+    trouble: str | None
+    """Why the tables cannot be read."""
+    sizes: tuple[Mapping[str, Value], ...]
+    """The manifest's, of `tune`."""
+    device: Device | None
+
+    def chooser(self) -> Chooser:
+        """What chooses on the device here: its own table, or none."""
+        entries: tuple[Entry, ...] = ()
+        if self.device is not None:
+            try:
+                found = table_for(self.script, self.tables, self.device)
+                entries = found.entries if found else ()
+            except TableOfAnotherDevice:
+                pass
+        elif len(self.tables) == 1:
+            entries = self.tables[0].entries
+        return Chooser(self.script, entries, programs_there(self.script))
+
+    def coverage(self) -> list[Covered]:
+        """The manifest's sizes and everything that is measured, each with who serves it."""
+        keys = self.script.keys
+        measured = {e.key for t in self.tables for e in t.entries}
+        wanted = [dict(size) for size in self.sizes if all(key in size for key in keys)]
+        wanted += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
+        chooser, found, seen = self.chooser(), list[Covered](), set[tuple[Value, ...]]()
+        for sizes in wanted:
+            shown = {key: sizes[key] for key in keys}
+            if tuple(shown.values()) in seen:
+                continue
+            seen.add(tuple(shown.values()))
+            rules = {**dict.fromkeys(self._integers(), 1), **sizes}
+            found.append(Covered(shown, *chooser.choose(rules)))
+        return found
+
+    def _integers(self) -> list[str]:
+        return [a.name for a in self.script.arguments if a.dims is None and a.dtype[0] in "iub"]
+
+    def problems(self) -> Iterator[str]:
+        """Everything that a call would trip over."""
+        if self.trouble is not None:
+            yield self.trouble
+        if self.device is not None and self.tables:
+            try:
+                table_for(self.script, self.tables, self.device)
+            except TableOfAnotherDevice as error:
+                yield str(error)
+        there = programs_there(self.script)
+        chosen = {entry.program for table in self.tables for entry in table.entries}
+        chosen |= {rule.program for rule in self.script.rules}
+        if self.script.default is not None:
+            chosen.add(self.script.default)
+        for program in sorted(chosen):
+            if program not in there:
+                why = self.script.not_built.get(program, "not there")
+                yield f"program {program} is chosen, and is {why}"
+                continue
+            try:
+                meta = library.read_meta(self.script, program)
+                digest = meta["files"][library.LIBRARY]["sha256"]
+                library.check_library(self.script.library(program), digest)
+            except LoadError as error:
+                yield str(error)
+        try:
+            self.coverage()
+        except LoadError as error:
+            yield str(error)
+
+    def times(self) -> dict[Fingerprint, dict[Key, Mapping[int, float]]]:
+        """What was measured, by device."""
+        found: dict[Fingerprint, dict[Key, Mapping[int, float]]] = {}
+        for measured in latency.read(self.script):
+            device = tuple(sorted(measured.fingerprint.items()))
+            if measured.seconds:
+                found.setdefault(device, {})[measured.key] = measured.seconds
+        return found
+
+    def thinned(
+        self,
+        fingerprint: Fingerprint,
+        times: Mapping[Key, Mapping[int, float]],
+        slowdown: float,
+        write: bool,
+    ) -> tuple[Cover, list[Cover]]:
+        """The programs to keep, and the cost of fewer; with `write` the table uses these only."""
+        kept = cover(times, slowdown)
+        if write:
+            entries = [
+                Entry(key, program, "measured", times[key][program])
+                for key, program in kept.chosen.items()
+            ]
+            tables.record(self.script, dict(fingerprint), entries)
+        return kept, curve(times)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "instance": self.script.label,
+            "path": self.script.path,
+            "keys": list(self.script.keys),
+            "rules": [{"when": r.source, "program": r.program} for r in self.script.rules],
+            "model": self.script.model.source if self.script.model else None,
+            "default": self.script.default,
+            "tables": [
+                {"fingerprint": dict(t.fingerprint), "entries": [list(e.key) for e in t.entries]}
+                for t in self.tables
+            ],
+        }
+
+
+def looks(manifest: Manifest, cache: str, script: str, target: str | None) -> Iterator[Look]:
+    """The built instances of a script. Raises `InputError`, and `LoadError` for a damaged tree."""
+    if script not in manifest.scripts:
+        raise input_error(
+            f'no script "{script}" in {manifest.path}', hint=did_you_mean(script, manifest.scripts)
+        )
+    if target is not None and target not in manifest.targets:
+        raise input_error(
+            f'no target "{target}" in {manifest.path}', hint=did_you_mean(target, manifest.targets)
+        )
+    tune = manifest.scripts[script].tune
+    sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
+    place = Place(cache, "the project's cache")
+    found = False
+    for path in place.instances(snake_case(script), manifest.root):
+        read = read_script(path)
+        if target not in (None, read.target):
+            continue
+        found = True
+        trouble, there = None, ()  # type: str | None, tuple[Table, ...]
+        try:
+            there = read_tables(read)
+        except LoadError as error:
+            trouble = str(error)
+        yield Look(read, there, trouble, sizes, _device(read))
+    if not found:
+        what = f"{script} is not built" + (f" for {target}" if target else "")
+        raise input_error(what, hint=f"`tilusbuild build {script}` builds it")
+
+
+def _device(script: Script) -> Device | None:
+    if script.kind == "cpu":
+        return devices.cpu()
+    try:
+        return devices.cuda(0) if devices.may_have_cuda() else None
+    except NoDriver:
+        return None

@@ -1,0 +1,73 @@
+"""Dispatch tables, written: the JSON that the runtime reads, and the same as a table for people.
+
+Each file is replaced by one rename, the JSON last. What one device measured replaces only what the
+same device measured before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tilusbuild.files import write_atomic
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.tables import FILE, SCHEMA, Entry, Table, read_tables
+from tilusbuild.table import Cell, table
+
+TEXT = "dispatch_table.txt"
+
+
+def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> None:
+    """Make these the entries of the table with this fingerprint; other tables stay.
+
+    Raises `LoadError` when the present file is no table, and `OSError`.
+    """
+    own = Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
+    others = [t for t in read_tables(script) if dict(t.fingerprint) != dict(fingerprint)]
+    write(script, [*others, own])
+
+
+def write(script: Script, tables: Sequence[Table]) -> None:
+    """Replace both files. Raises `OSError`."""
+    write_atomic(os.path.join(script.path, TEXT), table_text(script, tables).encode())
+    write_atomic(os.path.join(script.path, FILE), table_json(script, tables))
+
+
+def table_json(script: Script, tables: Sequence[Table]) -> bytes:
+    """`dispatch_table.json`: an entry a line, so that people can read and compare it."""
+    parts = []
+    for each in tables:
+        rows = ",\n".join(f"    {json.dumps(_row(entry))}" for entry in each.entries)
+        body = f"[\n{rows}\n   ]" if rows else "[]"
+        fingerprint = json.dumps(dict(sorted(each.fingerprint.items())), ensure_ascii=False)
+        parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
+    listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
+    keys = json.dumps(list(script.keys))
+    text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}\n}}\n'
+    return text.encode()
+
+
+def _row(entry: Entry) -> list[Any]:
+    row: list[Any] = [list(entry.key), entry.program, entry.source]
+    return row if entry.seconds is None else [*row, entry.seconds]
+
+
+def table_text(script: Script, tables: Sequence[Table]) -> str:
+    """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours."""
+    parts = []
+    for each in tables:
+        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
+        rows: list[tuple[Cell, ...]] = [
+            (
+                *entry.key,
+                entry.program,
+                entry.source,
+                None if entry.seconds is None else f"{entry.seconds * 1e3:.4f}",
+            )
+            for entry in each.entries
+        ]
+        heads = (*script.keys, "choice", "source", "latency (ms)")
+        parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
+    return "\n".join(parts)
