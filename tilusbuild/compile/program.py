@@ -30,7 +30,15 @@ from tilusbuild.compile.model import Outcome, Recipe, Status
 from tilusbuild.compile.parameters import parameter_problem, parameter_sizes
 from tilusbuild.compile.script import ENVIRONMENT, compile_script
 from tilusbuild.compile.scrub import scrub
-from tilusbuild.compile.steps import CC_FLAGS, LAUNCHER, Step, copies_headers, image_name, steps
+from tilusbuild.compile.steps import (
+    CC_FLAGS,
+    LAUNCHER,
+    Step,
+    copies_headers,
+    image_name,
+    include_links,
+    steps,
+)
 from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import Tools, tools_of
 from tilusbuild.digest import sha256_text
@@ -167,6 +175,8 @@ class Compile:
                     os.utime(os.path.join(folder, name), (1, 1))
         elif include_dir is not None:
             os.symlink(os.path.abspath(include_dir), headers)
+        for link, folder in include_links(self.recipe).items():
+            os.symlink(folder, os.path.join(self.work, link))
 
     def run(self) -> Outcome:
         images: tuple[CodeImage, ...] = ()

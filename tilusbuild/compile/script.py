@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, LAUNCHER, Step, copies_headers, steps
+from tilusbuild.compile.steps import HERE, LAUNCHER, Step, copies_headers, include_links, steps
 
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
 """What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
@@ -61,8 +61,9 @@ def compile_script(
             _NVCC_FOLDER if "{nvcc}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n',
             f'cp -- "$module../../../include/{launcher}/{LAUNCHER}" "$work"\n',
+            'touch -d @1 -- "$work"/*\n',
             _include(recipe),
-            'cd -- "$work"\ntouch -d @1 -- *\n\n',
+            'cd -- "$work"\n\n',
             "run() { env "
             + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
             + ' "$@"; }\n\n',
@@ -80,9 +81,13 @@ def _include(recipe: Recipe) -> str:
     if recipe.include_digest is None:
         return ""
     headers = f'"$module../../../include/{recipe.include_digest}" "$work/include"\n'
+    links = "".join(
+        f'ln -s -- {shlex.quote(folder)} "$work/{link}"\n'
+        for link, folder in include_links(recipe).items()
+    )
     if not copies_headers(recipe):
-        return f"ln -s -- {headers}"
-    return f"cp -R -- {headers}" + 'find "$work/include" -exec touch -d @1 {} +\n'
+        return f"ln -s -- {headers}{links}"
+    return f"cp -R -- {headers}" + 'find "$work/include" -exec touch -d @1 {} +\n' + links
 
 
 _HEAD = """\

@@ -37,6 +37,8 @@ _LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
 )
 
+_TAKEN_APART = frozenset("'\"`,$\\\n")
+
 _LIBRARY = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
 _EXPORTS = ("--version-script=exports.map", "--as-needed", "-z", "defs")
 
@@ -106,11 +108,26 @@ def _defines(recipe: Recipe) -> list[str]:
     return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines]
 
 
+def include_links(recipe: Recipe) -> dict[str, str]:
+    """Links that the private folder holds, to the header folders whose own names nvcc would take
+    apart: it cuts `-I` at commas and hands it to a shell with quotes of its own around it."""
+    if recipe.pipeline == "cpu":
+        return {}
+    names = [name for name, _ in recipe.include_roots]
+    return {
+        f"include-{number}": f"include/{name}"
+        for number, name in enumerate(names)
+        if not _TAKEN_APART.isdisjoint(name)
+    }
+
+
 def _includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
     """`quoted` is how the compiler takes a folder that only #include "…" searches."""
     found: list[str] = []
+    links = {folder: link for link, folder in include_links(recipe).items()}
     for name, quoted_only in recipe.include_roots:
-        folder = f"{HERE}/include/{name}"
+        folder = f"include/{name}"
+        folder = f"{HERE}/{links.get(folder, folder)}"
         if quoted_only:
             found += (
                 [*quoted, folder] if len(quoted) == 1 else [quoted[0], quoted[1], quoted[0], folder]
