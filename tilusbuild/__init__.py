@@ -5,9 +5,8 @@ The public Python interface, imported on first use, so that `import tilusbuild` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build with nothing to do
     from tilusbuild.runtime import Kernel, LoadError, load
 
 __all__ = ["Kernel", "LoadError", "load"]

@@ -18,7 +18,10 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _MAGIC = b"tilusbuild record 1\n"
 _HEAD = struct.Struct("<IQ")
@@ -29,7 +32,6 @@ _ABSENT = (-1, 0, 0, 0)
 # Changes of these can change the plan: where tools are found, and every setting.
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
 
-Stat = Callable[[str], os.stat_result]
 
 TICK = 50_000_000
 """Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago (HZ=100);
@@ -126,7 +128,7 @@ def _group(
     return _packed(names) + _packed(b"".join(_STAT.pack(*stat) for stat in stats))
 
 
-def holds(data: bytes, name: bytes, stat: Stat = os.stat) -> bytes | None:
+def holds(data: bytes, name: bytes, stat: Callable[..., os.stat_result] = os.stat) -> bytes | None:
     """The summary, when the record answers `name` and everything is as it was; else None."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or not data.startswith(_MAGIC):
@@ -150,13 +152,33 @@ def holds(data: bytes, name: bytes, stat: Stat = os.stat) -> bytes | None:
     return bytes(pieces[1])
 
 
-def _unchanged(names: memoryview, stats: memoryview, stat: Stat) -> bool:
+def _unchanged(names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result]) -> bool:
     before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
+    if not before:
+        return _all_unchanged(middles, after, stats, stat, None)
+    # A name that is relative to an open folder is found sooner than the whole path is walked.
+    try:
+        folder = os.open(before, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _all_unchanged(middles, after, stats, stat, folder)
+    finally:
+        os.close(folder)
+
+
+def _all_unchanged(
+    middles: Sequence[str],
+    after: str,
+    stats: memoryview,
+    stat: Callable[..., os.stat_result],
+    folder: int | None,
+) -> bool:
     for middle, (size, mtime, ctime, inode) in zip(  # noqa: B905 - written side by side
         middles, _STAT.iter_unpack(stats)
     ):
         try:
-            found = stat(before + middle + after)
+            found = stat(middle + after, dir_fd=folder)
         except OSError:
             if size != -1:
                 return False

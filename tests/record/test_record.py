@@ -124,9 +124,9 @@ def test_one_look_at_each_file(tree: Path) -> None:
     assert data is not None
     looked: list[str] = []
 
-    def counting(path: str) -> os.stat_result:
+    def counting(path: str, *, dir_fd: int | None) -> os.stat_result:
         looked.append(path)
-        return os.stat(path)
+        return os.stat(path, dir_fd=dir_fd)
 
     assert record.holds(data, NAME, counting) == SUMMARY
     assert sorted(looked) == sorted(set(looked))

@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 
 from tilusbuild import record
 from tilusbuild.cli import unchanged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(words: Sequence[str] | None = None) -> int:

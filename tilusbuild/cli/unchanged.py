@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 
 from tilusbuild import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _VERBOSE = ("-v", "--verbose")
 
