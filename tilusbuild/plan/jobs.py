@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilusbuild.errors import InputError
 from tilusbuild.plan.maker import Made, Maker
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.planner import Planned
@@ -49,8 +50,18 @@ class ProgramJob:
         return None
 
     def readable(self, log: str) -> str:
-        """A compiler's log with the template's own places."""
-        return self.maker.readable(self.maker.space[self.planned.schedules[self.index]], log)
+        """A compiler's log with the template's own places, and what helps when a header lacks."""
+        from tilusbuild.render.missing import misses_header, missing_header_help
+
+        schedule = self.maker.space[self.planned.schedules[self.index]]
+        text = self.maker.readable(schedule, log)
+        if not misses_header(log):
+            return text
+        try:
+            notes = self.maker.make(schedule).closure.notes
+        except InputError:
+            notes = ()
+        return text.rstrip("\n") + "\n" + missing_header_help(log, notes)
 
 
 def jobs(planned: Planned) -> Iterator[ProgramJob]:

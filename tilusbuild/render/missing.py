@@ -1,0 +1,37 @@
+"""What to say when a compile did not find a header: how the headers that it sees are chosen.
+
+A compile sees a copy of the headers that its source can reach as far as that can be read from the
+text. A name that macros put together in a way that is not followed must be declared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tilusbuild.errors import Diagnostic
+
+_MISSING = re.compile(
+    r"fatal error: (?P<gcc>.+): No such file or directory|cannot open source file \"(?P<edg>.+)\""
+)
+
+
+def misses_header(log: str) -> bool:
+    """Whether a compiler says that it did not find a header."""
+    return _MISSING.search(log) is not None
+
+
+def missing_header_help(log: str, notes: Iterable[Diagnostic]) -> str:
+    """Lines to follow a compiler's log: "" when it misses no header. `notes` are the closure's."""
+    found = _MISSING.search(log)
+    if found is None:
+        return ""
+    told = [note.render() for note in notes] or [_general(found["gcc"] or found["edg"])]
+    return "\n".join(told) + "\n"
+
+
+def _general(name: str) -> str:
+    return (
+        f"{name}: a compile sees only those headers of include-dirs that it is seen to need;"
+        f'\n  declare another one with headers = ["{name}"] in [build] or in the script'
+    )
