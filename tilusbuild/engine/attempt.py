@@ -84,9 +84,11 @@ def attempt(
     compiler: Compiler[W],
     *,
     began: Callable[[], None],
+    through: Callable[[], None],
     stopped: Callable[[], bool],
 ) -> Answer:
-    """Try once. `began` is called when a compiler is about to run; never raises."""
+    """Try once. `began` is called when a compiler is about to run, `through` when it has ended with
+    an answer that is about to be published; never raises."""
     try:
         if stopped():
             return Gone()
@@ -99,14 +101,16 @@ def attempt(
             if stopped():
                 return Gone()
             began()
-            return _compile(job, store, compiler)
+            return _compile(job, store, compiler, through)
     except Cancelled:
         return Gone()
     except BaseException as error:
         return Trouble(error)
 
 
-def _compile(job: Job[W], store: Store, compiler: Compiler[W]) -> Answer:
+def _compile(
+    job: Job[W], store: Store, compiler: Compiler[W], through: Callable[[], None]
+) -> Answer:
     changed = "an input"
     for _ in range(_TRIES):
         work = job.recipe()
@@ -120,6 +124,7 @@ def _compile(job: Job[W], store: Store, compiler: Compiler[W]) -> Answer:
                 return Done(compiled)
             name = job.changed_input()
             if name is None:
+                through()
                 stage.publish_program(job.hash, work.program_txt, work.options_txt, compiled.meta)
                 published = True
                 return Done(replace(compiled, reason=_placed(job, compiled.reason)))

@@ -33,6 +33,9 @@ from tilusbuild.errors import TilusbuildError
 
 TICK = 0.1
 """Seconds between two ticks of the reporter while nothing else happens."""
+_PUBLISHING = 3
+"""How many may be on their way into the store, for each that may compile: they wait for the disk,
+and the cores are free meanwhile."""
 _SHORTEST_WAIT = 0.005
 """Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
 
@@ -63,6 +66,13 @@ def build(
 @dataclass(frozen=True, slots=True)
 class _Began(Generic[W]):
     """A worker is about to compile."""
+
+    ticket: Ticket[W]
+
+
+@dataclass(frozen=True, slots=True)
+class _Through(Generic[W]):
+    """A compiler is through; its worker publishes now."""
 
     ticket: Ticket[W]
 
@@ -101,6 +111,8 @@ class BuildLoop(Generic[W]):
         self.workers: list[threading.Thread] = []
         self.stopped = threading.Event()
         self.running: dict[Ticket[W], int] = {}
+        self.publishing: set[Ticket[W]] = set()
+        """Those of `running` whose compiler is through."""
         self.line: Line[W] = Line(())
         self.ledger = Ledger(store)
         self.done = 0
@@ -202,7 +214,7 @@ class BuildLoop(Generic[W]):
             self._skip(ticket)
 
     def _dispatch(self) -> None:
-        while not self.stopped.is_set() and len(self.running) < self.width:
+        while not self.stopped.is_set() and self._has_room():
             if any(ticket.alone for ticket in self.running):
                 return
             ticket = self.line.next(self.clock(), self._fits, not self.running)
@@ -213,12 +225,19 @@ class BuildLoop(Generic[W]):
                 self._hire()
             self.tasks.put(ticket)
 
+    def _has_room(self) -> bool:
+        """Whether one more may compile."""
+        publishing = len(self.publishing)
+        compiling = len(self.running) - publishing
+        return compiling < self.width and publishing <= _PUBLISHING * self.width
+
     def _fits(self, ticket: Ticket[W]) -> bool:
         # Asked anew, because what ran meanwhile may have taught us something.
         ticket.estimate = self.history.estimate(ticket.job)
         if not self.running:
             return True
-        return self.admission.admits(ticket.estimate.peak_rss, list(self.running.values()))
+        peaks = [peak for other, peak in self.running.items() if other not in self.publishing]
+        return self.admission.admits(ticket.estimate.peak_rss, peaks)
 
     def _hire(self) -> None:
         # A daemon, so that a second Ctrl-C need not wait for it; else `_end_workers` does.
@@ -234,6 +253,7 @@ class BuildLoop(Generic[W]):
                 self.store,
                 self.compiler,
                 began=partial(self.inbox.put, _Began(ticket)),
+                through=partial(self.inbox.put, _Through(ticket)),
                 stopped=self.stopped.is_set,
             )
             self.inbox.put(_Ended(ticket, answer))
@@ -241,7 +261,7 @@ class BuildLoop(Generic[W]):
     def _next_message(self) -> Any:
         while True:
             timeout = TICK
-            if (wake := self.line.wake()) is not None and len(self.running) < self.width:
+            if (wake := self.line.wake()) is not None and self._has_room():
                 timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.clock()))
             try:
                 return self.inbox.get(timeout=timeout)
@@ -261,8 +281,11 @@ class BuildLoop(Generic[W]):
             self.ledger.attempts += 1
             job, seconds = message.ticket.job, message.ticket.estimate.seconds
             self.reporter.tell(events.Started(job.hash, job.label, job.script, job.index, seconds))
+        elif isinstance(message, _Through):
+            self.publishing.add(message.ticket)
         else:
             del self.running[message.ticket]
+            self.publishing.discard(message.ticket)
             self._answered(message.ticket, message.answer)
         self.reporter.tick()
 
