@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -22,10 +23,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        try:
+        with suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise
     sync_folder(folder)
 

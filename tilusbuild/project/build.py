@@ -68,6 +68,7 @@ def build_planned(
         project.runner,
         timeout=project.manifest.build.timeout,
         dump_ir=dump_ir,
+        prefix=project.launcher(),
     )
     history = History(project.cache.state_path)
     with BuildStore(project.cache) as store:

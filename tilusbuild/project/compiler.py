@@ -23,6 +23,7 @@ from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.store import Stage
 from tilusbuild.plan.maker import Made
 from tilusbuild.process.local import LocalRunner, Scope
+from tilusbuild.process.prefix import PrefixRunner
 from tilusbuild.render.closure import layout
 from tilusbuild.toolchain import Toolchain
 
@@ -38,12 +39,14 @@ class ProgramCompiler:
         *,
         timeout: float | None,
         dump_ir: bool,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self._cache = cache
         self._toolchain = toolchain
         self._runner = runner
         self._timeout = timeout
         self._dump_ir = dump_ir
+        self._prefix = prefix
         self._folders: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[str, Scope] = {}
@@ -66,7 +69,7 @@ class ProgramCompiler:
                 self._toolchain,
                 stage.path,
                 include,
-                scope,
+                PrefixRunner(self._prefix, scope) if self._prefix else scope,
                 self._launchers,
                 self._timeout,
                 self._dump_ir,

@@ -7,13 +7,14 @@ a build that finds everything in a read-only cache leaves no trace.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine.digests import RememberedDigests
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.planner import Planned, Planner
@@ -142,6 +143,7 @@ class Project:
 
     def planner(self, selection: Selection) -> Planner:
         """A planner with the tools that the selection needs. Raises `InputError`."""
+        self._check_device_compiler()
         targets = [target for _, target in chosen_pairs(self.manifest, selection)]
         toolchain = self.toolchain(cuda=any(target.kind == "cuda" for target in targets))
         problems: list[Diagnostic] = []
@@ -154,6 +156,28 @@ class Project:
         if problems:
             raise InputError(*problems)
         return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
+
+    def launcher(self) -> tuple[str, ...]:
+        """The command that every compiler is started through, its program as a path; () for none.
+
+        Raises `InputError` when there is no such program.
+        """
+        declared = self.manifest.toolchain.launcher
+        if not declared:
+            return ()
+        path = shutil.which(declared[0], path=self.environment.get("PATH"))
+        if path is None:
+            place = self.manifest.place_of_value("toolchain", "launcher")
+            raise input_error(f"no program {declared[0]} on PATH", place=place)
+        return (os.path.abspath(path), *declared[1:])
+
+    def _check_device_compiler(self) -> None:
+        setting = self.settings.device_compiler
+        if setting.value != "nvcc":
+            raise input_error(
+                f"{setting.source}: this version compiles device code with nvcc only",
+                hint='leave device-compiler out, or make it "nvcc"',
+            )
 
     def _place_of_nvcc(self) -> Place | None:
         if self.manifest.toolchain.nvcc is None:

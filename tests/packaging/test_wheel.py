@@ -1,0 +1,53 @@
+"""The wheel holds what a user needs: the code, its types, the shipped templates."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_it_ships_every_template(unpacked: Path) -> None:
+    names = {
+        path.relative_to(ROOT / "templates")
+        for path in (ROOT / "templates").rglob("*")
+        if path.is_file()
+    }
+    shipped = unpacked / "tilusbuild" / "_templates"
+    assert {path.relative_to(shipped) for path in shipped.rglob("*") if path.is_file()} == names
+
+
+def test_it_ships_its_types_and_its_launcher(unpacked: Path) -> None:
+    assert (unpacked / "tilusbuild" / "py.typed").exists()
+    parts = ROOT / "tilusbuild" / "compile" / "launcher_parts"
+    for part in parts.iterdir():
+        assert (unpacked / "tilusbuild" / "compile" / "launcher_parts" / part.name).exists()
+
+
+def test_a_project_is_made_and_planned_from_it(unpacked: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(unpacked)}
+    where = [sys.executable, "-c", "import tilusbuild; print(tilusbuild.__file__)"]
+    found = subprocess.run(where, env=env, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert found.stdout.startswith(str(unpacked))
+    for arguments in (["init", "new"], ["plan", "-t", "cpu", "-C", "new"]):
+        command = [sys.executable, "-m", "tilusbuild", *arguments]
+        ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+    assert "2 programs, 2 to compile" in ran.stdout
