@@ -51,6 +51,17 @@ def test_another_folder(with_header, tmp_path, target, build):
     assert anew.libraries == here.libraries
 
 
+def test_another_place_of_the_toolkit(new_project, examples, fake_cuda, tmp_path):
+    text = examples.manifest(examples.script(target="gpu"))
+    project = new_project(text, **fake_cuda.environment)
+    assert project.compiled() == 2
+    moved = (tmp_path / "toolkit").rename(tmp_path / "another toolkit")
+    project.environment["CUDA_HOME"] = str(moved)
+    assert project.compiled() == 0
+    (moved / "nvvm/libdevice/libdevice.10.bc").write_text("of another release")
+    assert project.compiled() == 2
+
+
 @pytest.mark.parametrize(("target", "build"), TARGETS)
 def test_compile_sh_of_a_copied_tree(with_header, tmp_path, target, build):
     """The script needs the tree, bash and the compilers; it gives the recorded bytes."""

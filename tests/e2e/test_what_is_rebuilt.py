@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -94,6 +95,32 @@ def test_a_flag_and_its_revert(project):
     project.edit("tilus.toml", "\ndefines = { FAST = 1 }", "")
     assert project.compiled() == 0
     assert len(project.programs) == 4
+
+
+def test_an_edit_that_keeps_size_and_time(project):
+    template = project.folder / "kernels/scale.cu.j2"
+    project.build()
+    assert project.compiled() == 0
+    before = template.stat()
+    project.edit("kernels/scale.cu.j2", "a * x[i]", "x[i] * a")
+    os.utime(template, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert template.stat().st_size == before.st_size
+    assert project.compiled() == 2
+
+
+def test_another_compiler_and_its_revert(project, tmp_path):
+    project.build()
+    assert project.compiled() == 0
+    other = tmp_path / "bin/g++"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
+    other.chmod(0o755)
+    project.environment["PATH"] = f"{other.parent}:{os.environ['PATH']}"
+    (first, _) = project.run("explain", "--json").events
+    assert [reason for reason in first["reasons"] if reason.startswith("tool g++ changed")]
+    assert project.compiled() == 2
+    del project.environment["PATH"]
+    assert project.compiled() == 0
 
 
 def test_what_is_not_an_input(project):
