@@ -7,11 +7,12 @@ what is wrong with the input is raised before anything was compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from tilusbuild.cache.scripts import ScriptRecord
 from tilusbuild.cache.trouble import CacheReadOnly
+from tilusbuild.dispatch import dispatcher
 from tilusbuild.dispatch.describe import script_json
 from tilusbuild.engine.admission import Memory
 from tilusbuild.engine.base import Options
@@ -94,11 +95,19 @@ def build_planned(
     return result
 
 
-def publish(project: Project, planned: Planned, selection: Selection) -> None:
-    """The scripts' folders and the index, as far as they are not what they should be."""
+def publish(
+    project: Project, planned: Planned, selection: Selection, *, known: Container[str] = ()
+) -> None:
+    """The scripts' folders and the index, as far as they are not what they should be.
+
+    Instances whose hash is `known` are taken to say everything already.
+    """
     try:
         for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
-            project.cache.publish_script(script_record(project, instance, maker))
+            if instance.hash in known:
+                continue
+            path = project.cache.publish_script(script_record(project, instance, maker))
+            dispatcher.after_build(project.cache, path, project.manifest, maker, project.runner)
         project.cache.record_build(
             project.manifest.path,
             planned.plan.project,
@@ -122,12 +131,12 @@ def script_record(project: Project, instance: Instance, maker: Maker) -> ScriptR
     columns = ("index", *instance.parameters, "status", *_RESOURCES, "dynamic_smem", "program")
     rows: list[tuple[Cell, ...]] = []
     metas: list[Mapping[str, Any] | None] = []
-    pairs = zip(instance.schedules, instance.programs, strict=True)
-    for index, (number, program) in enumerate(pairs):
+    pairs = zip(maker.space.take(instance.schedules), instance.programs, strict=True)
+    for index, (schedule, program) in enumerate(pairs):
         entry = project.cache.lookup(program)
         meta = entry.meta if entry else {}
         metas.append(entry.meta if entry else None)
-        values = maker.space[number].values
+        values = schedule.values
         usages = [u for kernel in meta.get("kernels", {}).values() for u in kernel.values()]
         rows.append(
             (

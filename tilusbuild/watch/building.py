@@ -6,6 +6,7 @@ Whoever started it is told once, whatever happens.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tilusbuild.engine.base import Options
 from tilusbuild.engine.changing import Control, build_changing
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
+from tilusbuild.engine.store import RECORDED
 from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.maker import Made
 from tilusbuild.plan.selection import Selection
@@ -54,6 +56,7 @@ class Building:
         options: Options,
         reporter: Reporter,
         history: History,
+        published: set[str],
         ended: Callable[[Built], None],
         began: float,
     ) -> None:
@@ -63,6 +66,8 @@ class Building:
         self._options = options
         self._reporter = _Noting(reporter)
         self._history = history
+        self._published = published
+        """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
         self._began = began
         self._control: Control[Made] = Control()
@@ -147,8 +152,28 @@ class Building:
                 # From here on the control says that it is too late, so the plan stays this one.
                 state = self._state
             if state is not None and result.summary.signal is None and not result.summary.error:
-                publish(state.project, state.planned, self._selection)
+                self._publish(state, result)
         return result
+
+    def _publish(self, state: State, result: Result) -> None:
+        """The folders of scripts that say now what they did not say after the last build."""
+        cache = state.project.cache
+        compiled = {program for _, program in self._reporter.compiled}
+        whole = {
+            instance.hash
+            for instance in state.planned.plan.instances
+            if all(result.statuses.get(p) in RECORDED for p in instance.programs)
+        }
+        known = {
+            instance.hash
+            for instance in state.planned.plan.instances
+            if instance.hash in whole & self._published
+            and compiled.isdisjoint(instance.programs)
+            and os.path.isdir(cache.tree.script_path(instance.folder, instance.hash))
+        }
+        publish(state.project, state.planned, self._selection, known=known)
+        self._published.clear()
+        self._published.update(whole)
 
 
 class _Noting:

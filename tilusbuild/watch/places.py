@@ -59,9 +59,14 @@ def places(
     """The folders to watch for `paths`, each with whether everything below counts too."""
     found = {root: False}
     outside: set[str] = set()
-    for path in sorted(paths):
-        folder = _nearest(path, is_folder)
-        for each in {folder, real(folder), _nearest(os.path.dirname(real(path)), is_folder)}:
+    folders: set[str] = set()
+    for path in paths:
+        folders.add(path if is_folder(path) else os.path.dirname(path))
+        if os.path.islink(path):
+            folders.add(os.path.dirname(real(path)))
+    for folder in sorted(folders):
+        nearest = _nearest(folder, is_folder)
+        for each in {nearest, real(nearest)}:
             if is_below(each, cache):
                 continue
             if is_below(each, root):

@@ -8,6 +8,7 @@ they are would have made: what is told at rest was looked at after the last chan
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ SAFETY = 2.0
 """Seconds between two looks where there are: an event may be lost."""
 _PATIENCE = 5.0
 """Seconds of changes without an end after which a plan is finished all the same."""
+_SWITCH = 0.0005
+"""Seconds."""
 _SHOWN = 5
 
 _ANYTHING: Part = ("anything",)
@@ -101,6 +104,7 @@ class Session:
         self._debounce = Debounce()
         self._pending = _Pending()
         self._history = History(project.cache.state_path)
+        self._published: set[str] = set()
         self._state: State | None = None
         self._toolchain: Toolchain | None = None
         self._broken: str | None = None
@@ -120,6 +124,9 @@ class Session:
 
     def run(self) -> int:
         """Watch until a signal comes; the exit status that stands for it."""
+        # A compiler's thread asks for the interpreter at every system call while this one renders;
+        # with the usual 5 ms each, the first compile would start when the last rendering is done.
+        sys.setswitchinterval(_SWITCH)
         with signals.caught(self._inbox.put):
             try:
                 self._project.cache.ensure()
@@ -332,6 +339,7 @@ class Session:
             Options(jobs=jobs, keep_going=self._how.keep_going, strict=self._how.strict),
             self._screen.building(),
             self._history,
+            self._published,
             self._inbox.put,
             self._saved,
         )

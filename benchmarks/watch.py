@@ -1,0 +1,268 @@
+"""From a save to the compiler's start, in a project of 1,000 programs; and what a soak leaves.
+
+    python benchmarks/watch.py [--programs 1000] [--rounds 10] [--json] [--small]
+    python benchmarks/watch.py --soak MINUTES
+
+`tilusbuild watch` runs as a process of its own, with a toolkit that only journals. A save is a
+write beside the template and a rename, as editors do. The clock runs from the rename to the moment
+when the compiler has written to its journal, so it holds the debounce and the start of a process.
+Each kind of save also counts renderings and compiles, and says how many there have to be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _projects
+from _bench import TILUSBUILD, machine, workshop
+
+from tilusbuild.watch.settle import QUIET
+
+SCRIPTS = 10
+
+
+class Watch:
+    """A `tilusbuild watch` that runs, and what it says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [*TILUSBUILD, "watch", "--json"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._events.put(json.loads(line) if line.startswith("{") else {"event": line})
+        self._events.put(None)
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Everything said until it waits for a change again."""
+        said = []
+        while (event := self._events.get(timeout=600)) is not None:
+            said.append(event)
+            if event["event"] == "watching":
+                return said
+        raise AssertionError(f"watch has ended: {said[-3:]}")
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes."""
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    @property
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def stop(self) -> int:
+        """Ctrl-C; the exit status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=60)
+
+
+@dataclass
+class Kind:
+    """A kind of save: what it does, and what it has to lead to."""
+
+    name: str
+    edit: Callable[[int], None]
+    renders: int
+    compiles: int
+    latencies: list[float] = field(default_factory=list)
+    planned: list[float] = field(default_factory=list)
+    seen: list[tuple[int, int]] = field(default_factory=list)
+
+
+def save(path: Path, text: str) -> None:
+    """As an editor does."""
+    beside = path.with_name(f".{path.name}.swp")
+    beside.write_text(text)
+    os.replace(beside, path)
+
+
+def kinds(folder: Path, programs: int) -> list[Kind]:
+    each = programs // SCRIPTS
+
+    def template(text: str) -> Callable[[int], None]:
+        def edit(number: int) -> None:
+            path = folder / f"kernels/s{number % SCRIPTS}.cu.j2"
+            save(path, _projects.TEMPLATE + text.format(number=number))
+
+        return edit
+
+    def manifest(number: int) -> None:
+        path = folder / "tilus.toml"
+        save(path, f"{path.read_text()}# {number}\n")
+
+    return [
+        Kind("a kernel's code", template("// edit {number}\n"), each, each),
+        Kind("a comment of its template", template("{{# {number} #}}"), each, -1),
+        Kind("a comment in the manifest", manifest, 0, 0),
+    ]
+
+
+def measure(watch: Watch, kind: Kind, journal: Path, number: int) -> None:
+    size = journal.stat().st_size
+    kind.edit(number)
+    saved = time.perf_counter()
+    if kind.compiles > 0:
+        while journal.stat().st_size == size:
+            if time.perf_counter() - saved > 60:
+                raise AssertionError("no compiler started")
+            time.sleep(0.0005)
+        kind.latencies.append(time.perf_counter() - saved)
+    said = watch.rest()
+    renders = sum(event["renders"] for event in said if event["event"] == "replanned")
+    compiles = sum(event["event"] == "started" for event in said)
+    kind.planned += [event["seconds"] for event in said if event["event"] == "replanned"]
+    kind.seen.append((renders, compiles))
+
+
+def latency(programs: int, rounds: int) -> list[Kind]:
+    with workshop() as place:
+        nvcc = _projects.fake_toolkit(place / "toolkit")
+        folder = place / "project"
+        _projects.project(folder, programs, nvcc, scripts=SCRIPTS)
+        watch = Watch(folder)
+        watch.rest()
+        saves = kinds(folder, programs)
+        code, comment, manifest = saves
+        for number in range(rounds):
+            time.sleep(0.3)
+            measure(watch, code, place / "toolkit/journal", number)
+            # The comment goes to the text that is there, so that only the comment is new.
+            path = folder / f"kernels/s{number % SCRIPTS}.cu.j2"
+            text = path.read_text()
+            comment.edit = lambda n, path=path, text=text: save(path, f"{{# {n} #}}{text}")  # type: ignore[misc]
+            comment.compiles = 0
+            time.sleep(0.3)
+            measure(watch, comment, place / "toolkit/journal", number)
+            time.sleep(0.3)
+            measure(watch, manifest, place / "toolkit/journal", number)
+        status = watch.stop()
+        assert status == 130, status
+    return saves
+
+
+def show(saves: list[Kind], programs: int) -> dict[str, Any]:
+    print(f"{programs} programs in {SCRIPTS} scripts; a debounce of {QUIET * 1000:.0f} ms\n")
+    heads = ("from a save to the compiler", "median", "min", "max", "less the debounce")
+    print(f"{heads[0]:30}{heads[1]:>9}{heads[2]:>9}{heads[3]:>9}{heads[4]:>20}   (ms)")
+    found: dict[str, Any] = {}
+    for kind in saves:
+        values = [1000 * value for value in kind.latencies]
+        if values:
+            middle = statistics.median(values)
+            print(
+                f"{kind.name:30}{middle:9.1f}{min(values):9.1f}{max(values):9.1f}"
+                f"{middle - 1000 * QUIET:20.1f}"
+            )
+            found[kind.name] = {"median": middle, "min": min(values), "max": max(values)}
+    print(
+        f"\n{'what a save costs':30}{'renders':>9}{'needed':>9}{'compiles':>9}{'needed':>9}   plan (ms)"
+    )
+    for kind in saves:
+        renders = statistics.median(seen[0] for seen in kind.seen)
+        compiles = statistics.median(seen[1] for seen in kind.seen)
+        most = max(seen for seen in kind.seen)
+        planned = 1000 * statistics.median(kind.planned)
+        print(
+            f"{kind.name:30}{renders:9.0f}{kind.renders:9}{compiles:9.0f}{kind.compiles:9}"
+            f"{planned:12.1f}"
+        )
+        found.setdefault(kind.name, {}).update(
+            renders=renders, compiles=compiles, most=most, plan=planned
+        )
+        assert all(seen == (kind.renders, kind.compiles) for seen in kind.seen), kind.seen
+    return found
+
+
+def soak(minutes: float, programs: int) -> dict[str, Any]:
+    """Random edits, mistakes, renames and reverts for so long; what the process holds meanwhile."""
+    chance = random.Random(1)
+    with workshop() as place:
+        nvcc = _projects.fake_toolkit(place / "toolkit")
+        folder = place / "project"
+        _projects.project(folder, programs, nvcc, scripts=SCRIPTS)
+        watch = Watch(folder)
+        watch.rest()
+        rows: list[tuple[float, int, int, int, int]] = []
+        began = time.monotonic()
+        edits = 0
+        due = 0.0
+        while (elapsed := time.monotonic() - began) < 60 * minutes:
+            if elapsed >= due:
+                rows.append((elapsed, edits, watch.memory, watch.open_files, watch.threads))
+                due += 6 * minutes
+            _edit(folder, chance, edits)
+            edits += 1
+            watch.rest()
+        rows.append((elapsed, edits, watch.memory, watch.open_files, watch.threads))
+        assert watch.stop() == 130
+    print(f"{'minutes':>8}{'edits':>8}{'resident MB':>13}{'open files':>12}{'threads':>9}")
+    for at, count, memory, files, threads in rows:
+        print(f"{at / 60:8.1f}{count:8}{memory / 1e6:13.1f}{files:12}{threads:9}")
+    return {"rows": rows}
+
+
+def _edit(folder: Path, chance: random.Random, number: int) -> None:
+    """One save that is seen: what it writes is new."""
+    kind = chance.randrange(5)
+    path = folder / f"kernels/s{chance.randrange(SCRIPTS)}.cu.j2"
+    if kind == 0:
+        save(path, _projects.TEMPLATE + f"// {number}\n")
+    elif kind == 1:
+        save(path, _projects.TEMPLATE + f"{{{{ missing_{number} }}}}\n")
+    elif kind == 2:
+        save(path, _projects.TEMPLATE + f"{{# {number} #}}")
+    elif kind == 3:
+        manifest = folder / "tilus.toml"
+        text = manifest.read_text().rpartition("# edit")[0] or manifest.read_text()
+        save(manifest, f"{text}# edit {number}\n")
+    else:
+        save(folder / f"include/h{chance.randrange(5)}.h", f"#pragma once\n// {number}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--soak", type=float, metavar="MINUTES")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: only that it works")
+    parser.add_argument("--json", action="store_true", help="a line of JSON at the end")
+    given = parser.parse_args()
+    if given.small:
+        given.programs, given.rounds = 20, 1
+    if given.soak is not None:
+        found = soak(given.soak, 20)
+    else:
+        found = show(latency(given.programs, given.rounds), given.programs)
+    if given.json:
+        print(json.dumps({"benchmark": "watch", "machine": machine(), "found": found}))
+
+
+if __name__ == "__main__":
+    main()
