@@ -1,0 +1,120 @@
+"""The pages hold: links lead somewhere, commands parse, and the code on them does as they say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilusbuild.cli.parser import VERBS, parse
+from tilusbuild.manifest.load import load
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Every `tilusbuild …` line that stands alone, prompts and comments taken off."""
+    for line in page.read_text().splitlines():
+        match = re.match(r"^(?: {4}|\$ | {4}\$ )(tilusbuild .*)$", line)
+        if match:
+            yield re.split(r"\s{2,}|\s#|\s&&\s|\s\|\s", match[1])[0]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_links_lead_somewhere(name: str) -> None:
+    page = BY_NAME[name]
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(name, text) for name, page in BY_NAME.items() for text in blocks(page, "toml")],
+)
+def test_tables_are_toml(name: str, text: str) -> None:
+    assert tomllib.loads(text), name
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_commands_are_ones_that_the_command_line_takes(name: str) -> None:
+    for command in commands(BY_NAME[name]):
+        words = shlex.split(command)[1:]
+        parse([word for word in words if word != "[OUTPUT]"])
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [verb for verb in VERBS if f"| `{verb}` |" not in text] == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert {page for page in pages if f"({page})" not in text} == set()
+
+
+def test_the_readmes_manifest_loads(tmp_path: Path) -> None:
+    (manifest,) = blocks(ROOT / "README.md", "toml")
+    (tmp_path / "tilus.toml").write_text(manifest)
+    shutil.copytree(ROOT / "examples/quickstart/kernels", tmp_path / "kernels")
+    assert list(load(str(tmp_path / "tilus.toml")).scripts) == ["saxpy"]
+
+
+@pytest.mark.slow
+def test_the_page_of_a_librarys_interface_is_true(tmp_path: Path) -> None:
+    """Given the README's saxpy, built for the cpu, when the page's program runs beside lib.so."""
+    (manifest,) = blocks(ROOT / "README.md", "toml")
+    vector = manifest.replace("threads = 256, vector = 4", "threads = 128, vector = 4")
+    (tmp_path / "tilus.toml").write_text(vector)
+    shutil.copytree(ROOT / "examples/quickstart/kernels", tmp_path / "kernels")
+    build = [sys.executable, "-m", "tilusbuild", "build", "-t", "cpu", "--level", "0", "-q"]
+    subprocess.run([*build, "--cache-dir", "cache"], cwd=tmp_path, check=True)
+    (library,) = tmp_path.glob("cache/programs/*/module/lib.so")
+    (program,) = blocks(ROOT / "docs/abi.md", "python")
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=library.parent, capture_output=True, text=True
+    )
+    assert ran.stdout.strip() == "[1. 3. 5. 7. 9.]", ran.stderr
+
+
+def test_the_page_of_expressions_says_what_python_says() -> None:
+    (program,) = blocks(ROOT / "docs/expressions.md", "python")
+    names: dict[str, object] = {"column": np.array([64, 100, 128])}
+    checked = 0
+    for line in program.splitlines():
+        code, _, said = line.partition("  #")
+        try:
+            tree = ast.parse(code.strip(), mode="eval")
+        except SyntaxError:
+            exec(code, names)  # the page's own words
+            continue
+        value = eval(compile(tree, "page", "eval"), names)
+        if not said.strip().startswith("a "):
+            assert value == eval(said, {"frozenset": frozenset}), line
+            checked += 1
+    assert checked == 3
