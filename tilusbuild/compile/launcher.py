@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from tilusbuild.compile.model import Recipe
-from tilusbuild.expr import Expr, ExprError, c_prelude
+from tilusbuild.compile.model import Launch, Recipe
+from tilusbuild.expr import Expr, ExprError, Value, c_prelude
 from tilusbuild.signature import DTYPES, Argument, Dim, Signature, integer_limits
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
@@ -48,23 +48,67 @@ def geometry(recipe: Recipe) -> Geometry:
     """
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
-    launch, one = recipe.launch, None
+    places = _places(recipe.launch)
+    key = _shape(recipe, places)
+    shape = _shapes.get(key)
+    if shape is not None and (constants := _values(recipe, places, *shape)) is not None:
+        return Geometry(constants, *shape)
+    numbers = _numbers(recipe.signature)
+    table = {name: index for index, name in enumerate(_table_names(recipe, places))}
+    fixed, texts, sources = [], [], []
+    for slot, (place, expression) in enumerate(zip(_PLACES, places, strict=True)):
+        value, text = _place(recipe, place, expression, numbers, table)
+        fixed.append(value)
+        texts.append(text or f"tilus_constants[{slot}]")
+        sources.append(f"{place} = {expression.source}" if text and expression else "")
+    fixed += [_int64(name, int(recipe.constants[name])) for name in table]
+    if len(_shapes) >= _MOST_SHAPES:
+        _shapes.clear()
+    _shapes[key] = tuple(texts), tuple(sources)
+    return Geometry(tuple(fixed), tuple(texts), tuple(sources))
+
+
+def _places(launch: Launch) -> list[Expr | None]:
+    """The seven numbers; None is 1."""
     places: list[Expr | None] = []
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
             raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
-        places += [*sizes, *([one] * (3 - len(sizes)))]
-    places.append(launch.smem)
-    numbers = _numbers(recipe.signature)
-    table = {name: index for index, name in enumerate(_table_names(recipe, places))}
-    constants, texts, sources = [], [], []
-    for slot, (place, expression) in enumerate(zip(_PLACES, places, strict=True)):
-        value, text = _place(recipe, place, expression, numbers, table)
-        constants.append(value)
-        texts.append(text or f"tilus_constants[{slot}]")
-        sources.append(f"{place} = {expression.source}" if text and expression else "")
-    constants += [_int64(name, int(recipe.constants[name])) for name in table]
-    return Geometry(tuple(constants), tuple(texts), tuple(sources))
+        places += [*sizes, *([None] * (3 - len(sizes)))]
+    return [*places, launch.smem]
+
+
+_MOST_SHAPES = 256
+_shapes: dict[object, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+"""`texts` and `sources` by all that decides them: schedules whose constants differ in whole numbers
+only have the same, and there may be a hundred thousand of them."""
+
+
+def _shape(recipe: Recipe, places: list[Expr | None]) -> object:
+    used = {name for place in places if place is not None for name in place.names}
+    kinds = (
+        (name, type(value), None if type(value) is int else value)
+        for name, value in recipe.constants.items()
+        if name in used
+    )
+    written = tuple(None if place is None else (place.source, place.canonical) for place in places)
+    return written, recipe.signature, tuple(kinds)
+
+
+def _values(
+    recipe: Recipe, places: list[Expr | None], texts: tuple[str, ...], sources: tuple[str, ...]
+) -> tuple[int, ...] | None:
+    """The constants of a known shape; None when something is wrong with them."""
+    constants: list[Value] = []
+    try:
+        for place, source in zip(places, sources, strict=True):
+            given = None if source else place
+            constants.append(int(not source) if given is None else given.evaluate(recipe.constants))
+    except ExprError:
+        return None
+    constants += [recipe.constants[name] for name in _table_names(recipe, places)]
+    whole = [value for value in constants if type(value) is int and _fits(value)]
+    return tuple(whole) if len(whole) == len(constants) else None
 
 
 def _place(
@@ -123,8 +167,12 @@ def _numbers(signature: Signature) -> dict[str, str]:
     }
 
 
+def _fits(value: int) -> bool:
+    return _INT64[0] <= value <= _INT64[1]
+
+
 def _int64(what: str, value: int) -> int:
-    if not _INT64[0] <= value <= _INT64[1]:
+    if not _fits(value):
         raise ValueError(f"{what} is {value}, which 64 bits cannot hold")
     return value
 

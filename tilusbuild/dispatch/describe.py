@@ -34,7 +34,7 @@ def script_json(
     Raises `InputError` for a `dispatch` table that cannot serve this instance.
     """
     dispatch = manifest.scripts[instance.script].dispatch
-    schedules = [maker.space[index].values for index in instance.schedules]
+    schedules = [point.values for point in maker.space.take(instance.schedules)]
     cuda = maker.toolchain.cuda
     value: dict[str, Any] = {
         "schema": SCHEMA,

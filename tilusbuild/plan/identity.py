@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from tilusbuild.digest import sha256_text
 from tilusbuild.expr import Value
@@ -64,9 +65,15 @@ def program_text(
             values_section("derived", derived),
             section("args", signature),
             section("launch", launch),
-            section("headers", (f"{digest}  {name}" for digest, name in headers)),
+            _headers_section(tuple(headers)),
         ]
     )
+
+
+@lru_cache(maxsize=16)
+def _headers_section(headers: tuple[tuple[str, str], ...]) -> str:
+    """The schedules of an instance mostly reach the same headers: made once for all of them."""
+    return section("headers", (f"{digest}  {name}" for digest, name in headers))
 
 
 def program_hash(program_txt: str, options_txt: str) -> str:

@@ -267,7 +267,10 @@ class Space:
         wanted = list(indices)
         columns: list[list[Mapping[str, Value]]] = []
         for domain, digits in zip(self._model.domains, self._digits(wanted), strict=True):
-            rows = [dict(zip(domain.names, row, strict=True)) for row in domain.rows]
+            rows = {
+                digit: dict(zip(domain.names, domain.rows[digit], strict=True))
+                for digit in set(digits)
+            }
             columns.append([rows[digit] for digit in digits])
         schedules = []
         for number, index in enumerate(wanted):
