@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.cover import Cover, Key, cover, curve
+from tilusbuild.dispatch.csource import NoDispatcher
+from tilusbuild.dispatch.dispatcher import is_current
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
@@ -105,8 +109,15 @@ class Look:
                 yield str(error)
         try:
             self.coverage()
-        except LoadError as error:
+            if self.trouble is None and self.has_dispatcher and not is_current(self.script):
+                yield "the C dispatcher is not that of these tables: build again"
+        except (LoadError, NoDispatcher) as error:
             yield str(error)
+
+    @property
+    def has_dispatcher(self) -> bool:
+        """Whether there is a folder of one."""
+        return os.path.isdir(os.path.join(self.script.path, DISPATCH))
 
     def times(self) -> dict[Fingerprint, dict[Key, Mapping[int, float]]]:
         """What was measured, by device."""

@@ -1,0 +1,121 @@
+/* Which program serves which sizes: as tilusbuild.runtime.choose decides. What was decided for a
+   bucket is kept by each thread, in a place that the next bucket with the same slot takes over. */
+static int64_t td_tilus(int64_t size) {
+  if (size < 4) return size;
+  int shift = 62 - __builtin_clzll((unsigned long long)size);
+  int64_t low = ((int64_t)1 << shift) - 1;
+  return size > INT64_MAX - low ? size : (size + low) >> shift << shift;
+}
+static int64_t td_pow2(int64_t size) {
+  if (size < 2 || size > (int64_t)1 << 62) return size;
+  return (int64_t)1 << (64 - __builtin_clzll((unsigned long long)(size - 1)));
+}
+static int64_t td_every(int64_t size, int64_t step) {
+  if (size < 1 || size > INT64_MAX - step) return size;
+  return (size + step - 1) / step * step;
+}
+static int64_t td_edge(int64_t size, const int64_t *edges, int count) {
+  if (size < 1) return size;
+  int low = 0, high = count - 1;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (edges[middle] < size) low = middle + 1; else high = middle;
+  }
+  return edges[low];
+}
+__attribute__((unused)) static int64_t (*const td_roundings[])(int64_t) = {td_tilus, td_pow2};
+__attribute__((unused)) static int64_t (*const td_steps)(int64_t, int64_t) = td_every;
+__attribute__((unused)) static int64_t (*const td_edges)(int64_t, const int64_t *, int) = td_edge;
+
+static void td_bucket(const int64_t *size, int64_t *bucket);
+static int td_rule(const int64_t *size);
+static int td_by_model(const int64_t *size);
+
+static int64_t td_log(int64_t size) {
+  if (size < 1) size = 1;
+  int whole = 63 - __builtin_clzll((unsigned long long)size), shift = whole - 16;
+  return ((int64_t)whole << 16) + (shift > 0 ? size >> shift : size << -shift) - 65536;
+}
+
+static int td_compare(const int64_t *a, const int64_t *b) {
+  for (int i = 0; i < TD_KEYS; i++)
+    if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
+  return 0;
+}
+
+/* The entries are sorted by key, so the first of the nearest is the smallest. */
+static int td_nearest(const td_table *table, const int64_t *bucket) {
+  int best = -1;
+  int64_t least = 0;
+  for (int i = 0; i < table->count; i++) {
+    if (table->entries[i].source > TD_MEASURED) continue;
+    int64_t distance = 0;
+    for (int k = 0; k < TD_KEYS; k++) {
+      int64_t d = td_log(bucket[k]) - td_log(table->entries[i].key[k]);
+      distance += d < 0 ? -d : d;
+    }
+    if (best < 0 || distance < least) best = i, least = distance;
+  }
+  return best;
+}
+
+static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
+  if (which >= 0) {
+    const td_table *table = &td_tables[which];
+    int low = 0, high = table->count, near;
+    while (low < high) {
+      int middle = (low + high) / 2;
+      if (td_compare(table->entries[middle].key, bucket) < 0) low = middle + 1; else high = middle;
+    }
+    int exact = low < table->count && !td_compare(table->entries[low].key, bucket);
+    if (exact && table->entries[low].source <= TD_MEASURED) {
+      *source = TD_MEASURED;
+      return table->entries[low].program;
+    }
+    if ((near = td_nearest(table, bucket)) >= 0) {
+      *source = TD_NEAREST;
+      return table->entries[near].program;
+    }
+    if (exact) {
+      *source = table->entries[low].source;
+      return table->entries[low].program;
+    }
+  }
+  int64_t at[TD_SLOTS];
+  memcpy(at, size, sizeof at);
+  memcpy(at, bucket, TD_KEYS * sizeof *at);
+  int program = td_by_model(at);
+  if (program != -2) {
+    *source = TD_MODEL;
+    return program;
+  }
+  *source = TD_DEFAULT;
+  return TD_DEFAULT_PROGRAM;
+}
+
+/* The program's number, or -1 with a message. */
+static inline int td_choose(int table, const int64_t *size, int *source) {
+  int64_t bucket[TD_WIDTH] = {0};
+  uint64_t hash = (uint64_t)table;
+  int program = td_rule(size);
+  if (program != -2) {
+    *source = TD_TABLE;
+    return program;
+  }
+  td_bucket(size, bucket);
+  for (int i = 0; i < TD_KEYS; i++) hash = (hash ^ (uint64_t)bucket[i]) * 0x9E3779B97F4A7C15u;
+  td_thread *mine = td_mine();
+  if (mine == &td_spare) return td_decide(table, size, bucket, source);
+  td_kept *kept = &mine->kept[hash >> 56];
+  if (!kept->used || kept->table != table || td_compare(kept->key, bucket)) {
+    int found = td_decide(table, size, bucket, source);
+    if (found < 0) return found;
+    memcpy(kept->key, bucket, sizeof bucket);
+    kept->table = table;
+    kept->program = found;
+    kept->source = *source;
+    kept->used = 1;
+  }
+  *source = kept->source;
+  return kept->program;
+}

@@ -1,0 +1,351 @@
+"""The C dispatcher of a script: `dispatch.c` and `dispatch.h`, written from what its folder says.
+
+It decides as `tilusbuild.runtime.choose` does, with the rules, the tables and the model written
+into it, and forwards to the programs' libraries, which it finds relative to itself and opens when
+they are first chosen. A program's bytes are checked against the digest that was built before it is
+opened. Raises `NoDispatcher` for what C cannot say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from tilusbuild.dispatch.trees import node_of
+from tilusbuild.expr import ExprError, c_prelude
+from tilusbuild.expr.c import CWriter
+from tilusbuild.expr.tree import Name, Node, walk
+from tilusbuild.runtime import library
+from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.script import FILE, Script
+from tilusbuild.runtime.sealed import unseal
+from tilusbuild.runtime.tables import SOURCES, Table
+from tilusbuild.signature import DTYPES
+
+_KNOWN_FIELDS = frozenset(("script", "device", "arch"))
+
+
+class NoDispatcher(Exception):  # noqa: N818 - named for what is the case
+    """There can be no dispatcher in C; the text says why."""
+
+
+def symbol(script: Script) -> str:
+    """The script's name as the names of C functions begin with it."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", script.name)
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def sources(script: Script, tables: Sequence[Table]) -> dict[str, str]:
+    """The texts of `dispatch.c` and `dispatch.h`. Raises `NoDispatcher` and `LoadError`."""
+    try:
+        return _Writer(script, tables).files()
+    except ExprError as error:
+        raise NoDispatcher(f"{script.label}: {error.message}") from None
+
+
+class _Writer:
+    def __init__(self, script: Script, tables: Sequence[Table]) -> None:
+        self.script = script
+        self.tables = [table for table in tables if self._holds(table)]
+        self.there = programs_there(script)
+        if not self.there:
+            raise NoDispatcher(f"{script.label}: no program is built")
+        with open(os.path.join(script.path, FILE), "rb") as file:
+            self.dispatch: Mapping[str, Any] = unseal(file.read())["dispatch"]
+        self.rules = [
+            (node_of(rule["when"]), rule["program"], rule["source"])
+            for rule in self.dispatch["rules"]
+            if rule["program"] in self.there
+        ]
+        used = {p.name for when, _, _ in self.rules for p in walk(when) if isinstance(p, Name)}
+        more = [a.name for a in script.arguments if a.name in used and a.name not in script.keys]
+        self.sizes = (*script.keys, *more)
+        self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
+
+    def _holds(self, table: Table) -> bool:
+        """Whether the device alone decides if the table holds."""
+        own = table.fingerprint["script"] in ("*", self.script.hash)
+        return own and all(
+            field in _KNOWN_FIELDS or value == "*" for field, value in table.fingerprint.items()
+        )
+
+    def files(self) -> dict[str, str]:
+        title = f"Written by tilusbuild: chooses a program of {self.script.label}, launches it."
+        parts = [
+            f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE\n{self._numbers()}",
+            _part("head.c"),
+            c_prelude(),
+            self._tables(),
+            _part("choose.c"),
+            self._buckets(),
+            self._rules(),
+            self._model(),
+            _part("sha256.c"),
+            _part("open.c"),
+            _part("call.c"),
+            self._functions(),
+        ]
+        return {"dispatch.c": "\n".join(parts), "dispatch.h": self._header()}
+
+    def _numbers(self) -> str:
+        passed = sum(not argument.dimension for argument in self.script.arguments)
+        default = self.script.default if self.script.default in self.there else min(self.there)
+        numbers = {
+            "KEYS": len(self.script.keys),
+            "SIZES": len(self.sizes),
+            "PROGRAMS": len(self.script.programs),
+            "TABLES": len(self.tables),
+            "PASSED": passed,
+            "DEFAULT_PROGRAM": default,
+            "MACHINE": _c_string(self.script.machine),
+        }
+        lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
+        if self.script.kind == "cuda":
+            lines.append("#define TD_CUDA 1")
+        return "\n".join(lines) + "\n"
+
+    def _tables(self) -> str:
+        script = self.script
+        lines = [f"static const char td_name[] = {_c_string(script.name)};"]
+        lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
+        for index, digest in enumerate(script.programs):
+            if index in self.there:
+                meta = library.read_meta(script, index)
+                sha256 = meta["files"][library.LIBRARY]["sha256"]
+                lines.append(f"  {{{_c_string(digest)}, {_c_string(sha256)}}},")
+            else:
+                lines.append("  {0, 0},")
+        lines.append("};")
+        for number, table in enumerate(self.tables):
+            rows = sorted((e for e in table.entries if e.program in self.there), key=_key_of)
+            unique = {row.key: row for row in reversed(rows)}
+            lines.append(f"static const td_entry td_entries_{number}[] = {{")
+            for key in sorted(unique):
+                sizes = ", ".join(f"INT64_C({size})" for size in key) or "0"
+                source = min(SOURCES.index(unique[key].source), len(SOURCES) - 1)
+                lines.append(f"  {{{{{sizes}}}, {unique[key].program}, {source}}},")
+            lines.append("  {{0}, 0, 4}\n};")
+        lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
+        for number, table in enumerate(self.tables):
+            count = len({e.key for e in table.entries if e.program in self.there})
+            device, arch = (_c_string(table.fingerprint[f]) for f in ("device", "arch"))
+            lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
+        lines.append("  {0, 0, 0, 0}\n};")
+        lines.append("static const td_read td_reads[] = {")
+        lines += [f"  {{{a}, {axis}}}," for a, axis in map(self._read_of, self.sizes)]
+        return "\n".join([*lines, "  {0, -1}\n};\n"])
+
+    def _read_of(self, name: str) -> tuple[int, int]:
+        """Where a packed call has a size: (argument, axis), or (argument, -1)."""
+        position = 0
+        found: tuple[int, int] | None = None
+        for argument in self.script.arguments:
+            if argument.dimension:
+                continue
+            if argument.name == name:
+                return position, -1
+            for axis, dim in enumerate(argument.dims or ()):
+                if dim == name and found is None:
+                    found = position, axis
+            position += 1
+        if found is None:
+            raise NoDispatcher(f"{self.script.label}: {name} is in no argument")
+        return found
+
+    def _buckets(self) -> str:
+        lines = []
+        for i, key in enumerate(self.script.keys):
+            bucket = self.dispatch["buckets"][key]
+            size = f"size[{i}]"
+            if isinstance(bucket, list):
+                edges = ", ".join(f"INT64_C({edge})" for edge in bucket)
+                lines.append(f"  static const int64_t edges_{i}[] = {{{edges}}};")
+                text = f"td_edge({size}, edges_{i}, {len(bucket)})"
+            elif isinstance(bucket, dict):
+                text = f"td_every({size}, INT64_C({bucket['every']}))"
+            else:
+                text = size if bucket == "exact" else f"td_{bucket}({size})"
+            lines.append(f"  bucket[{i}] = {text};")
+        body = "\n".join(lines)
+        return (
+            "static void td_bucket(const int64_t *size, int64_t *bucket) {\n"
+            f"  (void)size;\n  (void)bucket;\n{body}\n}}\n"
+        )
+
+    def _rules(self) -> str:
+        """-2: no rule holds; -1: one has no value."""
+        lines = []
+        for when, program, source in self.rules:
+            text = CWriter(self.names).write(when)[0]
+            if "tb_" not in text:  # nothing in it can fail
+                lines.append(f"  if ({text}) return {program};")
+                continue
+            what = _c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
+            lines.append("  tb_expr_error = 0;")
+            lines.append(f"  if ({text} && !tb_expr_error) return {program};")
+            lines.append(f'  if (tb_expr_error) return td_fail("%s", {what});')
+        body = "\n".join(lines)
+        return (
+            f"static int td_rule(const int64_t *size) {{\n  (void)size;\n{body}\n  return -2;\n}}\n"
+        )
+
+    def _model(self) -> str:
+        """-2: there is no model, or it knows no program."""
+        model = self.dispatch["model"]
+        if model is None:
+            return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
+        cost: Node = node_of(model["cost"])
+        columns: Mapping[str, Sequence[Any]] = model["columns"]
+        programs = [
+            i for i in sorted(self.there) if all(c[i] is not None for c in columns.values())
+        ]
+        lines, types, names = [], {}, dict(self.names)
+        for number, (name, column) in enumerate(sorted(columns.items())):
+            values = [column[i] for i in programs]
+            types[name], ctype, cells = _column(name, values)
+            names[name] = f"column_{number}[i]"
+            lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
+        text, kind = CWriter(names, types).write(cost)
+        number_type = "double" if kind == "float" else "int64_t"
+        listed = ", ".join(map(str, programs)) or "0"
+        what = _c_string(f"{self.script.name}: the model {model['source']!r} has no value")
+        body = "\n".join(lines)
+        return f"""\
+static int td_by_model(const int64_t *size) {{
+  static const int programs[] = {{{listed}}};
+{body}
+  int best = -2;
+  {number_type} least = 0;
+  (void)size;
+  tb_expr_error = 0;
+  for (int i = 0; i < {len(programs)}; i++) {{
+    {number_type} cost = {text};
+    if (tb_expr_error) return td_fail("%s", {what});
+    if (best < 0 || cost < least) best = programs[i], least = cost;
+  }}
+  return best;
+}}
+"""
+
+    def _functions(self) -> str:
+        name = symbol(self.script)
+        sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
+        values = ", ".join(self.sizes) or "0"
+        arguments = ", ".join([*(_c_type(a) + " a_" + a.name for a in self.script.arguments)])
+        given = "".join(f"{'a_' + a.name}, " for a in self.script.arguments)
+        types = "".join(f"{_c_type(a)}, " for a in self.script.arguments)
+        arguments = f"{arguments}, void *stream" if arguments else "void *stream"
+        read = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
+        own = f"int device{', ' + sizes if sizes else ''}"
+        return f"""\
+TD_EXPORT int {name}_select_on({own}) {{
+  const int64_t size[] = {{{values}}};
+  int source;
+  return td_choose(td_table_of(device), size, &source);
+}}
+
+TD_EXPORT int {name}_select({sizes or "void"}) {{
+  const int64_t size[] = {{{values}}};
+  int source;
+  return td_choose(td_table_of(td_current_device()), size, &source);
+}}
+
+TD_EXPORT const char *{name}_source({sizes or "void"}) {{
+  const int64_t size[] = {{{values}}};
+  int source = 0;
+  if (td_choose(td_table_of(td_current_device()), size, &source) < 0) return NULL;
+  return td_sources[source];
+}}
+
+TD_EXPORT int launch({arguments}) {{
+  const int64_t size[] = {{{read}}};
+  td_thread *mine = td_mine();
+  td_functions *chosen = NULL;
+  int source, program;
+  mine->message[0] = 0;
+  program = td_choose(td_table_of(td_current_device()), size, &source);
+  mine->last = chosen = program < 0 ? NULL : td_open(program);
+  return chosen ? ((int (*)({types}void *))chosen->plain)({given}stream) : -1;
+}}
+
+TD_EXPORT const char *launch_error(void) {{
+  const td_functions *last = td_mine()->last;
+  return last ? last->error() : td_mine()->message;
+}}
+
+TD_EXPORT int {name}_launch({arguments}) {{
+  return launch({given}stream);
+}}
+
+TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
+"""
+
+    def _header(self) -> str:
+        name = symbol(self.script)
+        sizes = ", ".join(f"int64_t {size}" for size in self.sizes) or "void"
+        more = f", {sizes}" if self.sizes else ""
+        arguments = "".join(f"{_c_type(a)} {a.name}, " for a in self.script.arguments)
+        guard = f"TILUSBUILD_{name.upper()}_H"
+        return f"""\
+/* Written by tilusbuild: the interface of lib{self.script.name}.so. */
+#ifndef {guard}
+#define {guard}
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* The number of the program that serves these sizes on the current device; -1: {name}_error(). */
+int {name}_select({sizes});
+int {name}_select_on(int device{more});
+
+/* Where that choice comes from: "table", "measured", "nearest", "model" or "default". */
+const char *{name}_source({sizes});
+
+/* Choose and launch. 0 is success; anything else: {name}_error(). */
+int {name}_launch({arguments}void *stream);
+const char *{name}_error(void);
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+
+def _key_of(entry: Any) -> tuple[tuple[int, ...], int]:
+    return entry.key, SOURCES.index(entry.source)
+
+
+def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
+    """Type for the writer, C type, and the cells."""
+    if any(isinstance(value, str) for value in values):
+        raise NoDispatcher(f"the model reads {name}, which is a string")
+    if any(isinstance(value, float) for value in values):
+        return "float", "double", ", ".join(repr(float(v)) for v in values) or "0"
+    return "int", "int64_t", ", ".join(f"INT64_C({int(v)})" for v in values) or "0"
+
+
+def _c_type(argument: Any) -> str:
+    if argument.dims is None:
+        return DTYPES[argument.dtype].c
+    return "void *" if argument.out else "const void *"
+
+
+def _c_string(text: str) -> str:
+    """A C string literal: what is no plain character becomes an octal escape of 3 digits."""
+    plain = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
+    return f'"{plain}"'
+
+
+@cache
+def _part(name: str) -> str:
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_parts")
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,98 @@
+"""The C dispatcher, built: `dispatch/` in a script's folder, with `lib<script>.so` and its header.
+
+It is made again when its source would be another one: after a build that changed the programs, and
+after tuning that changed the tables. The folder is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.layout import DISPATCH
+from tilusbuild.cache.trouble import explained
+from tilusbuild.compile.steps import CC_FLAGS
+from tilusbuild.dispatch.csource import NoDispatcher, sources
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.manifest import Manifest
+from tilusbuild.plan.maker import Maker
+from tilusbuild.process.base import Command, Runner
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.names import snake_case
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import FILE, read_tables
+from tilusbuild.toolchain import Toolchain
+
+_LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
+
+
+def library_name(script: Script) -> str:
+    """The file's name."""
+    return f"lib{snake_case(script.name)}.so"
+
+
+def is_current(script: Script) -> bool:
+    """Whether what is built is what would be built now. Raises `LoadError`, `NoDispatcher`."""
+    return _is_there(script, sources(script, read_tables(script)))
+
+
+def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) -> str | None:
+    """Build the dispatcher unless it is current; its path, or None where there can be none.
+
+    Raises `LoadError` for damaged tables, `CacheTrouble`, and `TilusbuildError` when the compiler
+    refuses.
+    """
+    folder = os.path.join(script.path, DISPATCH)
+    made = os.path.join(folder, library_name(script))
+    try:
+        texts = sources(script, read_tables(script))
+    except NoDispatcher:
+        if os.path.isdir(folder):
+            cache.tree.take_away(folder)
+        return None
+    if _is_there(script, texts):
+        return made
+    private = cache.tree.private()
+    try:
+        with explained(folder):
+            inside = os.path.join(private.path, DISPATCH)
+            os.mkdir(inside)
+            for name, text in texts.items():
+                with open(os.path.join(inside, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            _compile(inside, library_name(script), toolchain, runner)
+            cache.tree.move(inside, folder)
+    finally:
+        private.discard()
+    return made
+
+
+def after_build(cache: Cache, path: str, manifest: Manifest, maker: Maker, runner: Runner) -> None:
+    """Keep the dispatcher of a script's folder current, where there is something to dispatch by:
+    the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
+    declared = manifest.scripts[maker.script].dispatch is not None
+    if declared or os.path.exists(os.path.join(path, FILE)):
+        try:
+            refresh(cache, read_script(path), maker.toolchain, runner)
+        except LoadError as error:
+            raise TilusbuildError(str(error)) from None
+
+
+def _is_there(script: Script, texts: dict[str, str]) -> bool:
+    folder = os.path.join(script.path, DISPATCH)
+    try:
+        for name, text in texts.items():
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                if file.read() != text:
+                    return False
+    except (OSError, UnicodeDecodeError):
+        return False
+    return os.path.isfile(os.path.join(folder, library_name(script)))
+
+
+def _compile(folder: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
+    argv = (toolchain.cc.path, *CC_FLAGS, *_LINK, "dispatch.c", "-o", name, "-pthread", "-ldl")
+    finished = runner.run(Command(argv, folder, toolchain.environment()))
+    if not finished.ok:
+        log = finished.output.decode(errors="replace")
+        raise TilusbuildError(f"the dispatcher {name} does not compile:\n{log}")
