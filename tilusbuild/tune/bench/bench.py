@@ -1,0 +1,149 @@
+"""Checks and samples, whatever a program does: the answer is always a value.
+
+`Bench` is the seam: `DeviceBench` asks a worker process on a device, tests replay recordings. After
+anything but a plain success the worker is replaced, so that no program is judged by what another
+one left behind; a crash in a worker that others had used before is confirmed in a fresh one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.tune.bench.conversation import Conversation, WorkerDied, WorkerLate
+from tilusbuild.tune.bench.work import Case, Program
+
+OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
+"""What can come of a program."""
+
+_THROTTLED = 5
+"""How often a throttled sample is taken anew before it is taken as it is."""
+_COOLING = 2.0
+_SETUP = 120.0
+"""Seconds for a worker to take a case: files are read, and copied to the device."""
+_TIMES_BEST = 10
+_GRACE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one check or one sample. `cost` is what it took, in seconds."""
+
+    status: str
+    cost: float
+    seconds: float | None = None
+    """Of a launch, for a sample that is ok."""
+    why: str = ""
+    dropped: int = 0
+    """Samples that were thrown away because the device was throttled."""
+    note: str = ""
+    """What is odd about a sample: it is throttled, or its launch latency shows."""
+
+
+class Bench(Protocol):
+    """Where programs are tried."""
+
+    def check(self, case: Case, program: Program, number: int) -> Answer:
+        """Call once, and look at the outputs. `number` counts the checks of this program."""
+        ...
+
+    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+        """Time once. `expected` is about how many seconds all of it should take at most."""
+        ...
+
+
+class DeviceBench:
+    """A device of this machine. `folders` gives the folder of a case by its digest."""
+
+    def __init__(
+        self,
+        runner: LocalRunner,
+        kind: str,
+        index: int,
+        folders: dict[str, str],
+        *,
+        limit: float,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._runner = runner
+        self._kind = kind
+        self._index = index
+        self._folders = folders
+        self._limit = limit
+        self._now = now
+        self._sleep = sleep
+        self._worker: Conversation | None = None
+        self._case: str | None = None
+        self._used = False
+
+    def describe(self) -> dict[str, Any]:
+        """What the device says of itself. Raises `WorkerBroken`."""
+        return self._fresh().ask({"do": "describe"}, _SETUP)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def check(self, case: Case, program: Program, number: int) -> Answer:
+        return self._confirmed(case, {"do": "check", "library": program.library}, self._limit)
+
+    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+        limit = min(self._limit, _TIMES_BEST * expected + _GRACE) if expected else self._limit
+        request = {"do": "time", "library": program.library}
+        cost, dropped = 0.0, 0
+        while True:
+            answer = self._confirmed(case, request, limit)
+            cost += answer.cost
+            throttled = answer.status == OK and answer.note.startswith("throttled")
+            if not throttled or dropped == _THROTTLED:
+                return Answer(answer.status, cost, answer.seconds, answer.why, dropped, answer.note)
+            dropped += 1
+            self._sleep(_COOLING)
+            cost += _COOLING
+
+    def _confirmed(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
+        others = self._used and self._case == case.digest
+        answer = self._asked(case, request, limit)
+        if answer.status in (CRASH, LAUNCH_ERROR) and others:
+            again = self._asked(case, request, limit)
+            return Answer(again.status, answer.cost + again.cost, again.seconds, again.why)
+        return answer
+
+    def _asked(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
+        worker = self._with_case(case)
+        self._used = True
+        began = self._now()
+        try:
+            found = worker.ask(request, limit)
+        except WorkerDied as died:
+            found = {"status": CRASH, "why": str(died)}
+        except WorkerLate:
+            found = {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
+        cost = self._now() - began
+        if found["status"] != OK:
+            self.close()
+        note = found.get("latency", "") and "launch latency shows"
+        if "throttled" in found:
+            note = f"throttled: {found['throttled']}"
+        return Answer(
+            found["status"], cost, found.get("seconds"), str(found.get("why", "")), 0, note
+        )
+
+    def _with_case(self, case: Case) -> Conversation:
+        if self._worker is None or self._case != case.digest:
+            worker = self._fresh()
+            worker.ask({"do": "case", "folder": self._folders[case.digest]}, _SETUP)
+            self._case, self._used = case.digest, False
+            return worker
+        return self._worker
+
+    def _fresh(self) -> Conversation:
+        self.close()
+        self._worker = Conversation(self._runner, self._kind, self._index)
+        self._case, self._used = None, False
+        return self._worker

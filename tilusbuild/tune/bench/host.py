@@ -1,0 +1,87 @@
+"""The cpu target: buffers in this process, time by the system's monotonic clock."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Callable
+
+from tilusbuild.tune.bench.timed import Timed, launches_for
+
+_SPAN = 50e-6
+"""Seconds that a warm sample lasts at least: a hundred times what the clock and the call cost."""
+_MOST = 1000
+_LEAST_FLUSH, _MOST_FLUSH = 64 << 20, 512 << 20
+
+
+class Host:
+    """The processor as a device."""
+
+    stream = 0
+
+    def __init__(self) -> None:
+        self._kept: list[mmap.mmap] = []
+        self._flush: mmap.mmap | None = None
+
+    def allocate(self, size: int) -> int:
+        """Whole pages, zeroed, never given back: a worker serves one case."""
+        made = mmap.mmap(-1, size)
+        self._kept.append(made)
+        return ctypes.addressof(ctypes.c_char.from_buffer(made))
+
+    def write(self, address: int, data: bytes) -> None:
+        ctypes.memmove(address, data, len(data))
+
+    def read(self, address: int, size: int) -> bytes:
+        return ctypes.string_at(address, size)
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        ctypes.memmove(to, source, size)
+
+    def finish(self) -> None:
+        """A call on the cpu has ended when it returns."""
+
+    def throttled(self) -> str | None:
+        """Nothing tells."""
+        return None
+
+    def describe(self) -> dict[str, str | int]:
+        """What a fingerprint is made of."""
+        from tilusbuild.runtime.device import cpu
+
+        return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
+
+    def time(self, call: Callable[[], None], *, cold: bool) -> Timed:
+        """Warm up, then time. A cold sample is one call, a warm one as many as the clock needs."""
+        call()
+        start = time.perf_counter()
+        call()
+        estimate = time.perf_counter() - start
+        if cold:
+            self._evict()
+            start = time.perf_counter()
+            call()
+            return Timed(time.perf_counter() - start, 1)
+        launches = launches_for(estimate, _SPAN, _MOST)
+        start = time.perf_counter()
+        for _ in range(launches):
+            call()
+        return Timed((time.perf_counter() - start) / launches, launches)
+
+    def _evict(self) -> None:
+        """Touch more memory than any cache holds."""
+        if self._flush is None:
+            size = min(max(2 * _last_cache(), _LEAST_FLUSH), _MOST_FLUSH)
+            self._flush = mmap.mmap(-1, size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
+        ctypes.memset(address, 1, len(self._flush))
+
+
+def _last_cache() -> int:
+    """Bytes of the last level, 0 where the C library does not know."""
+    try:
+        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    except (ValueError, OSError):
+        return 0

@@ -1,0 +1,178 @@
+"""The choice for one case: everything is looked at once, and the fast run on against each other.
+
+    look        correctness, then one sample                      keep what is within 1.25x
+    4 rounds    a sample of each in every round                   keep what is within 1.05x
+    32 rounds                                                     keep what is within 1.02x
+    finals      3 times 8 rounds; the score is the median of the three medians
+
+Rounds go through the programs there and back, so that a device which slows down or speeds up
+treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
+because a race between threads may show only now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tilusbuild.tune.bench.search import look_around
+from tilusbuild.tune.bench.session import Quota, Record, Session
+from tilusbuild.tune.bench.work import Case, Program, Work
+
+STAGES = ((4, 1.25), (32, 1.05))
+"""Rounds in all, and how much slower than the best may be who takes part."""
+FINALIST, PASSES, PASS_ROUNDS = 1.02, 3, 8
+TIE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a program in the end."""
+
+    program: Program
+    seconds: float | None
+    """None for a program that is out."""
+    samples: int
+    status: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The choice for one case. `outcomes` are in the order of the programs, those looked at."""
+
+    case: Case
+    winner: Outcome | None
+    outcomes: tuple[Outcome, ...]
+    unseen: int
+    """Programs that the budget did not suffice to look at."""
+    cut: bool
+    """Whether the budget ended the race early."""
+
+
+class Race:
+    """The state of one case."""
+
+    def __init__(self, session: Session, work: Work, case: Case, quota: Quota) -> None:
+        self._session = session
+        self._work = work
+        self._case = case
+        self._quota = quota
+        self._records: dict[int, Record] = {}
+        self._finals: dict[int, float] = {}
+        self._programs = {program.index: program for program in work.programs}
+        self._cut = False
+
+    def run(self, seed: int) -> Decision:
+        """Look, race, decide."""
+        look_around(self._work, self._quota, self._look, seed)
+        for rounds, within in STAGES:
+            self._rounds(self._within(self._field(), within), rounds)
+        winner = self._final()
+        while winner is not None and not self._still_right(winner):
+            self._finals.pop(winner, None)
+            winner = self._best()
+        outcomes = tuple(self._outcome(index) for index in sorted(self._records))
+        return Decision(
+            self._case,
+            None if winner is None else self._outcome(winner),
+            outcomes,
+            len(self._work.programs) - len(self._records),
+            self._cut,
+        )
+
+    def _look(self, program: Program) -> float | None:
+        record = self._records[program.index] = Record()
+        right = self._session.check(self._case, program, record)
+        if right and self._session.sample(self._case, program, record, 0.0):
+            return record.samples[0]
+        return None
+
+    def _field(self) -> dict[int, float]:
+        """The score of everyone who is in, by program."""
+        return {
+            index: median(record.samples)
+            for index, record in self._records.items()
+            if record.refused is None and record.samples
+        }
+
+    def _within(self, scores: Mapping[int, float], factor: float) -> list[int]:
+        bound = min(scores.values(), default=0.0) * factor
+        return sorted(index for index, seconds in scores.items() if seconds <= bound)
+
+    def _rounds(self, field: Sequence[int], rounds: int) -> None:
+        """Sample everyone until each has so many samples."""
+        done = 1
+        while done < rounds and self._may_go_on():
+            for index in _there_and_back(field, done):
+                record = self._records[index]
+                if record.refused is None and len(record.samples) <= done:
+                    self._sample(index)
+            done += 1
+
+    def _final(self) -> int | None:
+        field = self._within(self._field(), FINALIST)
+        if len(field) > 1 and self._may_go_on():
+            self._finals = self._final_scores(field)
+        return self._best()
+
+    def _final_scores(self, field: Sequence[int]) -> dict[int, float]:
+        medians: dict[int, list[float]] = {index: [] for index in field}
+        for number in range(PASSES):
+            before = {index: len(self._records[index].samples) for index in field}
+            for turn in range(PASS_ROUNDS):
+                if not self._may_go_on():
+                    break
+                for index in _there_and_back(field, number * PASS_ROUNDS + turn):
+                    if self._records[index].refused is None:
+                        self._sample(index)
+            for index, start in before.items():
+                taken = self._records[index].samples[start:]
+                if taken:
+                    medians[index].append(median(taken))
+        return {index: median(found) for index, found in medians.items() if found}
+
+    def _best(self) -> int | None:
+        """The winner by the finals, or by all samples where there were none."""
+        scores = {i: s for i, s in self._finals.items() if self._records[i].refused is None}
+        return min(self._within(scores or self._field(), 1 + TIE), default=None)
+
+    def _still_right(self, index: int) -> bool:
+        return self._session.check(self._case, self._programs[index], self._records[index])
+
+    def _sample(self, index: int) -> None:
+        record = self._records[index]
+        self._session.sample(self._case, self._programs[index], record, max(record.samples))
+
+    def _may_go_on(self) -> bool:
+        self._cut = self._cut or self._quota.used >= 1
+        return not self._cut
+
+    def _outcome(self, index: int) -> Outcome:
+        record = self._records[index]
+        status, why = record.refused or ("ok", "")
+        seconds = None
+        if record.refused is None and record.samples:
+            seconds = self._finals.get(index, median(record.samples))
+        return Outcome(self._programs[index], seconds, len(record.samples), status, why)
+
+
+def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
+    return field if turn % 2 == 0 else reversed(field)
+
+
+def decide(
+    session: Session,
+    work: Work,
+    cases: Sequence[Case],
+    seed: int,
+    done: Callable[[Decision], None],
+) -> list[Decision]:
+    """Every case in turn; `done` hears of each decision as soon as it is made."""
+    decisions = []
+    for number, case in enumerate(cases):
+        race = Race(session, work, case, session.quota(len(cases) - number))
+        decisions.append(race.run(seed))
+        done(decisions[-1])
+    return decisions

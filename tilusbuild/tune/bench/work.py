@@ -1,0 +1,168 @@
+"""What is to be measured, as values and as the JSON that a worker and a bundle read.
+
+A case is one combination of sizes: its folder holds `case.json`, each tensor before the call
+(`NAME.in`, raw bytes in C order) and what each output should hold after it (`NAME.want`). A case is
+known by its digest, which covers all of that and the way of timing: a sample belongs to a case and
+a program, and to no path, host or time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+Scalar: TypeAlias = "bool | int | float | str"
+
+CASE, WORK = "case.json", "work.json"
+SCHEMA = 1
+
+ITEM_BYTES: Mapping[str, int] = {
+    **{f"{kind}{bits}": bits // 8 for kind in "iu" for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": bits // 8 for bits in (16, 32, 64)},
+    "bool": 1,
+    "bf16": 2,
+    "f8e4m3": 1,
+    "f8e5m2": 1,
+}
+"""The bytes of an element of each type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the plain C `launch`, in its order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    """None for a scalar."""
+    value: Scalar | None = None
+    """Of a scalar."""
+    out: bool = False
+    want: str | None = None
+    """The type of the elements in `NAME.want`; None when the output is not checked."""
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Of the tensor; 0 for a scalar."""
+        if self.shape is None:
+            return 0
+        count = ITEM_BYTES[self.dtype]
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One combination of sizes."""
+
+    digest: str
+    sizes: Mapping[str, Scalar]
+    arguments: tuple[Argument, ...]
+    cold: bool
+    """Time with caches that hold none of the data."""
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.sizes.items()) or "no sizes"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One schedule's program. `library` is a path."""
+
+    index: int
+    hash: str
+    library: str
+    schedule: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One instance of a script to tune. Paths of its programs are relative to the file's folder."""
+
+    label: str
+    script: str
+    """The name of the script."""
+    script_hash: str
+    kind: str
+    """ "cpu" or "cuda"."""
+    default: int | None
+    groups: tuple[tuple[str, ...], ...]
+    """The parameters, linked ones together: what counts as one step of a search."""
+    programs: tuple[Program, ...]
+    cases: tuple[str, ...]
+    """Their folders."""
+
+    def to_json(self) -> bytes:
+        return (json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n").encode()
+
+
+def digest_of(value: Mapping[str, Any], folder: str) -> str:
+    """The digest of a case: what `case.json` says, and its files by content. Raises `OSError`."""
+    hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
+    for name in sorted(os.listdir(folder)):
+        if name.endswith((".in", ".want")):
+            with open(os.path.join(folder, name), "rb") as file:
+                hasher.update(name.encode() + b"\0")
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    hasher.update(block)
+    return hasher.hexdigest()
+
+
+def write_case(
+    folder: str, sizes: Mapping[str, Scalar], arguments: tuple[Argument, ...], *, cold: bool
+) -> Case:
+    """Complete a folder whose tensors are there. Raises `OSError`."""
+    value = {
+        "schema": SCHEMA,
+        "sizes": dict(sizes),
+        "arguments": [asdict(argument) for argument in arguments],
+        "cold": cold,
+    }
+    digest = digest_of(value, folder)
+    with open(os.path.join(folder, CASE), "w", encoding="utf-8") as file:
+        json.dump({**value, "digest": digest}, file, indent=1)
+    return Case(digest, dict(sizes), arguments, cold)
+
+
+def read_case(folder: str) -> Case:
+    """Raises `OSError`, and `ValueError` for a case of another form."""
+    with open(os.path.join(folder, CASE), "rb") as file:
+        value = json.loads(file.read())
+    try:
+        return Case(value["digest"], value["sizes"], _arguments(value["arguments"]), value["cold"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder}/{CASE} is malformed: {error}") from None
+
+
+def _arguments(rows: Any) -> tuple[Argument, ...]:
+    return tuple(
+        Argument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
+        for row in rows
+    )
+
+
+def read_work(path: str) -> Work:
+    """Raises `OSError`, and `ValueError` for a file of another form."""
+    with open(path, "rb") as file:
+        value = json.loads(file.read())
+    try:
+        return Work(
+            label=value["label"],
+            script=value["script"],
+            script_hash=value["script_hash"],
+            kind=value["kind"],
+            default=value["default"],
+            groups=tuple(tuple(group) for group in value["groups"]),
+            programs=tuple(Program(**program) for program in value["programs"]),
+            cases=tuple(value["cases"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is malformed: {error}") from None
