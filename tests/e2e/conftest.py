@@ -247,7 +247,7 @@ def fake_cuda(_fake_toolkit: tuple[ModuleType, Path], tmp_path: Path) -> FakeCud
 
 @pytest.fixture
 def root() -> None:
-    """Skips where this is not the superuser's process, or one without the superuser's rights."""
+    """Skips where this is not the superuser's process."""
     if os.geteuid() != 0:
         pytest.skip("only root can do this")
 

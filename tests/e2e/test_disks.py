@@ -83,7 +83,7 @@ def test_no_home(new_project, examples):
 
 
 def test_a_full_disk(project, mounts, tmp_path):
-    """With 300 kB of room the build fails, says why, and leaves nothing torn; with room it goes on
+    """With too little room the build fails, says why, and leaves nothing torn; with room it goes on
     from there. One mount namespace holds the small disk for both."""
     disk = tmp_path / "disk"
     disk.mkdir()
