@@ -183,13 +183,16 @@ class _Changing(BuildLoop[W]):
         self.ledger = Ledger(self.store)
         self.ledger.attempts = before.attempts
         self.done = 0
-        known, self._tickets = self._tickets, {}
-        self._kept = known
+        self._kept, self._tickets = self._tickets, {}
         super()._plan(jobs)
+        self._kept = {}
         if self.stopped.is_set():
             self._skip_line()
 
     def _known(self, job: Job[W]) -> tuple[Compiled, bool] | None:
+        if job.hash in self._kept:
+            # Published, perhaps, by a compile of ours whose end was not told yet.
+            return None
         return self._answers.get(job.hash) or super()._known(job)
 
     def _ticket(self, job: Job[W], number: int) -> Ticket[W]:

@@ -1,0 +1,192 @@
+"""A build whose programs change while it runs, against doubles."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.base import Compiled, Job, Options
+from tilusbuild.engine.changing import Control, build_changing
+from tilusbuild.engine.events import Result
+from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from tilusbuild.process.base import Cancelled
+
+
+class Compiler(FakeCompiler):
+    """Compiles when it is let: `let(text)`; ends with `Cancelled` when its job is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(self._wait)
+        self.begun: dict[str, threading.Event] = {}
+        self._going: dict[str, threading.Event] = {}
+        self._killed: set[str] = set()
+        self._lock = threading.Lock()
+        self.fails: set[str] = set()
+
+    def _event(self, table: dict[str, threading.Event], text: str) -> threading.Event:
+        with self._lock:
+            return table.setdefault(text, threading.Event())
+
+    def _wait(self, job: Job[Any]) -> Compiled:
+        text = job.recipe().program_txt
+        self._event(self.begun, text).set()
+        going = self._event(self._going, text)
+        assert going.wait(60)
+        if text in self._killed:
+            self._killed.discard(text)
+            going.clear()
+            raise Cancelled
+        return failed() if text in self.fails else built()
+
+    def let(self, *texts: str) -> None:
+        for text in texts:
+            self._event(self._going, text).set()
+
+    def wait_for(self, text: str) -> None:
+        assert self._event(self.begun, text).wait(60)
+
+    def cancel_job(self, job: Job[Any]) -> None:
+        text = job.recipe().program_txt
+        going = self._event(self._going, text)
+        if not going.is_set():
+            self._killed.add(text)
+            going.set()
+
+    def cancel(self) -> None:
+        for text in list(self.begun):
+            self.cancel_job(FakeJob(text))
+
+
+class Running:
+    """A build on a thread."""
+
+    def __init__(self) -> None:
+        self.store, self.compiler, self.listener = FakeStore(), Compiler(), Listener()
+        self.control: Control[Any] = Control()
+        self.results: list[Result] = []
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        options = Options(jobs=2)
+        self.results.append(
+            build_changing(self.control, self.store, self.compiler, self.listener, options)
+        )
+
+    def result(self) -> Result:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        return self.results[0]
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running()
+    yield made
+    made.control.stop(2)
+    made.thread.join(60)
+
+
+def jobs(*texts: str) -> list[FakeJob]:
+    return [FakeJob(text, index=index) for index, text in enumerate(texts)]
+
+
+def test_it_ends_with_the_last_plan(running: Running) -> None:
+    running.compiler.let("a", "b")
+    assert running.control.replace(jobs("a", "b"))
+    summary = running.result().summary
+    assert (summary.compiled, summary.exit_status) == (2, 0)
+    assert not running.control.replace(jobs("c")), "too late"
+
+
+def test_what_is_still_wanted_goes_on_and_the_rest_is_killed(running: Running) -> None:
+    running.control.replace(jobs("keep", "drop", "waits"), last=False)
+    running.compiler.wait_for("keep")
+    running.compiler.wait_for("drop")
+    running.control.replace(jobs("new", "keep"))
+    running.compiler.wait_for("new")
+    running.compiler.let("keep", "new")
+    result = running.result()
+    assert set(result.statuses) == {FakeJob("new").hash, FakeJob("keep").hash}
+    assert running.compiler.runs == {"keep": 1, "drop": 1, "new": 1}
+    assert [event.label for event in running.listener.named("dropped")] == ["matmul/1 sm_90a"]
+    assert (result.summary.compiled, result.summary.attempts) == (2, 3)
+    assert set(running.store.entries) == set(result.statuses), "nothing of the other is published"
+    assert not any(stage.open for stage in running.store.stages)
+
+
+def test_a_program_can_be_wanted_before_its_plan_is_made(running: Running) -> None:
+    running.control.want(FakeJob("first"))
+    running.compiler.wait_for("first")
+    running.compiler.let("first", "second")
+    running.control.replace(jobs("first", "second"))
+    assert running.result().summary.compiled == 2
+    assert running.compiler.runs == {"first": 1, "second": 1}
+
+
+def test_a_wanted_program_takes_the_place_of_another(running: Running) -> None:
+    running.control.replace(jobs("old", "other"), last=False)
+    running.compiler.wait_for("old")
+    running.compiler.wait_for("other")
+    running.control.want(FakeJob("new"), FakeJob("old").hash)
+    running.compiler.wait_for("new")
+    running.compiler.let("new", "other")
+    running.control.replace(jobs("new", "other"))
+    assert running.result().summary.compiled == 2
+
+
+def test_killed_and_wanted_again_is_compiled_again(running: Running) -> None:
+    running.control.replace(jobs("a"), last=False)
+    running.compiler.wait_for("a")
+    running.control.replace((), last=False)
+    while not running.listener.named("dropped"):
+        running.thread.join(0.001)
+    running.compiler.let("a")
+    running.control.replace(jobs("a"))
+    summary = running.result().summary
+    assert (summary.compiled, summary.attempts, summary.exit_status) == (1, 2, 0)
+
+
+def test_wanted_again_at_once_it_is_there_in_the_end(running: Running) -> None:
+    running.control.replace(jobs("a"), last=False)
+    running.compiler.wait_for("a")
+    running.control.replace((), last=False)
+    running.control.replace(jobs("a"), last=False)
+    running.compiler.let("a")
+    running.control.close()
+    result = running.result()
+    assert dict(result.statuses) == {FakeJob("a").hash: "built"}
+    assert result.summary.exit_status == 0
+
+
+def test_a_plan_of_nothing_ends_it(running: Running) -> None:
+    running.control.replace(jobs("a", "b", "c"), last=False)
+    running.compiler.wait_for("b")
+    running.control.replace(())
+    summary = running.result().summary
+    assert (summary.programs, summary.exit_status) == (0, 0)
+    assert not running.store.entries
+
+
+def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(running: Running) -> None:
+    running.compiler.fails.add("bad")
+    running.compiler.let("bad")
+    running.control.replace(jobs("bad"), last=False)
+    while not running.listener.named("finished"):
+        running.thread.join(0.001)
+    running.compiler.let("good")
+    running.control.replace(jobs("bad", "good"))
+    summary = running.result().summary
+    assert (summary.failed, summary.compiled) == (1, 1)
+    assert running.compiler.runs["bad"] == 1
+
+
+def test_a_signal_kills_what_runs(running: Running) -> None:
+    running.control.replace(jobs("a", "b", "c"), last=False)
+    running.compiler.wait_for("a")
+    running.control.stop(2)
+    summary = running.result().summary
+    assert (summary.exit_status, summary.skipped) == (130, 3)

@@ -1,0 +1,125 @@
+"""What a look finds, on real files, with time stamps and the clock set by the test."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.digest import sha256_file
+from tilusbuild.watch.look import Looker
+
+LATER = 10**9
+
+
+class Clock:
+    """Nanoseconds; far behind every change unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.behind = 3600 * LATER
+
+    def __call__(self) -> int:
+        import time
+
+        return time.time_ns() + self.behind
+
+
+@pytest.fixture
+def reads() -> Counter[str]:
+    return Counter()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def looker(reads: Counter[str], clock: Clock) -> Looker:
+    def digest(path: str) -> str:
+        reads[os.path.basename(path)] += 1
+        return sha256_file(path)
+
+    return Looker(digest, clock)
+
+
+def test_a_changed_file_is_found_once(looker: Looker, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    assert looker.look([str(file)]) == {}
+    file.write_text("22")
+    assert list(looker.look([str(file)])) == [str(file)]
+    assert looker.look([str(file)]) == {}
+
+
+def test_a_touch_is_no_change_and_unchanged_files_are_not_read(
+    looker: Looker, reads: Counter[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    looker.look([str(file)])
+    looker.look([str(file)])
+    assert reads["a"] == 1
+    os.utime(file, ns=(5, 5))
+    assert looker.look([str(file)]) == {}
+    assert reads["a"] == 2
+
+
+def test_a_file_that_changes_twice_within_a_tick_is_read_again(
+    looker: Looker, clock: Clock, tmp_path: Path
+) -> None:
+    clock.behind = 0
+    file = tmp_path / "a"
+    file.write_text("1")
+    stamp = file.stat()
+    looker.look([str(file)])
+
+    def same_stamps(path: str, old: object) -> object:
+        # What a second write in the same tick leaves: other bytes under the same stamps.
+        seen = original(path, old)
+        return type(seen)(looker_stamp, seen.content, seen.sure)
+
+    original = looker._see
+    looker_stamp = looker._seen[str(file)].stamp
+    looker._see = same_stamps  # type: ignore[method-assign, assignment]
+    file.write_text("2")
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert list(looker.look([str(file)])) == [str(file)]
+
+
+def test_what_comes_and_goes(looker: Looker, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    assert looker.look([str(file)]) == {}
+    file.write_text("")
+    assert list(looker.look([str(file)])) == [str(file)]
+    file.unlink()
+    assert list(looker.look([str(file)])) == [str(file)]
+    file.mkdir()
+    assert looker.look([str(file)])[str(file)].names is None
+
+
+def test_of_a_folder_the_names_count(looker: Looker, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    looker.look([str(tmp_path)])
+    (tmp_path / "a").write_text("other")
+    assert looker.look([str(tmp_path)]) == {}
+    (tmp_path / "b").write_text("")
+    (tmp_path / ".b.swp").write_text("")
+    (tmp_path / "a").unlink()
+    assert looker.look([str(tmp_path)])[str(tmp_path)].names == {"a", "b"}
+
+
+def test_what_is_new_to_the_look_counts_when_it_may_have_changed_since(
+    looker: Looker, tmp_path: Path
+) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    changed = file.stat().st_ctime_ns
+    assert list(looker.look([str(file)], since=changed)) == [str(file)]
+    looker.look([])
+    assert looker.look([str(file)], since=changed + 10 * LATER) == {}
+    looker.look([])
+    assert list(looker.look([str(file)], hinted=[str(file)])) == [str(file)]
+    assert looker.look([str(file)], since=changed, hinted=[str(file)]) == {}, "it is known by now"

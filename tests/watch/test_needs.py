@@ -1,0 +1,47 @@
+"""Which parts of a plan a change is about."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilusbuild.watch.needs import Change, Needs, affected, is_dropping
+
+SCALE, ADD = ("scale", "cpu"), ("add", "cpu")
+NEEDS = {
+    SCALE: Needs(frozenset({"/p/scale.j2", "/p/a.h", "/p"}), frozenset({"a.h", "cuda.h"})),
+    ADD: Needs(frozenset({"/p/add.j2", "/p/a.h", "/p"}), frozenset({"b.h"})),
+}
+
+
+def parts(*changes: Change) -> set[tuple[str, ...]]:
+    return set(affected(NEEDS, {change.path: change for change in changes}))
+
+
+def test_a_file_is_about_those_that_use_it() -> None:
+    assert parts(Change("/p/scale.j2")) == {SCALE}
+    assert parts(Change("/p/a.h")) == {SCALE, ADD}
+    assert parts(Change("/p/other")) == set()
+
+
+def test_in_a_folder_only_names_that_are_asked_for_count() -> None:
+    assert parts(Change("/p", frozenset({"notes.txt"}))) == set()
+    assert parts(Change("/p", frozenset({"notes.txt", "cuda.h"}))) == {SCALE}
+    assert parts(Change("/p")) == {SCALE, ADD}, "a folder that is gone is about all"
+
+
+def test_who_may_include_anything_minds_every_name() -> None:
+    needs = {SCALE: Needs(frozenset({"/p"}), None)}
+    change = Change("/p", frozenset({"any.h"}))
+    assert affected(needs, {"/p": change}) == {SCALE: ["/p"]}
+
+
+@pytest.mark.parametrize(
+    "name", [".scale.cu.j2.swp", ".a.swx", "scale.j2~", "4913", ".#scale.j2", "#scale.j2#"]
+)
+def test_editors_droppings(name: str) -> None:
+    assert is_dropping(name)
+
+
+@pytest.mark.parametrize("name", ["scale.cu.j2", ".hidden.h", "49.h", "a#b.h", "swp"])
+def test_what_is_no_dropping(name: str) -> None:
+    assert not is_dropping(name)

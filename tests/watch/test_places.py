@@ -1,0 +1,65 @@
+"""Which folders are watched, and where events are not to be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tilusbuild.watch.places import mounted, places, silent, why_poll
+
+FOLDERS = {"/", "/p", "/p/kernels", "/p/kernels/deep", "/p/src", "/p/src/.cache", "/usr/bin", "/x"}
+
+
+def found(paths: Iterable[str], cache: str = "/c") -> dict[str, bool]:
+    return places(paths, "/p", cache, FOLDERS.__contains__, lambda path: path)
+
+
+def test_a_folder_at_the_top_of_the_project_is_watched_with_all_below() -> None:
+    assert found({"/p/kernels/deep/a.j2", "/p/tilus.toml"}) == {"/p": False, "/p/kernels": True}
+
+
+def test_what_is_missing_is_awaited_in_the_nearest_folder_that_is_there() -> None:
+    assert found({"/p/kernels/gone/more/a.h"}) == {"/p": False, "/p/kernels": True}
+    assert found({"/p/gone/a.h"}) == {"/p": False}
+
+
+def test_the_cache_is_not_watched_nor_what_holds_it() -> None:
+    watched = found({"/p/src/a.j2", "/p/src/.cache/x"}, cache="/p/src/.cache")
+    assert watched == {"/p": False, "/p/src": False}
+
+
+def test_outside_of_the_project_only_the_folder_itself() -> None:
+    assert found({"/usr/bin/g++", "/x/a.h"}) == {"/p": False, "/usr/bin": False, "/x": False}
+
+
+MOUNTS = """\
+overlay / overlay rw 0 0
+server:/home /home nfs4 rw 0 0
+tmpfs /home/me/fast\\040disk tmpfs rw 0 0
+me@host: /mnt/ssh fuse.sshfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/work", "overlay"),
+        ("/home/me/p", "nfs4"),
+        ("/homes/p", "overlay"),
+        ("/home/me/fast disk/p", "tmpfs"),
+        ("/mnt/ssh", "fuse.sshfs"),
+    ],
+)
+def test_the_file_system_of_a_path(path: str, kind: str) -> None:
+    assert mounted(path, MOUNTS) == kind
+
+
+def test_network_file_systems_give_no_events_and_overlays_do() -> None:
+    assert [silent(kind) for kind in ("nfs4", "fuse.sshfs", "cifs", "9p")] == [True] * 4
+    assert [silent(kind) for kind in ("overlay", "ext4", "tmpfs", "")] == [False] * 4
+    assert why_poll(["/work", "/home/me"], MOUNTS) == (
+        "/home/me is on nfs4, where changes give no events"
+    )
+    assert why_poll(["/work"], MOUNTS) is None
+    assert why_poll(["/work"], "") is None
