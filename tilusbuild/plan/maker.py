@@ -243,20 +243,17 @@ class Maker:
         return fresh
 
     def readable(self, schedule: Schedule, log: str) -> str:
-        """A compiler's log with the template's own places and lines, and what is known of headers
-        that it may not have found."""
+        """A compiler's log with the template's own places and lines."""
         from tilusbuild.render.messages import map_messages
 
+        if self._manifest.build.line_directives:
+            return log
         try:
             context = self.context(schedule)
             source = self._renderer.render(self._owner.template, context).text
-            notes = "".join(note.render() + "\n" for note in self.closure(source).notes)
-            if not self._manifest.build.line_directives:
-                lines = self._renderer.line_map(self._owner.template, context, source)
-                log = map_messages(log, lines)
+            return map_messages(log, self._renderer.line_map(self._owner.template, context, source))
         except InputError:
             return log
-        return log + notes
 
     def _options(self, recipe: Recipe, closure: Closure) -> str:
         try:
