@@ -57,7 +57,9 @@ def test_a_tree_means_what_its_source_means() -> None:
     # 1 if m <= 16 and not n % 8 else cdiv(m, 64)
     aligned = ["unary", "not", ["binary", "%", ["name", "n"], 8]]
     test = ["and", ["compare", ["name", "m"], "<=", 16], aligned]
-    choose = function_of(json.loads(json.dumps(["if", test, 1, ["call", "cdiv", ["name", "m"], 64]])))
+    choose = function_of(
+        json.loads(json.dumps(["if", test, 1, ["call", "cdiv", ["name", "m"], 64]]))
+    )
     assert choose({"m": 8, "n": 16}) == 1
     assert choose({"m": 8, "n": 17}) == 1
     assert choose({"m": 130, "n": 16}) == 3
@@ -65,8 +67,19 @@ def test_a_tree_means_what_its_source_means() -> None:
 
 @pytest.mark.parametrize(
     "tree",
-    [None, [], ["eval", "x"], ["name"], ["name", 3], ["binary", "+", 1], ["binary", "@", 1, 2]]
-    + [["binary", "**", 2, ["name", "m"]], ["compare", 1, "<"], ["call", "exec", 1], {"a": 1}],
+    [
+        None,
+        [],
+        ["eval", "x"],
+        ["name"],
+        ["name", 3],
+        ["binary", "+", 1],
+        ["binary", "@", 1, 2],
+        ["binary", "**", 2, ["name", "m"]],
+        ["compare", 1, "<"],
+        ["call", "exec", 1],
+        {"a": 1},
+    ],
 )
 def test_what_is_no_tree_is_refused(tree: object) -> None:
     with pytest.raises(ValueError, match=r"expression"):

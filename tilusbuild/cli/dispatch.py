@@ -17,6 +17,7 @@ ACTIONS = {
     "show": "the rules, tables and models of a script",
     "check": "whether every table, rule and program is what it should be; 1 when not",
     "coverage": "which sizes are served by what, and where that comes from",
+    "build": "make the C dispatcher anew, of the tables as they are now",
     "prune": "the fewest programs that serve what was measured, and what fewer would cost",
 }
 
@@ -48,8 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise input_error(f"--slowdown {arguments.slowdown:g}: it is at least 1")
     with options.project(arguments) as project:
         try:
+            looks = list(_looks(arguments, project))
             act = {"show": _show, "check": _check, "coverage": _coverage, "prune": _prune}
-            return act[arguments.action](arguments, list(_looks(arguments, project)))
+            status = act[arguments.action](arguments, looks) if arguments.action in act else 0
+            if arguments.action == "build" or (arguments.action == "prune" and arguments.write):
+                _build(arguments, project, looks)
+            return status
         except LoadError as error:
             raise TilusbuildError(str(error)) from None
 
@@ -143,6 +148,19 @@ def _prune(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
         print("nothing is measured: `tilusbuild tune` measures")
     _summary(arguments, instances=len(looks))
     return 0
+
+
+def _build(arguments: argparse.Namespace, project: Project, looks: Sequence[Look]) -> None:
+    from tilusbuild.dispatch.dispatcher import refresh
+
+    toolchain = project.toolchain(cuda=False)
+    for look in looks:
+        if arguments.action == "build" or look.has_dispatcher:
+            made = refresh(project.cache, look.script, toolchain, project.runner)
+            if arguments.action == "build" and not arguments.json:
+                print(made or f"{look.script.label}: there can be none")
+    if arguments.action == "build":
+        _summary(arguments, instances=len(looks))
 
 
 def _summary(arguments: argparse.Namespace, **counts: int) -> None:

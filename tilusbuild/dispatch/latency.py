@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilusbuild.dispatch.tables import alone
 from tilusbuild.files import write_atomic
 from tilusbuild.runtime.errors import TableDamaged
 from tilusbuild.runtime.script import Script
@@ -50,6 +51,11 @@ def write(script: Script, measured: Measured) -> None:
     folder = os.path.join(script.path, FOLDER, "-".join(map(str, measured.key)) or "all")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, FILE)
+    with alone(script):
+        _write(script, path, measured)
+
+
+def _write(script: Script, path: str, measured: Measured) -> None:
     others = [m for m in _read(path, script) if dict(m.fingerprint) != dict(measured.fingerprint)]
     found = [*others, measured]
     value = {
@@ -66,7 +72,7 @@ def write(script: Script, measured: Measured) -> None:
         ],
     }
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    write_atomic(os.path.join(folder, REPORT), _report(script, found).encode())
+    write_atomic(os.path.join(os.path.dirname(path), REPORT), _report(script, found).encode())
     write_atomic(path, text.encode())
 
 

@@ -27,6 +27,7 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import Entry, Table, read_tables, table_for
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
+_MAKE = "`tilusbuild dispatch build`"
 
 
 class Covered(NamedTuple):
@@ -110,7 +111,7 @@ class Look:
         try:
             self.coverage()
             if self.trouble is None and self.has_dispatcher and not is_current(self.script):
-                yield "the C dispatcher is not that of these tables: build again"
+                yield f"the C dispatcher is of other tables: {_MAKE} makes it"
         except (LoadError, NoDispatcher) as error:
             yield str(error)
 

@@ -6,9 +6,11 @@ same device measured before.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tilusbuild.files import write_atomic
@@ -25,8 +27,21 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Ent
     Raises `LoadError` when the present file is no table, and `OSError`.
     """
     own = Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
-    others = [t for t in read_tables(script) if dict(t.fingerprint) != dict(fingerprint)]
-    write(script, [*others, own])
+    with alone(script):
+        others = [t for t in read_tables(script) if dict(t.fingerprint) != dict(fingerprint)]
+        write(script, [*others, own])
+
+
+@contextmanager
+def alone(script: Script) -> Iterator[None]:
+    """Be the only one that changes the tables and measurements of a script: a lock of the folder,
+    which the kernel lets go of however the holder ends. Raises `OSError`."""
+    handle = os.open(script.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write(script: Script, tables: Sequence[Table]) -> None:

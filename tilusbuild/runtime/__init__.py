@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilusbuild.runtime.errors import LoadError
     from tilusbuild.runtime.kernel import Kernel
-    from tilusbuild.runtime.load import load
+    from tilusbuild.runtime.loading import load
 
 __all__ = ["Kernel", "LoadError", "load"]
 
-_WHERE = {"Kernel": "kernel", "LoadError": "errors", "load": "load"}
+_WHERE = {"Kernel": "kernel", "LoadError": "errors", "load": "loading"}
 
 
 def __getattr__(name: str) -> object:

@@ -91,8 +91,8 @@ class Kernel:
             try:
                 launch = self._known[self._key(args)]
             except (KeyError, AttributeError, IndexError, TypeError):
-                launch = self._find(args)
-            return launch(*args)
+                launch = None
+            return (launch or self._find(args))(*args)
         return self._call_allocating(args, named)
 
     def select(self, **sizes: Value) -> Selection:

@@ -67,7 +67,7 @@ def read_tables(script: Script) -> tuple[Table, ...]:
         if len(data) > _LIMIT:
             raise ValueError("larger than any table")
         return _tables(script, path, json.loads(data))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise TableDamaged(f"{path} is no dispatch table: {why}\n  {_MEND}") from None
 

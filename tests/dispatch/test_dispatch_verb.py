@@ -1,0 +1,89 @@
+"""`tilusbuild dispatch` on a built project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch.latency import Measured
+from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.tables import Entry, read_tables
+
+
+def measure(built: Any) -> None:
+    script = built.script("mark")
+    here = cpu().fingerprint(script.hash)
+    for key, seconds in {
+        (64,): {0: 1e-6, 1: 1.02e-6, 3: 2e-6},
+        (1024,): {0: 9e-6, 1: 1.01e-5, 3: 1e-5},
+    }.items():
+        measured = Measured(here, key, seconds)
+        latency.write(script, measured)
+        tables.record(script, here, [])
+    best = [m.best() for m in latency.read(script)]
+    tables.record(script, here, [entry for entry in best if entry])
+
+
+def test_show(copied: Any) -> None:
+    measure(copied)
+    done = copied.run("dispatch", "show", "mark")
+    assert done.returncode == 0, done.stderr
+    for line in ("rule: n <= 4 → program 2", "default: program 1", "64         0  measured"):
+        assert line in done.stdout
+
+
+def test_coverage_says_who_serves_what(copied: Any) -> None:
+    measure(copied)
+    done = copied.run("dispatch", "coverage", "mark", "--json")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(e["sizes"], e["program"], e["source"]) for e in events[:-1]] == [
+        ({"n": 64}, 0, "measured"),
+        ({"n": 1024}, 0, "measured"),
+    ]
+    assert events[-1] == {"event": "summary", "instances": 1}
+
+
+def test_check_finds_what_is_wrong(copied: Any) -> None:
+    assert copied.run("dispatch", "check", "mark").returncode == 0
+    measure(copied)
+    stale = copied.run("dispatch", "check", "mark")
+    assert stale.returncode == 1
+    assert "`tilusbuild dispatch build` makes it" in stale.stdout
+    assert copied.run("dispatch", "build", "mark").stdout.endswith("libmark.so\n")
+    assert copied.run("dispatch", "check", "mark").returncode == 0
+    script = copied.script("mark")
+    Path(script.library(2)).write_bytes(b"")
+    Path(script.path, "dispatch_table.json").write_text("[]")
+    done = copied.run("dispatch", "check", "mark")
+    assert done.returncode == 1
+    assert "is no dispatch table" in done.stdout
+    assert "is not what was built" in done.stdout
+
+
+def test_prune_writes_a_table_of_fewer_programs(copied: Any) -> None:
+    measure(copied)
+    script = copied.script("mark")
+    (here,) = read_tables(script)
+    entry = Entry((64,), 3, "measured", 2e-6)
+    tables.record(script, here.fingerprint, [entry, *here.entries[1:]])
+    done = copied.run("dispatch", "prune", "mark", "--slowdown", "1.1")
+    assert "within 1.1 of the best everywhere: programs 0" in done.stdout
+    assert read_tables(script)[0].entries[0] == entry
+    assert copied.run("dispatch", "prune", "mark", "--write").returncode == 0
+    assert [e.program for e in read_tables(script)[0].entries] == [0, 0]
+    assert copied.run("dispatch", "check", "mark").returncode == 0
+
+
+def test_mistakes_are_told(copied: Any) -> None:
+    for words, text in (
+        (["show", "marc"], 'did you mean "mark"?'),
+        (["show", "mark", "-t", "gpu"], 'no target "gpu"'),
+        (["prune", "mark", "--slowdown", "0.5"], "it is at least 1"),
+        (["shew", "mark"], "invalid choice"),
+    ):
+        done = copied.run("dispatch", *words)
+        assert done.returncode == 2
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,180 @@
+"""The C dispatcher decides as the runtime does, and a program in C needs nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilusbuild
+from tilusbuild.cache.cache import Cache
+from tilusbuild.dispatch import dispatcher, tables
+from tilusbuild.dispatch.csource import NoDispatcher, sources
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.tables import Entry, read_tables
+from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover
+
+MAIN = """\
+#include "dispatch.h"
+#include <stdio.h>
+
+int main(void) {
+  float x[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, y[9] = {0};
+  int status = mark_launch(x, y, 9, 0);
+  printf("%d %g %g %s\\n", status, y[0], y[8], mark_error());
+  printf("%d %s\\n", mark_select(4), mark_source(4));
+  return 0;
+}
+"""
+
+
+@pytest.fixture
+def refreshed(copied: Any) -> Any:
+    """refreshed(name, **params): the path of a script's dispatcher, made current."""
+
+    def make(name: str = "mark", **params: object) -> str | None:
+        with LocalRunner() as runner:
+            request = ToolchainRequest(needs_cuda=False)
+            toolchain = discover(request, dict(os.environ), runner, StatMemory())
+            script = copied.script(name, **params)
+            return dispatcher.refresh(Cache(str(copied.cache)), script, toolchain, runner)
+
+    return make
+
+
+def compiled(folder: Path, main: str, library: Path) -> str:
+    (folder / "main.c").write_text(main)
+    words = ["gcc", "-Wall", "-Werror", "main.c", f"-I{library.parent}", str(library), "-o", "main"]
+    subprocess.run([*words, f"-Wl,-rpath,{library.parent}"], cwd=folder, check=True)
+    done = subprocess.run([folder / "main"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_a_build_makes_it_where_dispatch_is_declared(built: Any) -> None:
+    (path,) = built.paths("mark")
+    assert sorted(p.name for p in (path / "dispatch").iterdir()) == [
+        "dispatch.c",
+        "dispatch.h",
+        "libmark.so",
+    ]
+    assert dispatcher.is_current(built.script("mark"))
+
+
+def test_a_program_in_c(copied: Any, tmp_path: Path) -> None:
+    library = Path(copied.script("mark").path, "dispatch", "libmark.so")
+    assert compiled(tmp_path, MAIN, library) == "0 11 91 \n2 table\n"
+
+
+def test_its_warnings_are_none(copied: Any, tmp_path: Path) -> None:
+    for path in (*copied.paths("mark"), *copied.paths("modelled")):
+        command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+        subprocess.run([*command, path / "dispatch" / "dispatch.c"], check=True)
+
+
+def test_a_library_whose_bytes_were_changed_is_not_opened(copied: Any, tmp_path: Path) -> None:
+    script = copied.script("mark")
+    lib = Path(script.library(1))
+    data = bytearray(lib.read_bytes())
+    data[-40] ^= 1
+    lib.write_bytes(data)
+    out = compiled(tmp_path, MAIN, Path(script.path, "dispatch", "libmark.so"))
+    assert out.startswith("-1 0 0 mark: ")
+    assert "is not what was built" in out
+
+
+def test_it_is_called_from_python_like_a_program(copied: Any) -> None:
+    import tvm_ffi
+
+    library = Path(copied.script("modelled", real="f64").path, "dispatch", "libmodelled.so")
+    launch = tvm_ffi.load_module(str(library))["launch"]
+    x, y = np.arange(6.0).reshape(2, 3), np.empty((2, 6))
+    launch(x, y, 7)
+    np.testing.assert_array_equal(y, np.repeat(x, 2, axis=1) + 7)
+    with pytest.raises(TypeError, match="expected 3 arguments"):
+        launch(x, y)
+    with pytest.raises(TypeError, match="expected f64"):
+        launch(x.astype("float32"), y, 7)
+
+
+def selections(folder: Path, library: Path, name: str, sizes: list[tuple[int, ...]]) -> list[Any]:
+    calls = ", ".join(f"s[i][{k}]" for k in range(len(sizes[0])))
+    rows = ",\n".join("{" + ", ".join(f"INT64_C({v})" for v in row) + "}" for row in sizes)
+    main = (
+        '#include "dispatch.h"\n#include <stdio.h>\n'
+        f"static const int64_t s[][{len(sizes[0])}] = {{{rows}}};\n"
+        f"int main(void) {{ for (int i = 0; i < {len(sizes)}; i++) {{\n"
+        f'  printf("%d %s\\n", {name}_select({calls}), {name}_source({calls})); }} return 0; }}\n'
+    )
+    lines = compiled(folder, main, library).splitlines()
+    return [(int(line.split()[0]), line.split()[1]) for line in lines]
+
+
+def agree(copied: Any, folder: Path, made: str, script: Any, sizes: list[tuple[int, ...]]) -> None:
+    entries = [e for t in read_tables(script) for e in t.entries]
+    chooser = Chooser(script, entries, programs_there(script))
+    expected = [chooser.choose(dict(zip(script.keys, s, strict=True)))[:2] for s in sizes]
+    assert selections(folder, Path(made), script.name, sizes) == expected
+
+
+EDGES = [-7, 0, 1, 2, 3, 5, 15, 16, 17, 99, 100, 101, 255, 256, 257, 1000, 2**31, 2**40 + 1]
+
+
+def test_it_decides_as_the_runtime_does_by_model(
+    copied: Any, refreshed: Any, tmp_path: Path
+) -> None:
+    script = copied.script("modelled", real="f32")
+    made = refreshed("modelled", real="f32")
+    agree(copied, tmp_path, made, script, list(itertools.product(EDGES, EDGES, [0, 1, 250])))
+
+
+def test_it_decides_as_the_runtime_does_by_table(
+    copied: Any, refreshed: Any, tmp_path: Path
+) -> None:
+    script = copied.script("modelled", real="f32")
+    entries = [
+        Entry((m, n, k), (m + n + k) % 4, "measured" if m != 64 else "model", None)
+        for m in (1, 16, 64, 512)
+        for n in (16, 256)
+        for k in (0, 100, 300)
+    ]
+    tables.record(script, cpu().fingerprint(script.hash), entries)
+    made = refreshed("modelled", real="f32")
+    agree(copied, tmp_path, made, script, list(itertools.product(EDGES, EDGES, [0, 99, 500])))
+    kernel = tilusbuild.load("modelled", where=copied.cache, real="f32", strict=True)
+    assert kernel.select(m=16, n=10, k=99)[:2] == ((16 + 16 + 100) % 4, "measured")
+
+
+def test_a_table_of_another_device_is_not_used(copied: Any, refreshed: Any, tmp_path: Path) -> None:
+    script = copied.script("mark")
+    there = {**cpu().fingerprint(script.hash), "device": "another cpu"}
+    tables.record(script, there, [Entry((128,), 3, "measured", None)])
+    library = Path(refreshed())
+    assert selections(tmp_path, library, "mark", [(100,)]) == [(1, "default")]
+    tables.record(script, cpu().fingerprint(script.hash), [Entry((128,), 3, "measured", None)])
+    assert not dispatcher.is_current(script)
+    refreshed()
+    assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
+
+
+def test_it_is_made_once(copied: Any, refreshed: Any) -> None:
+    path = Path(refreshed())
+    before = path.stat().st_ino
+    assert Path(refreshed()).stat().st_ino == before
+
+
+def test_without_a_program_there_is_none(copied: Any) -> None:
+    import shutil
+
+    script = copied.script("mark")
+    shutil.rmtree(copied.cache / "programs")
+    (copied.cache / "programs").mkdir()
+    with pytest.raises(NoDispatcher, match="no program"):
+        sources(script, ())

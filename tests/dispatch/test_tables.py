@@ -1,0 +1,164 @@
+"""Tables and measurements as files; trees as expressions; the fewest programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch.cover import cover, curve, measure
+from tilusbuild.dispatch.latency import Measured
+from tilusbuild.dispatch.trees import node_of, tree_of
+from tilusbuild.expr import ExprError, parse
+from tilusbuild.runtime.errors import TableDamaged
+from tilusbuild.runtime.expression import function_of
+from tilusbuild.runtime.semantics import NoValueError
+from tilusbuild.runtime.tables import Entry, read_tables
+
+HERE = {"script": "*", "device": "here", "arch": "cpu"}
+THERE = {"script": "*", "device": "there", "arch": "sm_90"}
+
+
+def test_a_table_is_written_as_people_read_it(copied: Any) -> None:
+    script = copied.script("mark")
+    entries = [Entry((1536,), 0, "measured", 1.25e-5), Entry((1024,), 2, "measured", None)]
+    tables.record(script, HERE, entries)
+    assert Path(script.path, "dispatch_table.txt").read_text() == (
+        "arch cpu, device here, script *\n\n"
+        "   n    choice  source    latency (ms)\n"
+        "----  --------  --------  --------------\n"
+        "1024         2  measured\n"
+        "1536         0  measured  0.0125\n"
+    )
+    text = Path(script.path, "dispatch_table.json").read_text()
+    assert '[[1536], 0, "measured", 1.25e-05]' in text.splitlines()[6]
+    (table,) = read_tables(script)
+    assert table.entries == tuple(sorted(entries))
+
+
+def test_what_one_device_measured_leaves_the_others_alone(copied: Any) -> None:
+    script = copied.script("mark")
+    tables.record(script, HERE, [Entry((8,), 0, "measured", 1.0)])
+    tables.record(script, THERE, [Entry((8,), 1, "measured", 2.0)])
+    tables.record(script, HERE, [Entry((16,), 3, "measured", 3.0)])
+    found = {t.fingerprint["device"]: t.entries for t in read_tables(script)}
+    assert found == {
+        "there": (Entry((8,), 1, "measured", 2.0),),
+        "here": (Entry((16,), 3, "measured", 3.0),),
+    }
+
+
+def test_a_damaged_table_is_not_written_over(copied: Any) -> None:
+    script = copied.script("mark")
+    path = Path(script.path, "dispatch_table.json")
+    path.write_text("{")
+    with pytest.raises(TableDamaged):
+        tables.record(script, HERE, [])
+    assert path.read_text() == "{"
+
+
+def test_measurements_are_kept_by_key_and_device(copied: Any) -> None:
+    script = copied.script("mark")
+    first = Measured(HERE, (128,), {0: 2e-5, 2: 1e-5}, {1: "wrong result"})
+    latency.write(script, first)
+    latency.write(script, Measured(THERE, (128,), {3: 1e-6}))
+    latency.write(script, Measured(HERE, (64,), {0: 1e-6}))
+    assert [(m.fingerprint["device"], m.key) for m in latency.read(script)] == [
+        ("here", (64,)),
+        ("here", (128,)),
+        ("there", (128,)),
+    ]
+    report = Path(script.path, "latency", "128", "report.txt").read_text().splitlines()
+    assert [line.split() for line in report[4:7]] == [
+        ["2", "2", "0.0100"],
+        ["0", "0", "0.0200"],
+        ["1", "1", "wrong", "result"],
+    ]
+    assert first.best() == Entry((128,), 2, "measured", 1e-5)
+    assert first.best(frozenset({0})) == Entry((128,), 0, "measured", 2e-5)
+
+
+def test_as_good_as_the_best_is_the_earlier_program() -> None:
+    measured = Measured(HERE, (1,), {0: 1.02, 3: 1.0095, 7: 1.0})
+    best = measured.best()
+    assert best is not None
+    assert best.program == 3
+    assert Measured(HERE, (1,), {}).best() is None
+
+
+SOURCES = [
+    "m <= 16 and n % 8 == 0",
+    "not (m < n < 100) or m in (1, 2, n)",
+    "m not in (3, 4)",
+    "cdiv(m, n) * 2 ** 3 - (m >> 1) + align(m, 8)",
+    "(m if m > n else n) / 4 + log2(max(m, 1))",
+    "~m & 7 | gcd(m, n) ^ 1",
+    "-m // n",
+    "m * 0.5 < n or divides(n, m)",
+]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@given(m=st.integers(-(10**6), 10**6), n=st.integers(-5, 5))
+def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) -> None:
+    parsed = parse(source)
+    tree = json.loads(json.dumps(tree_of(parsed.tree)))
+    assert node_of(tree) == parsed.tree
+    function = function_of(tree)
+    try:
+        expected = parsed.evaluate({"m": m, "n": n})
+    except ExprError:
+        with pytest.raises(NoValueError):
+            function({"m": m, "n": n})
+    else:
+        value = function({"m": m, "n": n})
+        assert value == expected
+        assert type(value) is type(expected)
+
+
+TIMES = {
+    (1,): {0: 1.0, 1: 1.04, 2: 3.0},
+    (2,): {0: 2.0, 1: 1.0, 2: 1.02},
+    (3,): {0: 9.0, 1: 1.03, 2: 1.0},
+}
+
+
+def test_one_program_that_is_good_enough_everywhere() -> None:
+    found = cover(TIMES, 1.05)
+    assert found.programs == (1,)
+    assert found.worst == 1.04
+    assert found.mean == pytest.approx((1.04 * 1.0 * 1.03) ** (1 / 3))
+    assert cover(TIMES, 1.0).worst == 1.0
+    assert set(cover(TIMES, 1.0).programs) == {0, 1, 2}
+
+
+def test_every_key_is_served_within_the_bound() -> None:
+    found = cover(TIMES, 1.03)
+    for key, program in found.chosen.items():
+        assert TIMES[key][program] <= 1.03 * min(TIMES[key].values())
+
+
+def test_what_fewer_programs_cost() -> None:
+    steps = curve(TIMES)
+    assert [step.programs[-1] for step in steps] == [1, 0, 2]
+    assert [step.worst for step in steps] == [1.04, 1.03, 1.0]
+
+
+def test_a_program_that_was_not_measured_everywhere() -> None:
+    times = {(1,): {0: 1.0}, (2,): {1: 1.0}}
+    assert set(cover(times, 2.0).programs) == {0, 1}
+    assert math.isinf(measure(times, [0]).worst)
+    assert curve(times)[-1].worst == 1.0
+    assert cover({}, 1.0).programs == ()
+
+
+@pytest.mark.parametrize("slowdown", [0.99, 0.0, math.nan])
+def test_a_slowdown_is_at_least_one(slowdown: float) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        cover(TIMES, slowdown)

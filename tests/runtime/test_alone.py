@@ -1,0 +1,85 @@
+"""A deployment has tvm-ffi and the standard library: the rest cannot even be imported here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+ALONE = """\
+import ctypes, sys
+
+allowed = {"tilusbuild", "tvm_ffi", "typing_extensions"}  # the last is tvm-ffi's own need
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        builder = name.startswith("tilusbuild.") and not name.startswith("tilusbuild.runtime")
+        if builder or (top not in allowed and top not in sys.stdlib_module_names):
+            raise ImportError(f"{name} is not there")
+
+sys.meta_path.insert(0, Nothing())
+import tilusbuild
+
+kernel = tilusbuild.load("mark", where=sys.argv[1])
+print(kernel.select(n=4).program, kernel.select(n=5).program)
+
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+class Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
+                ("dtype", Type), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p)]
+
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+class Floats:
+    def __init__(self, *values):
+        self.data = (ctypes.c_float * len(values))(*values)
+        self.shape = (len(values),)
+        self.size = (ctypes.c_int64 * 1)(len(values))
+        self.tensor = Tensor(ctypes.addressof(self.data), Device(1, 0), 1, Type(2, 32, 1),
+                             ctypes.addressof(self.size), None, 0, None, None)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **options):
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+x, y = Floats(1, 2, 3, 4, 5), Floats(0, 0, 0, 0, 0)
+kernel(x, y)
+print(list(y.data))
+left = [name for name in sys.modules if name.partition(".")[0] == "tilusbuild"]
+print(all(name == "tilusbuild" or name.startswith("tilusbuild.runtime") for name in left))
+"""
+
+
+def test_loads_selects_and_calls_without_the_builder(built: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(built.cache)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["2 1", "[11.0, 21.0, 31.0, 41.0, 51.0]", "True"]
+
+
+def test_loading_opens_no_library_and_no_driver(built: Any) -> None:
+    code = (
+        "import sys, tilusbuild\n"
+        f"tilusbuild.load('mark', where={str(built.cache)!r})\n"
+        "print('tvm_ffi' in sys.modules, 'numpy' in sys.modules, 'pydantic' in sys.modules)\n"
+        "print(any('cuda' in line or 'lib.so' in line for line in open('/proc/self/maps')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"] * 4

@@ -1,0 +1,194 @@
+"""Tables of other devices, edited and torn files, changed libraries: each its own error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilusbuild
+from tilusbuild.runtime import receipts
+from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.errors import (
+    Damaged,
+    LibraryChanged,
+    TableDamaged,
+    TableOfAnotherDevice,
+    TableOutOfRange,
+)
+
+
+def write_table(built: Any, entries: list[Any], **fields: str) -> Path:
+    script = built.script("mark")
+    fingerprint = {**cpu().fingerprint(script.hash), **fields}
+    path = Path(script.path, "dispatch_table.json")
+    table = {"fingerprint": fingerprint, "entries": entries}
+    path.write_text(json.dumps({"schema": 1, "keys": ["n"], "tables": [table]}))
+    return path
+
+
+def test_a_table_of_this_device_decides(copied: Any, caplog: pytest.LogCaptureFixture) -> None:
+    write_table(copied, [[[128], 3, "measured", 1e-5], [[1024], 0]])
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert kernel.select(n=100)[:2] == (3, "measured")
+    assert kernel.select(n=1024)[:2] == (0, "measured")
+    assert kernel.select(n=4)[:2] == (2, "table")
+    assert caplog.messages == []
+    assert kernel.select(n=150)[:2] == (3, "nearest")
+    assert kernel.select(n=10**9)[:2] == (0, "nearest")
+    assert len(caplog.messages) == 1
+    assert "n = 192" in caplog.messages[0]
+
+
+def test_a_star_matches_any_device(copied: Any) -> None:
+    write_table(copied, [[[128], 3]], device="*", arch="*", script="*", driver="*")
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert kernel.select(n=100)[:2] == (3, "measured")
+
+
+@pytest.mark.parametrize(
+    "field", [{"device": "H100"}, {"arch": "sm_90"}, {"script": "0" * 64}, {"driver": "12"}]
+)
+def test_a_table_of_another_device_is_never_used_silently(
+    copied: Any, field: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_table(copied, [[[128], 3]], **field)
+    with pytest.raises(TableOfAnotherDevice, match=f"{next(iter(field))} is"):
+        tilusbuild.load("mark", where=copied.cache, strict=True).select(n=100)
+    with caplog.at_level(logging.WARNING):
+        kernel = tilusbuild.load("mark", where=copied.cache)
+        assert kernel.select(n=100)[:2] == (1, "default")
+        assert kernel.select(n=200)[:2] == (1, "default")
+    assert len(caplog.messages) == 1
+    assert "table refused" in kernel.explain(n=100)
+
+
+@pytest.mark.parametrize("program", [4, -1, 10**12])
+def test_an_index_out_of_range(copied: Any, program: int) -> None:
+    write_table(copied, [[[128], program]])
+    with pytest.raises(TableOutOfRange, match=f"choose program {program}"):
+        tilusbuild.load("mark", where=copied.cache).select(n=100)
+
+
+@pytest.mark.parametrize("size", [0, 1, 20, 60, -3])
+def test_a_table_cut_short(copied: Any, size: int) -> None:
+    path = write_table(copied, [[[128], 3]])
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(TableDamaged):
+        tilusbuild.load("mark", where=copied.cache).select(n=100)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [[[128, 3], 1]],
+        [[["128"], 1]],
+        [[[128], "1"]],
+        [[[128], True]],
+        [[128, 1]],
+        [[[128]]],
+        [[[128], 1, "guessed"]],
+        [[[128], 1, "measured", "fast"]],
+        {"128": 1},
+        7,
+        None,
+    ],
+)
+def test_what_is_no_table(copied: Any, entries: Any) -> None:
+    write_table(copied, entries)
+    with pytest.raises(TableDamaged):
+        tilusbuild.load("mark", where=copied.cache).select(n=100)
+
+
+def test_keys_of_another_manifest(copied: Any) -> None:
+    path = write_table(copied, [[[128], 3]])
+    path.write_text(path.read_text().replace('["n"]', '["m"]'))
+    with pytest.raises(TableDamaged, match="its keys are"):
+        tilusbuild.load("mark", where=copied.cache).select(n=100)
+
+
+def test_a_library_whose_bytes_were_changed(copied: Any) -> None:
+    script = copied.script("mark")
+    for program in range(4):
+        path = Path(script.library(program))
+        data = bytearray(path.read_bytes())
+        data[-40] ^= 1
+        path.write_bytes(data)
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    for _ in range(2):
+        with pytest.raises(LibraryChanged, match="is not what was built"):
+            kernel(np.zeros(9, "float32"))
+
+
+def test_a_library_cut_short_or_missing(copied: Any) -> None:
+    path = Path(copied.script("mark").library(1))
+    path.write_bytes(path.read_bytes()[:1000])
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    with pytest.raises(LibraryChanged):
+        kernel(np.zeros(9, "float32"))
+    path.unlink()
+    with pytest.raises(Damaged, match="No such file"):
+        kernel(np.zeros(9, "float32"))
+
+
+@pytest.mark.parametrize("name", ["script.json", "script.txt"])
+def test_a_script_that_was_edited(copied: Any, name: str) -> None:
+    path = Path(copied.script("mark").path, name)
+    path.write_bytes(path.read_bytes().replace(b"mark", b"mork"))
+    with pytest.raises(Damaged):
+        tilusbuild.load("mark", where=copied.cache)
+
+
+def test_a_script_file_of_another_script(copied: Any) -> None:
+    own, other = (Path(p, "script.json") for p in copied.paths("modelled"))
+    own.write_bytes(other.read_bytes())
+    with pytest.raises(Damaged, match="does not belong"):
+        tilusbuild.load("modelled", where=copied.cache, real="f32")
+
+
+def test_a_damaged_index_and_meta(copied: Any) -> None:
+    script = copied.script("mark")
+    meta = copied.cache / "programs" / script.programs[1] / "meta.json"
+    meta.write_bytes(meta.read_bytes()[:-5])
+    with pytest.raises(Damaged, match=r"meta\.json is damaged"):
+        tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
+    index = copied.cache / "index.json"
+    index.write_bytes(index.read_bytes()[:-5])
+    with pytest.raises(Damaged, match=r"index\.json"):
+        tilusbuild.load("mark", where=copied.cache)
+
+
+def test_any_bytes_of_script_json_are_a_script_or_damaged(copied: Any) -> None:
+    path = Path(copied.script("mark").path, "script.json")
+    data = path.read_bytes()
+    for cut in range(0, len(data), 97):
+        path.write_bytes(data[:cut])
+        with pytest.raises(Damaged):
+            tilusbuild.load("mark", where=copied.cache)
+
+
+def test_a_receipt_saves_reading_and_never_vouches_for_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    file = tmp_path / "lib.so"
+    file.write_bytes(b"one")
+    first = receipts.sha256_of(str(file))
+    assert not (tmp_path / "xdg").exists(), "a file this young gets no receipt"
+    later = time.time_ns() + 10_000_000_000
+    monkeypatch.setattr(receipts.time, "time_ns", lambda: later)
+    assert receipts.sha256_of(str(file)) == first
+    assert len(list((tmp_path / "xdg" / "tilusbuild" / "receipts").iterdir())) == 1
+
+    receipt = next((tmp_path / "xdg" / "tilusbuild" / "receipts").iterdir())
+    receipt.write_text(receipt.read_text().replace(first, "f" * 64))
+    assert receipts.sha256_of(str(file)) == "f" * 64, "the receipt is what is believed"
+    file.write_bytes(b"two")
+    assert receipts.sha256_of(str(file)) != first
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert receipts.sha256_of(str(file)) != first

@@ -1,0 +1,146 @@
+"""Which instance serves which device, a reason for each that does not; several GPUs at once."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilusbuild
+from tilusbuild.runtime import candidates, device, library
+from tilusbuild.runtime.device import Device, NoDriver
+from tilusbuild.runtime.errors import Ambiguous, NoProgram
+from tilusbuild.runtime.kernel import Kernel
+from tilusbuild.runtime.script import Script
+
+H100 = Device("cuda", 0, "NVIDIA H100", "sm_90", 13000)
+A100 = Device("cuda", 1, "NVIDIA A100", "sm_80", 13000)
+L40 = Device("cuda", 2, "NVIDIA L40", "sm_89", 13000)
+FUTURE = Device("cuda", 3, "NVIDIA X", "sm_140", 15000)
+
+
+@pytest.fixture
+def cuda(built: Any) -> Any:
+    """cuda("sm_90a", ptx=False, …): the script as if it were built for GPUs."""
+
+    def make(*archs: str, **changes: Any) -> Script:
+        changes = {"target": "+".join(archs), "toolkit": "13.0.88", "kind": "cuda", **changes}
+        return replace(built.script("mark"), archs=archs, **changes)
+
+    return make
+
+
+def test_the_most_exact_code_is_taken(cuda: Any) -> None:
+    plain, own, ptx = cuda("sm_90"), cuda("sm_90a"), cuda("sm_80", ptx=True)
+    assert candidates.best([plain, ptx, own], H100)[0] is own
+    assert candidates.best([plain, ptx], H100)[0] is plain
+    assert candidates.best([ptx, own], H100)[0] is own
+    assert candidates.best([ptx, own], A100)[0] is ptx
+    assert candidates.best([cuda("sm_80"), newer := cuda("sm_86")], L40)[0] is newer
+
+
+def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Any) -> None:
+    scripts = [
+        cuda("sm_90a"),
+        cuda("sm_89"),
+        cuda("sm_77"),
+        cuda("sm_80", machine="riscv64"),
+        cuda("sm_80", toolkit="14.1"),
+        cuda("sm_80", toolkit=None),
+        built.script("mark"),
+    ]
+    with pytest.raises(NoProgram) as error:
+        candidates.best(scripts, A100)
+    for line, reason in zip(
+        error.value.trace,
+        [
+            "sm_90a code runs on sm_90 only, not sm_80",
+            "needs minor version 9",
+            'unknown architecture "sm_77"',
+            f"made for riscv64, not {platform.machine()}",
+            "made with CUDA 14.1, and the driver supports CUDA 13.0",
+            "not known",
+            "cpu code, and the device is cuda:1",
+        ],
+        strict=True,
+    ):
+        assert reason in line
+        assert line in str(error.value)
+
+
+def test_what_is_not_known_is_refused(cuda: Any) -> None:
+    with pytest.raises(NoProgram, match="is not known"):
+        candidates.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
+    assert candidates.best([cuda("sm_90", ptx=True)], FUTURE)[0].ptx
+
+
+def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:
+    script = cuda("sm_80", ptx=True, toolkit="13.2.10")
+    assert candidates.best([script], replace(A100, driver=13000))[0] is script
+    with pytest.raises(NoProgram, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
+        candidates.best([script], H100)
+    assert candidates.best([script], replace(H100, driver=13020))[0] is script
+
+
+def test_two_that_suit_equally_well_are_not_guessed_between(cuda: Any) -> None:
+    with pytest.raises(Ambiguous, match=r"mark big, mark small\n.*target="):
+        candidates.best([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
+
+
+def test_no_gpu_means_the_cpu_or_an_error(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "may_have_cuda", lambda: False)
+    with pytest.raises(NoProgram, match="cuda code"):
+        Kernel([cuda("sm_80")]).select(n=1)
+
+
+class OnGpu:
+    """What a kernel asks of a tensor."""
+
+    def __init__(self, index: int, size: int) -> None:
+        self.device = f"cuda:{index}"
+        self.shape = (size,)
+        self._index = index
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self._index
+
+
+def test_several_kinds_of_gpu_in_one_process(
+    built: Any, cuda: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [H100, A100]
+
+    def find(index: int) -> Device:
+        if index >= len(gpus):
+            raise NoDriver(f"there is no cuda:{index}")
+        return gpus[index]
+
+    monkeypatch.setattr(device, "cuda", find)
+    used: list[tuple[str, str]] = []
+
+    def launcher(script: Script, program: int, here: Device) -> Any:
+        return lambda *args: used.append((script.target, here.name))
+
+    monkeypatch.setattr(library, "launcher", launcher)
+    kernel = Kernel([cuda("sm_90a"), cuda("sm_80"), built.script("mark")])
+    for index in (0, 1, 0, 1):
+        kernel(OnGpu(index, 8), OnGpu(index, 8))
+    assert used == [("sm_90a", "NVIDIA H100"), ("sm_80", "NVIDIA A100")] * 2
+    with pytest.raises(NoProgram, match="no cuda:2"):
+        kernel(OnGpu(2, 8), OnGpu(2, 8))
+
+
+def test_a_target_that_is_asked_for(built: Any) -> None:
+    kernel = tilusbuild.load("mark", where=built.cache, target="cpu")
+    assert "mark cpu (cpu): suits: host code" in kernel.explain(n=1)
+
+
+def test_without_a_driver_there_is_no_device() -> None:
+    with pytest.raises(NoDriver):
+        device.cuda(63)
+    assert device.cpu().arch == "cpu"
+    assert device.kind_of((1, 0)) == "cpu"
+    assert device.kind_of((13, 0)) == "cuda"
+    assert device.kind_of((7, 0)) is None

@@ -1,0 +1,249 @@
+"""Finding a script and calling it: places, instances, arguments, outputs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilusbuild
+from tilusbuild.runtime import library
+from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram, ScriptNotFound
+
+
+def ran(kernel: Any, n: int) -> int:
+    """Which variant of `mark` a call of this size runs."""
+    return round(float(kernel(np.zeros(n, "float32"))[-1]))
+
+
+def test_a_call_with_everything_in_order(built: Any) -> None:
+    kernel = tilusbuild.load("mark", where=built.cache)
+    x, y = np.arange(8, dtype="float32"), np.empty(8, "float32")
+    assert kernel(x, y) is None
+    np.testing.assert_array_equal(y, 10 * x + 1)
+
+
+def test_outputs_left_out_are_allocated_and_returned(built: Any) -> None:
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f64")
+    x = np.arange(6.0).reshape(2, 3)
+    for result in (kernel(x, 5), kernel(x=x, k=5), kernel(x, k=5)):
+        assert result.dtype == np.float64
+        np.testing.assert_array_equal(result, np.repeat(x, 2, axis=1) + 5)
+    given = np.empty((2, 6))
+    assert kernel(x, k=5, y=given) is None
+    np.testing.assert_array_equal(given, np.repeat(x, 2, axis=1) + 5)
+
+
+def test_torch_tensors_on_the_cpu(built: Any) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    kernel = tilusbuild.load("mark", where=built.cache)
+    x = torch.arange(8, dtype=torch.float32)
+    y = kernel(x)
+    assert isinstance(y, torch.Tensor)
+    assert torch.equal(y, 10 * x + 1)
+
+
+def test_mistakes_in_a_call_are_named(built: Any) -> None:
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f64")
+    x = np.ones((2, 3))
+    with pytest.raises(TypeError, match="misses k"):
+        kernel(x)
+    with pytest.raises(TypeError, match=r"no argument 'kk': .*\"k\""):
+        kernel(x, kk=5)
+    with pytest.raises(TypeError, match="4 were given"):
+        kernel(x, x, 1, 2)
+    with pytest.raises(TypeError, match="expected f64"):
+        kernel(x, np.ones((2, 6), "float32"), 5)
+    with pytest.raises(ValueError, match="shape"):
+        kernel(np.ones(3), np.ones((2, 6)), 5)
+    with pytest.raises(TypeError, match="no array that speaks DLPack"):
+        kernel([1.0], np.ones((2, 6)), 5)
+
+
+def test_selection_by_rule_and_default(built: Any) -> None:
+    kernel = tilusbuild.load("mark", where=built.cache)
+    assert kernel.select(n=4)[:2] == (2, "table")
+    assert kernel.select(n=5)[:2] == (1, "default")
+    assert kernel.select(n=4).schedule == {"variant": 2}
+    assert (ran(kernel, 4), ran(kernel, 5)) == (2, 1)
+    with pytest.raises(TypeError, match="chosen by n"):
+        kernel.select()
+    with pytest.raises(TypeError, match="no size 'x'"):
+        kernel.select(n=1, x=3)
+
+
+def test_the_programs_and_their_schedules(built: Any) -> None:
+    kernel = tilusbuild.load("mark", where=built.cache)
+    assert [p.schedule for p in kernel.programs] == [{"variant": i} for i in range(4)]
+    assert {p.status for p in kernel.programs} == {"built"}
+    assert kernel.schedule(3) == {"variant": 3}
+    with pytest.raises(IndexError):
+        kernel.schedule(4)
+    text = kernel.explain(n=4)
+    assert "rule: n <= 4" in text
+    assert "suits: host code" in text
+
+
+def test_a_model_chooses_at_the_bucket(built: Any) -> None:
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    chosen = kernel.select(m=20, n=10, k=1)  # m's bucket is 32
+    assert (chosen.schedule, chosen.source) == ({"tile": 32}, "model")
+
+
+def test_where_may_be_many_things(built: Any) -> None:
+    module = ModuleType("kernels")
+    module.__path__ = [str(built.cache)]
+    script = built.paths("mark")[0]
+    for where in (built.cache, str(built.cache), built.folder, script, module, lambda: built.cache):
+        assert ran(tilusbuild.load("mark", where=where), 9) == 1
+    with pytest.raises(ScriptNotFound, match="no folder"):
+        tilusbuild.load("mark", where="/nowhere")
+    with pytest.raises(TypeError):
+        tilusbuild.load("mark", where=3)
+
+
+def test_places_are_looked_in_in_order(
+    built: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_folder: Callable[[Path], None],
+) -> None:
+    in_folder(tmp_path)
+    with pytest.raises(ScriptNotFound, match="looked in:"):
+        tilusbuild.load("mark")
+    (built.folder / "deep").mkdir(exist_ok=True)
+    in_folder(built.folder / "deep")
+    assert str(built.cache) in tilusbuild.load("mark").explain()
+
+    site = tmp_path / "site"
+    (site / "marks_package").mkdir(parents=True)
+    (site / "marks_package" / "__init__.py").write_text("")
+    for name in ("scripts", "programs"):
+        (site / "marks_package" / name).symlink_to(built.cache / name)
+    (site / "marks-1.dist-info").mkdir()
+    (site / "marks-1.dist-info" / "METADATA").write_text("Name: marks\nVersion: 1\n")
+    points = "[tilusbuild.packages]\nmarks = marks_package\n"
+    (site / "marks-1.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(site)
+    importlib.invalidate_caches()
+    assert "site/marks_package" in tilusbuild.load("mark").explain()
+
+    monkeypatch.setenv("TILUSBUILD_CACHE_DIR", str(built.cache))
+    assert str(built.cache) in tilusbuild.load("mark").explain()
+    sys.modules.pop("marks_package", None)
+
+
+def test_a_script_that_is_not_there(built: Any) -> None:
+    with pytest.raises(ScriptNotFound, match='did you mean "mark"') as error:
+        tilusbuild.load("marks", where=built.cache)
+    assert str(built.cache) in str(error.value)
+    with pytest.raises(ScriptNotFound, match=r"not built for 'h100': there is cpu"):
+        tilusbuild.load("mark", where=built.cache, target="h100")
+
+
+def test_instances_are_chosen_by_their_constants(built: Any) -> None:
+    with pytest.raises(Ambiguous, match=r"real='f32'\s+real='f64'"):
+        tilusbuild.load("modelled", where=built.cache)
+    with pytest.raises(ScriptNotFound, match=r"there are: real='f32'; real='f64'"):
+        tilusbuild.load("modelled", where=built.cache, real="f16")
+    with pytest.raises(ScriptNotFound, match='did you mean "real"'):
+        tilusbuild.load("modelled", where=built.cache, rael="f32")
+
+
+def test_only_what_the_last_build_made_is_loaded(copied: Any) -> None:
+    manifest = copied.folder / "tilus.toml"
+    manifest.write_text(manifest.read_text().replace("range = [0, 3]", "range = [0, 2]"))
+    assert copied.run("build", "mark").returncode == 0
+    assert len(copied.paths("mark")) == 2
+    (copied.cache / "index.json").unlink()
+    assert copied.run("build").returncode == 0
+    assert len(tilusbuild.load("mark", where=copied.cache).programs) == 3
+
+
+def test_nothing_is_written_beside_the_programs(copied: Any) -> None:
+    def listing() -> dict[str, int]:
+        files = [p for p in copied.cache.rglob("*") if not p.is_symlink()]
+        return {str(p): p.stat().st_ctime_ns for p in files}
+
+    before = listing()
+    assert ran(tilusbuild.load("mark", where=copied.cache), 9) == 1
+    assert listing() == before
+
+
+def test_one_library_for_one_program_that_is_used(
+    copied: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    load = library._loaded
+    monkeypatch.setattr(library, "_loaded", lambda path: opened.append(path) or load(path))
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert opened == []
+    barrier = threading.Barrier(8)
+    results: list[int] = []
+
+    def call() -> None:
+        barrier.wait()
+        results.extend(ran(kernel, n) for n in range(5, 50))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(results) == {1}
+    assert len(results) == 8 * 45
+    assert len(opened) == 1
+
+
+def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Any) -> None:
+    kernel = tilusbuild.load("mark", where=built.cache)
+    assert ran(kernel, 9) == 1
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with kernel._lock, library._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the test
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if ran(kernel, 3) == 2 else 1)  # a program that the parent has not opened
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_program_that_did_not_come_along_is_not_chosen(copied: Any) -> None:
+    import shutil
+
+    default = copied.script("mark").programs[1]
+    shutil.rmtree(copied.cache / "programs" / default)
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    chosen = kernel.select(n=9)
+    assert (chosen.program, chosen.source) == (0, "default")
+    assert "the default, 1, is not there" in chosen.why
+    for digest in copied.script("mark").programs:
+        shutil.rmtree(copied.cache / "programs" / digest, ignore_errors=True)
+    with pytest.raises(NoProgram):
+        tilusbuild.load("mark", where=copied.cache).select(n=9)
+
+
+def test_every_error_is_a_load_error() -> None:
+    assert issubclass(ScriptNotFound, LoadError)
+    assert tilusbuild.LoadError is LoadError
