@@ -21,6 +21,7 @@ VERBS = {
     "watch": "build again on every change",
     "explain": "say why something is out of date",
     "run": "call a kernel on generated inputs, check it, time it",
+    "tune": "measure a script's programs on the device, and write its dispatch table",
     "dispatch": "show, check and thin out the tables that choose programs by sizes",
     "cache": "look at and look after the cache tree",
     "schema": "print the JSON schema of tilus.toml",

@@ -37,6 +37,11 @@ _NUMPY = {
 }
 
 
+def numpy_type(dtype: str) -> Any:
+    """The NumPy type of a dtype that NumPy has."""
+    return _NUMPY[dtype]
+
+
 def generate(
     signature: Signature, sizes: Mapping[str, Value], *, seed: int = 0
 ) -> dict[str, Input]:

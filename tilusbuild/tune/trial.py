@@ -14,27 +14,9 @@ from typing import Any
 import numpy as np
 
 from tilusbuild.signature import DTYPES, Signature
+from tilusbuild.tune.bench.elements import Mismatch, errors
 from tilusbuild.tune.dlpack import Typed
-from tilusbuild.tune.inputs import Array, Input, copied, widen
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Where an output is furthest from the reference."""
-
-    argument: str
-    index: tuple[int, ...]
-    got: float
-    expected: float
-    wrong: int
-    """Elements outside the tolerance."""
-    size: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.argument}{list(self.index)} is {self.got:g}, expected {self.expected:g};"
-            f" {self.wrong} of {self.size} elements are wrong"
-        )
+from tilusbuild.tune.inputs import Input, copied, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +81,7 @@ def compare(
         if actual.size == 0:
             continue
         relative, absolute = tolerances(dtypes[name], rtol, atol)
-        error, wrong = _errors(actual, reference, relative, absolute)
+        error, wrong = errors(np, actual, reference, relative, absolute)
         worst = max(worst, float(error.max()))
         if wrong.any():
             at = np.unravel_index(int(np.argmax(np.where(wrong, error, -1.0))), actual.shape)
@@ -112,16 +94,6 @@ def compare(
                 actual.size,
             )
     return Check(worst, mismatch)
-
-
-def _errors(actual: Array, want: Array, rtol: float, atol: float) -> tuple[Array, Array]:
-    """The absolute differences (infinite where one side is not finite), and which are too large."""
-    with np.errstate(all="ignore"):
-        a, w = actual.astype(np.float64), want.astype(np.float64)
-        same = (a == w) | (np.isnan(a) & np.isnan(w))
-        error = np.where(same, 0.0, np.abs(a - w))
-        error = np.where(np.isnan(error), np.inf, error)
-        return error, ~same & ~(error <= atol + rtol * np.abs(w))
 
 
 def timed(

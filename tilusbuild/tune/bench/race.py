@@ -12,7 +12,7 @@ because a race between threads may show only now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -33,7 +33,7 @@ class Outcome:
     program: Program
     seconds: float | None
     """None for a program that is out."""
-    samples: int
+    samples: tuple[float, ...]
     status: str
     why: str
 
@@ -155,24 +155,8 @@ class Race:
         seconds = None
         if record.refused is None and record.samples:
             seconds = self._finals.get(index, median(record.samples))
-        return Outcome(self._programs[index], seconds, len(record.samples), status, why)
+        return Outcome(self._programs[index], seconds, tuple(record.samples), status, why)
 
 
 def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
     return field if turn % 2 == 0 else reversed(field)
-
-
-def decide(
-    session: Session,
-    work: Work,
-    cases: Sequence[Case],
-    seed: int,
-    done: Callable[[Decision], None],
-) -> list[Decision]:
-    """Every case in turn; `done` hears of each decision as soon as it is made."""
-    decisions = []
-    for number, case in enumerate(cases):
-        race = Race(session, work, case, session.quota(len(cases) - number))
-        decisions.append(race.run(seed))
-        done(decisions[-1])
-    return decisions

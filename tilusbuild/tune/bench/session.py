@@ -23,9 +23,18 @@ class Budget:
     seconds: float | None = None
     runs: int | None = None
 
-    @property
-    def is_limited(self) -> bool:
-        return self.seconds is not None or self.runs is not None
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """`90s`, `5m`, `2h`, or a number of runs. Raises `ValueError`."""
+        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+        number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
+        if not number.isascii() or not number.replace(".", "", 1).isdigit():
+            raise ValueError(f'"{text}" is no budget: write 90s, 5m, 2h, or a number of runs')
+        if unit:
+            return cls(seconds=float(number) * units[unit])
+        if "." in number:
+            raise ValueError(f'"{text}" is no budget: a number of runs is whole')
+        return cls(runs=int(number))
 
 
 @dataclass(slots=True)

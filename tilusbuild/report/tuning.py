@@ -1,0 +1,126 @@
+"""Progress of a tuning: one line that is redrawn on a terminal, plain lines elsewhere.
+
+A decision gets its line wherever the output goes. What is left is reckoned from the runs of the
+cases that are done, or from a guess for the first one, and from what a run took so far; answers
+that were read from the log take no time and count for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from tilusbuild.report.text import Stream, clock, one_line
+
+_PAUSE = 0.1
+_PLAIN_PAUSE = 5.0
+_GUESS = 3.0
+"""Runs of a case for each of its programs: a check, a sample, and a share of the race."""
+_ERASE = "\r\x1b[2K"
+
+
+class Pace:
+    """How many runs are done and left, and how long these will take."""
+
+    def __init__(self) -> None:
+        self._programs = self._cases = 0
+        self._case: str | None = None
+        self._runs = 0
+        self._finished: list[int] = []
+        self._seconds = 0.0
+        self._measured = 0
+
+    def begin(self, programs: int, cases: int) -> None:
+        self._programs, self._cases = programs, cases
+        self._finished, self._runs = [], 0
+
+    def run(self, cost: float, replayed: bool) -> None:
+        self._runs += 1
+        if not replayed:
+            self._seconds += cost
+            self._measured += 1
+
+    def end_case(self) -> None:
+        self._finished.append(self._runs)
+        self._runs = 0
+
+    @property
+    def case(self) -> int:
+        """The number of the case in progress, from 1."""
+        return min(len(self._finished) + 1, self._cases)
+
+    @property
+    def runs(self) -> int:
+        return self._runs
+
+    def remaining(self) -> float | None:
+        """Seconds; None before anything was measured."""
+        if not self._measured:
+            return None
+        each = self._programs * _GUESS
+        if self._finished:
+            each = sum(self._finished) / len(self._finished)
+        left = max(0.0, each - self._runs) + each * max(0, self._cases - self.case)
+        return left * self._seconds / self._measured
+
+
+class TuningReporter:
+    """Writes to `stream`; redraws a line there when `live`."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        live: bool,
+        quiet: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out = Stream(stream)
+        self._live = live
+        self._quiet = quiet
+        self._now = now
+        self._last = now()
+        self._drawn = False
+        self._pace = Pace()
+        self._cases = 0
+
+    def begin(self, label: str, device: str, programs: int, cases: int) -> None:
+        """A tuning begins."""
+        self._pace.begin(programs, cases)
+        self._cases = cases
+        self.line(f"{label} on {device}: {programs} programs, {cases} sizes")
+
+    def run(self, what: str, cost: float, replayed: bool) -> None:
+        """A check or a sample was taken, or read."""
+        self._pace.run(cost, replayed)
+        now = self._now()
+        if self._quiet or now - self._last < (_PAUSE if self._live else _PLAIN_PAUSE):
+            return
+        self._last = now
+        left = self._pace.remaining()
+        text = f"size {self._pace.case}/{self._cases}: run {self._pace.runs}"
+        if left is not None:
+            text += f", about {clock(left)} left"
+        if self._live:
+            self._out.write(f"{_ERASE}{text}")
+            self._drawn = True
+        else:
+            self._out.write(text + "\n")
+
+    def end_case(self, text: str) -> None:
+        """A case is decided."""
+        self._pace.end_case()
+        self.line(text)
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self.close()
+        if not self._quiet:
+            self._out.write(one_line(text) + "\n")
+
+    def close(self) -> None:
+        """Take the redrawn line away."""
+        if self._drawn:
+            self._out.write(_ERASE)
+            self._drawn = False

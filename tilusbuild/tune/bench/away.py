@@ -1,0 +1,96 @@
+"""The command line of a bundle: measure on this machine, with nothing but Python and a driver.
+
+What it measures goes to a log, which `tilusbuild tune --import` takes where the bundle was made.
+Killed and started again, it goes on from the last sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.tune.bench.bench import DeviceBench
+from tilusbuild.tune.bench.campaign import campaign, run_note
+from tilusbuild.tune.bench.locks import device_lock
+from tilusbuild.tune.bench.log import Log
+from tilusbuild.tune.bench.race import Decision
+from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
+
+WORKS = "works"
+
+
+def main(words: Sequence[str], root: str) -> int:
+    """Run a bundle that lies in the folder `root`; the exit status."""
+    parser = argparse.ArgumentParser(prog="run.py", description=__doc__.split("\n")[0])
+    parser.add_argument("--device", type=int, default=0, help="the GPU's number")
+    parser.add_argument("--budget", type=Budget.parse, default=Budget(), metavar="90s|500")
+    parser.add_argument("--time-limit", type=float, default=30.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", default="results.jsonl", metavar="FILE")
+    arguments = parser.parse_args(words)
+    try:
+        with LocalRunner() as runner:
+            for name in sorted(os.listdir(os.path.join(root, WORKS)), key=int):
+                _measure(runner, root, read_work(os.path.join(root, WORKS, name, WORK)), arguments)
+    except KeyboardInterrupt:
+        _say("interrupted; run it again to go on")
+        return 130
+    except TilusbuildError as error:
+        _say(error.render())
+        return error.exit_status
+    _say(f"done: take {arguments.log} back, for `tilusbuild tune --import`")
+    return 0
+
+
+def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Namespace) -> None:
+    programs = tuple(
+        replace(program, library=os.path.join(root, program.library)) for program in work.programs
+    )
+    work = replace(work, programs=programs)
+    folders: dict[str, str] = {}
+
+    def cases() -> Iterator[Case]:
+        for name in work.cases:
+            folder = os.path.join(root, name)
+            case = read_case(folder)
+            folders[case.digest] = folder
+            yield case
+
+    bench = DeviceBench(runner, work.kind, arguments.device, folders, limit=arguments.time_limit)
+    log = Log(os.path.abspath(arguments.log))
+    try:
+        said = bench.describe()
+        name, count = str(said["name"]), len(work.cases)
+        with device_lock(str(said["id"]), lambda: _say(f"waiting for another tuning on {name}")):
+            session = Session(log, bench, arguments.budget)
+            _say(f"{work.label} on {name}: {len(programs)} programs, {count} sizes")
+            log.note(run_note(work, said, session, arguments.seed, count))
+            campaign(session, work, cases(), count, arguments.seed, _tell)
+    finally:
+        bench.close()
+        log.close()
+
+
+def _tell(decision: Decision) -> None:
+    winner = decision.winner
+    if winner is None or winner.seconds is None:
+        _say(f"  {decision.case.label}: no program is usable")
+    else:
+        _say(
+            f"  {decision.case.label}: program {winner.program.index},"
+            f" {winner.seconds * 1e3:.4f} ms"
+        )
+    for outcome in decision.outcomes:
+        if outcome.seconds is None:
+            _say(f"    program {outcome.program.index}: {outcome.status}: {outcome.why}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

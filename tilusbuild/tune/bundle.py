@@ -1,0 +1,227 @@
+"""Away from the compiler: a bundle that measures elsewhere, and its log brought back.
+
+A bundle is a tar of one folder: `run.py`, the part of this package that needs the standard library
+alone, the programs' libraries, and the cases with inputs and expected outputs. The same inputs make
+the same bytes. The log says what was asked; with the same programs in the cache the same decisions
+are made from it again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tilusbuild
+from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.project.project import Project
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.names import snake_case
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.tune import prepare
+from tilusbuild.tune.bench import away
+from tilusbuild.tune.bench.bench import Answer
+from tilusbuild.tune.bench.campaign import CASE, RUN
+from tilusbuild.tune.bench.log import Key, Log, answers, lines
+from tilusbuild.tune.bench.race import Decision, Race
+from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.work import WORK, Case, Program, Work
+from tilusbuild.tune.publish import Publisher
+from tilusbuild.tune.tune import Ready, Tuned, Wanted, sizes_of
+
+_ROOT = "tilusbuild-bundle"
+_CARRIED = ("__init__.py", "errors.py", "process", "runtime/__init__.py", "runtime/device.py")
+_CARRIED_TUNE = ("tune/__init__.py", "tune/bench")
+_RUN = b"""\
+import os
+import sys
+
+root = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(root, "lib"))
+sys.dont_write_bytecode = True
+
+from tilusbuild.tune.bench.away import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], root))
+"""
+
+
+def export(project: Project, wanted: Wanted, ready: Iterable[Ready], path: str) -> int:
+    """Write a bundle; its size in bytes. Raises `InputError` and `OSError`."""
+    check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
+    private = project.cache.tree.private(uses=True)
+    try:
+        mode = "w:gz" if path.endswith((".gz", ".tgz")) else "w"
+        made = os.path.join(private.path, "bundle")
+        with tarfile.open(made, mode) as tar:  # type: ignore[call-overload]
+            _add(tar, "run.py", _RUN)
+            for name in (*_CARRIED, *_CARRIED_TUNE):
+                _add_code(tar, name)
+            for number, each in enumerate(ready):
+                cases = os.path.join(private.path, str(number))
+                _add_work(tar, project, wanted, each, number, cases, check)
+        size = os.stat(made).st_size
+        with open(made, "rb") as file, open(path, "wb") as out:
+            shutil.copyfileobj(file, out)
+        return size
+    finally:
+        private.discard()
+
+
+def _add_work(
+    tar: tarfile.TarFile,
+    project: Project,
+    wanted: Wanted,
+    ready: Ready,
+    number: int,
+    folder: str,
+    check: prepare.Checking,
+) -> None:
+    home = f"{away.WORKS}/{number}"
+    names = []
+    for place, size in enumerate(sizes_of(project, wanted, ready.maker)):
+        case = os.path.join(folder, str(place))
+        prepare.prepare_case(
+            case, ready.maker.signature, size, check, seed=wanted.seed, cold=wanted.cold
+        )
+        names.append(f"{home}/cases/{place}")
+        for name in sorted(os.listdir(case)):
+            with open(os.path.join(case, name), "rb") as file:
+                _add(tar, f"{names[-1]}/{name}", file.read())
+    programs = []
+    for program in ready.work.programs:
+        name = f"programs/{program.hash}.so"
+        with open(program.library, "rb") as file:
+            _add(tar, name, file.read())
+        programs.append(replace(program, library=name))
+    work = replace(ready.work, programs=tuple(programs), cases=tuple(names))
+    _add(tar, f"{home}/{WORK}", work.to_json())
+
+
+def _add_code(tar: tarfile.TarFile, name: str) -> None:
+    package = os.path.dirname(os.path.abspath(tilusbuild.__file__))
+    path = os.path.join(package, name)
+    found = [name]
+    if os.path.isdir(path):
+        found = [f"{name}/{each}" for each in sorted(os.listdir(path)) if each.endswith(".py")]
+    for each in found:
+        with open(os.path.join(package, each), "rb") as file:
+            _add(tar, f"lib/tilusbuild/{each}", file.read())
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(f"{_ROOT}/{name}")
+    entry.size = len(data)
+    entry.mode = 0o755 if name.endswith(("run.py", ".so")) else 0o644
+    tar.addfile(entry, io.BytesIO(data))
+
+
+class Unmeasured(TilusbuildError):  # noqa: N818 - an event
+    """The log ends before a decision can be made."""
+
+
+class _NothingMore:
+    """A bench for a log that is all there is."""
+
+    def check(self, case: Case, program: Program, number: int) -> Answer:
+        raise Unmeasured(f"{case.label}: program {program.index} was not checked")
+
+    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+        raise Unmeasured(f"{case.label}: program {program.index} was not timed")
+
+
+class _Replayed(Log):
+    """A log that is only read."""
+
+    def __init__(self, known: dict[Key, Answer]) -> None:
+        self.path, self.known = "", known
+
+    def add(self, key: Key, answer: Answer) -> None:
+        raise AssertionError("nothing is measured while a log is replayed")
+
+    def note(self, value: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Segment:
+    """One tuning in a log."""
+
+    run: Mapping[str, Any]
+    cases: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def take_back(project: Project, path: str) -> tuple[list[Tuned], list[str]]:
+    """Decide from a bundle's log and write the tables; also what could not be decided, in words.
+
+    Raises `InputError` for a log that is none, or of programs that this cache does not have.
+    """
+    if not os.path.isfile(path):
+        raise input_error(f"no log {path}")
+    found = list(lines(path))
+    segments: dict[tuple[str, str], _Segment] = {}
+    last: _Segment | None = None
+    for line in found:
+        if line.get("what") == RUN:
+            last = _Segment(line)
+            segments[str(line["script_hash"]), str(line["device"]["id"])] = last
+        elif line.get("what") == CASE and last is not None:
+            last.cases.append(line)
+    if not segments:
+        raise input_error(f"{path} is no log of `tilusbuild tune`, or nothing was measured")
+    known = answers(found)
+    missing: list[str] = []
+    tuned = [_decided(project, each, known, missing, path) for each in segments.values()]
+    return tuned, missing
+
+
+def _decided(
+    project: Project,
+    segment: _Segment,
+    known: dict[Key, Answer],
+    missing: list[str],
+    path: str,
+) -> Tuned:
+    run = segment.run
+    folder = project.cache.tree.script_path(snake_case(run["script"]), run["script_hash"])
+    if not os.path.isdir(folder):
+        raise input_error(
+            f"{path} is about {run['script']} {run['script_hash'][:12]}…, which is not in"
+            f" {project.cache.root}",
+            hint="import where the bundle was made, with the same sources and toolkit",
+        )
+    script = read_script(folder)
+    work = _work(script, run)
+    said = run["device"]
+    device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
+    publisher = Publisher(script, device.fingerprint(script.hash))
+    session = Session(_Replayed(known), _NothingMore(), Budget(run["seconds"], run["runs"]))
+    decisions: list[Decision] = []
+    for number, noted in enumerate(segment.cases):
+        case = Case(noted["case"], noted["sizes"], (), cold=True)
+        try:
+            quota = session.quota(run["cases"] - number)
+            decision = Race(session, work, case, quota).run(run["seed"])
+        except Unmeasured as error:
+            missing.append(str(error))
+            break
+        publisher.add(noted["integers"], decision)
+        decisions.append(decision)
+    if not missing and len(segment.cases) < run["cases"]:
+        missing.append(f"{run['cases'] - len(segment.cases)} sizes were not begun")
+    return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
+
+
+def _work(script: Script, run: Mapping[str, Any]) -> Work:
+    programs = tuple(
+        Program(i, script.programs[i], script.library(i), script.schedule(i))
+        for i in run["programs"]
+    )
+    groups = tuple(tuple(group) for group in run["groups"])
+    return Work(
+        script.label, script.name, script.hash, script.kind, script.default, groups, programs, ()
+    )

@@ -1,0 +1,139 @@
+"""Work for the bench: an instance's programs, and cases with their inputs and expected outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilusbuild.errors import input_error
+from tilusbuild.expr import Value
+from tilusbuild.manifest import Manifest
+from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.spaces import spec_of
+from tilusbuild.runtime.script import Script
+from tilusbuild.signature import Signature
+from tilusbuild.tune import inputs, reference, trial
+from tilusbuild.tune.bench.elements import is_float
+from tilusbuild.tune.bench.work import Argument, Case, Program, Work, write_case
+from tilusbuild.tune.dlpack import Typed
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """How outputs are checked."""
+
+    function: Callable[..., Any] | None
+    """The reference; None: nothing is compared."""
+    rtol: float | None
+    atol: float | None
+
+
+def checking(manifest: Manifest, script: str, *, unchecked: bool) -> Checking:
+    """What the manifest says. Raises `InputError` when it names no reference, and for a reference
+    that cannot be loaded."""
+    tune = manifest.scripts[script].tune
+    if unchecked:
+        return Checking(None, None, None)
+    if tune is None or tune.ref is None:
+        raise input_error(
+            f"[script.{script}.tune] has no `ref`: nothing says which results are right",
+            place=manifest.place("script", script),
+            hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
+        )
+    place = manifest.place_of_value("script", script, "tune", "ref")
+    given = tune.model_fields_set
+    return Checking(
+        reference.load(manifest.root, tune.ref, place),
+        tune.rtol if "rtol" in given else None,
+        tune.atol if "atol" in given else None,
+    )
+
+
+def work_of(manifest: Manifest, maker: Maker, script: Script) -> Work:
+    """The programs of an instance that were built. Raises `InputError` when there is none."""
+    programs = tuple(
+        Program(index, digest, script.library(index), script.schedule(index))
+        for index, digest in enumerate(script.programs)
+        if index not in script.not_built
+    )
+    if not programs:
+        raise input_error(f"none of the programs of {script.label} is built")
+    spec = spec_of(manifest, maker.script, maker.target, maker.params)
+    return Work(
+        label=script.label,
+        script=script.name,
+        script_hash=script.hash,
+        kind=script.kind,
+        default=script.default,
+        groups=tuple(parameter.names for parameter in spec.parameters),
+        programs=programs,
+        cases=(),
+    )
+
+
+def only(work: Work, indices: Iterable[int]) -> Work:
+    """The same with these programs only."""
+    kept = set(indices)
+    return replace(work, programs=tuple(p for p in work.programs if p.index in kept))
+
+
+def prepare_case(
+    folder: str,
+    signature: Signature,
+    sizes: Mapping[str, Value],
+    check: Checking,
+    *,
+    seed: int,
+    cold: bool,
+) -> Case:
+    """Write a case into a folder, which is made. Raises `InputError` and `OSError`."""
+    made = inputs.generate(signature, sizes, seed=seed)
+    want: Mapping[str, Any] = {}
+    if check.function is not None:
+        wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
+        want = reference.expected(check.function, signature, wide)
+    os.makedirs(folder)
+    arguments = []
+    for declared in signature.arguments:
+        value = made.get(declared.name, sizes.get(declared.name))
+        if not declared.is_tensor:
+            arguments.append(Argument(declared.name, declared.dtype, None, value=_scalar(value)))
+            continue
+        array = value.array if isinstance(value, Typed) else np.asarray(value)
+        _write(folder, f"{declared.name}.in", array)
+        argument = Argument(declared.name, declared.dtype, array.shape, out=declared.out)
+        if declared.name in want:
+            rtol, atol = trial.tolerances(declared.dtype, check.rtol, check.atol)
+            expected = _expected(declared.dtype, array.shape, want[declared.name])
+            _write(folder, f"{declared.name}.want", expected)
+            argument = replace(argument, want=_want(declared.dtype), rtol=rtol, atol=atol)
+        arguments.append(argument)
+    return write_case(folder, dict(sizes), tuple(arguments), cold=cold)
+
+
+def _want(dtype: str) -> str:
+    """What an expected output is kept as: what a reference computes in where it is wider."""
+    return ("f64" if dtype == "f64" else "f32") if is_float(dtype) else dtype
+
+
+def _expected(dtype: str, shape: tuple[int, ...], want: Any) -> inputs.Array:
+    found = np.asarray(inputs.widen(want))
+    try:
+        return np.broadcast_to(found, shape).astype(inputs.numpy_type(_want(dtype)))
+    except ValueError:
+        raise input_error(
+            f"the reference returns an array of shape {found.shape}, the output has {shape}"
+        ) from None
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _write(folder: str, name: str, array: inputs.Array) -> None:
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(np.ascontiguousarray(array).tobytes())

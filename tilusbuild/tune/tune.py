@@ -1,0 +1,268 @@
+"""`tune`: build a script, measure its programs on this machine's device, write what was decided.
+
+The samples are kept in the cache's state folder, a file for each script and device. They outlive
+the tables: a table can be made again from them without measuring anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.events import Reporter
+from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.expr import Value
+from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.model import Target
+from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.project.build import build_planned
+from tilusbuild.project.project import Project
+from tilusbuild.runtime import compat
+from tilusbuild.runtime.device import Device, cpu, may_have_cuda
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.tune import prepare
+from tilusbuild.tune.bench.bench import Answer, DeviceBench
+from tilusbuild.tune.bench.campaign import campaign, integers, run_note
+from tilusbuild.tune.bench.locks import device_lock
+from tilusbuild.tune.bench.log import Log
+from tilusbuild.tune.bench.race import Decision
+from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.work import Case, Program, Work
+from tilusbuild.tune.publish import Publisher, Shared
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to tune, and how."""
+
+    script: str
+    target: str | None = None
+    params: Mapping[str, str] | None = None
+    """Constants that choose instances, as written on the command line."""
+    sizes: Sequence[Mapping[str, Value]] = ()
+    """None given: those of the manifest."""
+    budget: Budget = field(default_factory=Budget)
+    cold: bool = True
+    limit: float = 30.0
+    """Seconds for one check or sample."""
+    seed: int = 0
+    device: int = 0
+    unchecked: bool = False
+    fresh: bool = False
+    """Forget what was measured before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An instance that is built."""
+
+    maker: Maker
+    script: Script
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """An instance that is tuned."""
+
+    script: Script
+    work: Work
+    device: Device
+    decisions: tuple[Decision, ...]
+    shared: tuple[Shared, ...]
+    log: str
+
+
+class Listener(Protocol):
+    """What hears of a tuning while it goes on."""
+
+    def begun(self, work: Work, device: str, cases: int) -> None: ...
+    def waiting(self, device: str) -> None: ...
+    def answered(
+        self, case: Case, program: Program, what: str, answer: Answer, replayed: bool
+    ) -> None: ...
+    def decided(self, work: Work, decision: Decision) -> None: ...
+
+
+class NotTuned(TilusbuildError):  # noqa: N818 - named for what is the case
+    """Nothing could be measured."""
+
+
+def built(
+    project: Project, wanted: Wanted, target: Target, level: int, jobs: int, reporter: Reporter
+) -> list[Ready]:
+    """Build the instances for a target. Raises `InputError`, and `NotTuned` when a build stops."""
+    selection = Selection((wanted.script,), (target.name,), level)
+    planned = project.plan(selection)
+    result = build_planned(project, planned, selection, Options(jobs=jobs), reporter)
+    if result.summary.signal is not None:
+        raise KeyboardInterrupt
+    if result.summary.error is not None:
+        raise NotTuned(f"the build stopped: {result.summary.error}")
+    found = []
+    for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
+        if all(str(instance.params.get(n)) == v for n, v in (wanted.params or {}).items()):
+            path = project.cache.tree.script_path(instance.folder, instance.hash)
+            script = read_script(path)
+            found.append(Ready(maker, script, prepare.work_of(project.manifest, maker, script)))
+    if not found:
+        known = sorted({str(dict(i.params)) for i in planned.plan.instances})
+        raise input_error(
+            f"no instance of {wanted.script} has these constants",
+            hint="there are: " + ", ".join(known),
+        )
+    return found
+
+
+def target_here(project: Project, wanted: Wanted, gpu: Device | None) -> Target:
+    """The target to tune: the one that is named, else the best for the GPU, else the cpu's.
+
+    Raises `InputError` when there is none that this machine can measure.
+    """
+    named = (wanted.target,) if wanted.target else ()
+    targets = [t for _, t in chosen_pairs(project.manifest, Selection((wanted.script,), named))]
+    fits = [(rank, t) for t in targets if (rank := _rank(t, gpu)) is not None]
+    if fits:
+        return min(fits, key=lambda fit: fit[0])[1]
+    names = ", ".join(f"{target.name} ({target.arch})" for target in targets)
+    here = f"its GPU is {gpu}" if gpu else "it has no CUDA device"
+    raise input_error(
+        f"{wanted.script} is built for {names}, which this machine cannot measure: {here}",
+        hint="`--export FILE` makes a bundle to measure elsewhere;"
+        " `--model` writes what the model says",
+    )
+
+
+def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
+    if target.kind == "cpu":
+        return (1000, 0)
+    if gpu is None:
+        return None
+    ranks = [
+        (compat.rank(arch.name, gpu.arch, "sass"), -arch.number)
+        for arch in target.archs
+        if compat.can_run(arch.name, gpu.arch)
+    ]
+    if target.ptx and not ranks:
+        ranks = [
+            (compat.rank(arch.name, gpu.arch, "ptx"), -arch.number)
+            for arch in target.archs
+            if compat.can_run(arch.name, gpu.arch, "ptx")
+        ]
+    return min(ranks, default=None)
+
+
+def sizes_of(project: Project, wanted: Wanted, maker: Maker) -> list[dict[str, Value]]:
+    """The sizes to call with. Raises `InputError` when there is none."""
+    tune = project.manifest.scripts[wanted.script].tune
+    declared: Sequence[Mapping[str, Value]] = tune.sizes if tune else ()
+    sizes = [dict(size) for size in (wanted.sizes or declared)]
+    if sizes or not maker.signature.dimensions:
+        return sizes or [{}]
+    names = " ".join(f"--size {a.name}=1024" for a in maker.signature.dimensions)
+    raise input_error(
+        f"no sizes to tune {wanted.script} for",
+        hint=f"give [script.{wanted.script}.tune] sizes, or {names}",
+    )
+
+
+def gpu_here(project: Project, index: int) -> Device | None:
+    """The GPU of this machine, asked in a process of its own; None where there is none."""
+    if not may_have_cuda():
+        return None
+    bench = DeviceBench(project.runner, "cuda", index, {}, limit=60.0)
+    try:
+        return _device(bench.describe(), index)
+    finally:
+        bench.close()
+
+
+def _device(said: Mapping[str, Any], index: int) -> Device:
+    if said["kind"] == "cpu":
+        return cpu()
+    return Device("cuda", index, str(said["name"]), str(said["arch"]), int(said["driver"]))
+
+
+def log_path(project: Project, script: Script, said: Mapping[str, Any]) -> str:
+    """Where the samples of a script on a device are kept."""
+    device = re.sub(r"[^A-Za-z0-9]+", "-", f"{said['name']} {said['arch']} {said['driver']}")
+    folder = os.path.basename(os.path.dirname(script.path))
+    return os.path.join(project.cache.state_path, "tune", folder, device.strip("-") + ".jsonl")
+
+
+def tune(project: Project, wanted: Wanted, ready: Ready, listener: Listener) -> Tuned:
+    """Measure one instance and write its tables.
+
+    Raises `InputError`, `CacheTrouble`, `WorkerBroken` when the device cannot be used, and
+    `Cancelled`. What was measured by then is kept.
+    """
+    folders: dict[str, str] = {}
+    bench = DeviceBench(
+        project.runner, ready.script.kind, wanted.device, folders, limit=wanted.limit
+    )
+    try:
+        said = bench.describe()
+        device_id = str(said["id"])
+        with (
+            project.cache.in_use(),
+            device_lock(device_id, lambda: listener.waiting(str(said["name"]))),
+        ):
+            return _measured(project, wanted, ready, listener, bench, folders, said)
+    finally:
+        bench.close()
+
+
+def _measured(
+    project: Project,
+    wanted: Wanted,
+    ready: Ready,
+    listener: Listener,
+    bench: DeviceBench,
+    folders: dict[str, str],
+    said: Mapping[str, Any],
+) -> Tuned:
+    script, work = ready.script, ready.work
+    sizes = sizes_of(project, wanted, ready.maker)
+    check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
+    device = _device(said, wanted.device)
+    publisher = Publisher(script, device.fingerprint(script.hash))
+    path = log_path(project, script, said)
+    if wanted.fresh and os.path.exists(path):
+        os.unlink(path)
+    log = Log(path)
+    session = Session(log, bench, wanted.budget, listener.answered)
+    private = project.cache.tree.private(uses=False)
+
+    def cases() -> Iterator[Case]:
+        """Each with its files on disk, for as long as it is measured."""
+        for number, size in enumerate(sizes):
+            folder = os.path.join(private.path, str(number))
+            case = prepare.prepare_case(
+                folder, ready.maker.signature, size, check, seed=wanted.seed, cold=wanted.cold
+            )
+            folders[case.digest] = folder
+            yield case
+            _remove(folder)
+
+    def done(decision: Decision) -> None:
+        publisher.add(integers(decision.case), decision)
+        listener.decided(work, decision)
+
+    try:
+        log.note(run_note(work, said, session, wanted.seed, len(sizes)))
+        listener.begun(work, str(device), len(sizes))
+        decisions = campaign(session, work, cases(), len(sizes), wanted.seed, done)
+    finally:
+        log.close()
+        private.discard()
+    return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
+
+
+def _remove(folder: str) -> None:
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
