@@ -21,11 +21,13 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection
 from tilusbuild.project.compiler import ProgramCompiler
 from tilusbuild.project.project import Project
+from tilusbuild.project.published import Published
 from tilusbuild.project.remember import Asked, remember
 from tilusbuild.project.store import BuildStore
 from tilusbuild.table import Cell
@@ -91,7 +93,18 @@ def build_planned(
             project.memo.forget()
         stopped = result.summary.signal is not None or result.summary.error is not None
         if only is None and not options.dry_run and not stopped:
-            publish(project, planned, selection)
+            statuses = result.statuses
+            published = Published(project.cache.tree, project.manifest, own_code(project.digests))
+            known = {
+                instance.hash
+                for instance in planned.plan.instances
+                if published.is_current(instance, statuses)
+            }
+            publish(project, planned, selection, known=known)
+            for instance in planned.plan.instances:
+                if instance.hash not in known:
+                    published.note(instance, statuses)
+            published.save()
     return result
 
 
