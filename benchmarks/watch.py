@@ -182,7 +182,8 @@ def show(saves: list[Kind], programs: int) -> dict[str, Any]:
             )
             found[kind.name] = {"median": middle, "min": min(values), "max": max(values)}
     print(
-        f"\n{'what a save costs':30}{'renders':>9}{'needed':>9}{'compiles':>9}{'needed':>9}   plan (ms)"
+        f"\n{'what a save costs':30}{'renders':>9}{'needed':>9}{'compiles':>9}{'needed':>9}"
+        "   plan (ms)"
     )
     for kind in saves:
         renders = statistics.median(seen[0] for seen in kind.seen)

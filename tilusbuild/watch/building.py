@@ -171,7 +171,14 @@ class Building:
             and compiled.isdisjoint(instance.programs)
             and os.path.isdir(cache.tree.script_path(instance.folder, instance.hash))
         }
-        publish(state.project, state.planned, self._selection, known=known)
+        selection = self._selection
+        if state.wrong:
+            # What is wrong may have been right in the last build: that stays in the index.
+            selection = Selection(
+                tuple(instance.script for instance in state.planned.plan.instances)
+            )
+        if state.parts:
+            publish(state.project, state.planned, selection, known=known)
         self._published.clear()
         self._published.update(whole)
 

@@ -39,12 +39,12 @@ class Looker:
         self._seen: dict[str, _Seen] = {}
 
     def look(
-        self, paths: Iterable[str], *, since: int | None = None, hinted: Collection[str] = ()
+        self, paths: Iterable[str], *, since: int | None = None, read: Collection[str] = ()
     ) -> dict[str, Change]:
         """What changed among `paths`, which from now on are those that are remembered.
 
-        A path that is looked at for the first time counts as changed when it may have been since
-        `since` (ns of the wall clock), or when it is among `hinted`: it was read before.
+        A path that is looked at for the first time counts as changed when it is among those that
+        were `read` since `since` (ns of the wall clock), and may have changed after that.
         """
         before, self._seen = self._seen, {}
         changes: dict[str, Change] = {}
@@ -52,7 +52,7 @@ class Looker:
             old = before.get(path)
             new = self._seen[path] = self._see(path, old)
             if old is None:
-                if path in hinted or (since is not None and _later(new.stamp, since)):
+                if since is not None and path in read and _later(new.stamp, since):
                     changes[path] = Change(path)
             elif new.content != old.content:
                 changes[path] = _change(path, old.content, new.content)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tilusbuild.errors import Diagnostic, InputError
@@ -57,6 +58,10 @@ class State:
     renders: int
     """How many renderings it took to come here from the plan before."""
     planned: Planned
+    problems: tuple[Diagnostic, ...]
+    """What is wrong with some parts. They are here as they were when they were right, if ever."""
+    wrong: frozenset[Part]
+    """Which parts that are."""
 
     @property
     def needs(self) -> dict[Part, Needs]:
@@ -109,11 +114,14 @@ class Replanner:
     _renders: int = 0
 
     def first(self, project: Project) -> State:
-        """The plan of a project that was just opened. Raises `InputError`."""
+        """The plan of a project that was just opened. Raises `InputError` as `again` does."""
         return self._plan(project, None, ())
 
     def again(self, state: State, dirty: Collection[Part]) -> State:
-        """The plan after changes to these parts. Raises `InputError`, with all that is wrong."""
+        """The plan after changes to these parts.
+
+        Raises `InputError` when there can be none: the manifest is wrong, or a tool is missing.
+        """
         project = state.project
         if not {MANIFEST, TOOLS, REFERENCES}.isdisjoint(dirty):
             project = project.reread(tools=TOOLS in dirty)
@@ -130,10 +138,11 @@ class Replanner:
             state = None
         parts: dict[Part, Planning] = {}
         drafts: dict[Part, list[_Draft]] = {}
-        problems: list[Diagnostic] = []
+        problems = _Problems()
         pairs = dict(self._pairs(project.manifest))
+        olds = state.parts if state is not None else {}
         for part, target in pairs.items():
-            old = state.parts.get(part) if state is not None else None
+            old = olds.get(part)
             if (
                 old is not None
                 and part not in dirty
@@ -141,20 +150,27 @@ class Replanner:
             ):
                 parts[part] = old
                 continue
-            with _collected(problems):
+            with problems.of(part):
                 drafts[part] = self._drafts(planner, part, target, old)
         for whole in (False, True):
-            for started in drafts.values():
-                with _collected(problems):
-                    for draft in started:
-                        self._make(draft, parts, whole=whole)
-        if problems:
-            raise InputError(*problems)
-        for part, started in drafts.items():
-            parts[part] = self._finished(planner, part, started)
-        ordered = {part: parts[part] for part in pairs}
+            for part, started in drafts.items():
+                with problems.of(part):
+                    for draft in started if part not in problems.parts else ():
+                        self._make(draft, whole=whole)
+        for part in pairs:
+            if part in problems.parts:
+                parts.update({part: olds[part]} if part in olds else {})
+            elif part in drafts:
+                parts[part] = self._finished(planner, part, drafts[part])
+        ordered = {part: parts[part] for part in pairs if part in parts}
         return State(
-            project, planner.toolchain, ordered, self._renders, _together(project, ordered)
+            project,
+            planner.toolchain,
+            ordered,
+            self._renders,
+            _together(project, ordered),
+            tuple(problems.diagnostics),
+            frozenset(problems.parts),
         )
 
     def _pairs(self, manifest: Manifest) -> Iterator[tuple[Part, Target]]:
@@ -181,7 +197,7 @@ class Replanner:
             drafts.append(_Draft(maker, before))
         return drafts
 
-    def _make(self, draft: _Draft, kept: dict[Part, Planning], *, whole: bool) -> None:
+    def _make(self, draft: _Draft, *, whole: bool) -> None:
         """Make the default program, or with `whole` all the others."""
         old = draft.before
         indices = range(len(old.schedules)) if whole else range(draft.first, draft.first + 1)
@@ -223,19 +239,20 @@ class Replanner:
         return "\n".join(texts)
 
 
-class _collected:  # noqa: N801 - used as a statement
-    """Gathers what an `InputError` says, and goes on."""
+class _Problems:
+    """Gathers what an `InputError` says about a part, and goes on."""
 
-    def __init__(self, problems: list[Diagnostic]) -> None:
-        self._problems = problems
+    def __init__(self) -> None:
+        self.diagnostics: list[Diagnostic] = []
+        self.parts: set[Part] = set()
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, InputError):
-            return False
-        self._problems.extend(d for d in error.diagnostics if d not in self._problems)
-        return True
+    @contextmanager
+    def of(self, part: Part) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            self.parts.add(part)
+            self.diagnostics += [d for d in error.diagnostics if d not in self.diagnostics]
 
 
 def _renderer(project: Project) -> Renderer:

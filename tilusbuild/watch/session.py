@@ -203,9 +203,17 @@ class Session:
         return self._look(first if first is not None else now)
 
     def _look(self, since: float, *, started: int | None = None) -> bool:
+        """Look at everything; `started` is when the plan began to read it, in ns of the clock."""
         needs = self._needs()
         paths = {path for each in needs.values() for path in each.paths}
-        changes = self._looker.look(sorted(paths), since=started, hinted=self._hinted)
+        read = {path for part, each in needs.items() if part != _ANYTHING for path in each.paths}
+        # What something happened to may be read by the next plan, and is looked at before that.
+        hinted = {path for path in self._hinted if _is_small(path)}
+        changes = self._looker.look(sorted(paths | hinted), since=started, read=read)
+        if self._wider is not None and started is None:
+            around = {path for path in hinted if os.path.dirname(path) in self._wider.paths}
+            changes.update({path: Change(path) for path in around})
+            needs[_ANYTHING] = Needs(self._wider.paths | around)
         self._hinted.clear()
         self._looked = time.monotonic()
         found = affected(needs, changes)
@@ -225,12 +233,14 @@ class Session:
 
     def _tell_change(self, changes: dict[str, Change], found: dict[Part, list[str]]) -> None:
         root = self._project.manifest.root
-        paths = list(dict.fromkeys(path for each in found.values() for path in each))
-        shown = [os.path.relpath(path, root) if is_below(path, root) else path for path in paths]
+        shown: dict[str, None] = {}
+        for path in dict.fromkeys(path for each in found.values() for path in each):
+            names = changes[path].names
+            for each in sorted(os.path.join(path, n) for n in names) if names else (path,):
+                shown[os.path.relpath(each, root) if is_below(each, root) else each] = None
+        paths = tuple(shown)
         parts = [" ".join(part) for part in found if part != _ANYTHING] or ["the project"]
-        self._screen.tell(
-            events.Changed(tuple(shown[:_SHOWN]), max(0, len(shown) - _SHOWN), tuple(parts))
-        )
+        self._screen.tell(events.Changed(paths[:_SHOWN], max(0, len(paths) - _SHOWN), tuple(parts)))
 
     def _follow(self) -> None:
         """Wait for events of all that is watched; where there are none, look in turn."""
@@ -268,11 +278,10 @@ class Session:
         except _SupersededError:
             return
         except TilusbuildError as error:
-            self._wrong(error, started)
+            self._no_plan(error)
             return
         self._state, self._project = state, state.project
-        self._pending = _Pending()
-        self._broken, self._wider = None, None
+        self._pending = _Pending(set(state.wrong))
         self._screen.tell(
             events.Replanned(
                 programs=state.planned.plan.size,
@@ -281,30 +290,38 @@ class Session:
                 seconds=time.monotonic() - began,
             )
         )
+        if state.problems:
+            self._wrong(InputError(*state.problems))
+        else:
+            self._broken, self._wider = None, None
         self._build(state)
         self._follow()
         # What is watched for the first time may have changed after it was read.
         self._look(time.monotonic(), started=started)
 
-    def _wrong(self, error: TilusbuildError, started: int) -> None:
-        before, self._broken = self._broken, error.render()
+    def _no_plan(self, error: TilusbuildError) -> None:
+        """There is no new plan: the last one stays."""
         self._pending.since = 0.0
-        self._resting = False
-        self._well = False
-        project = self._project
-        paths = set(everything(project.manifest.root, project.cache.root))
-        if isinstance(error, InputError):
-            places_ = [d.place.path for d in error.diagnostics if d.place is not None]
-            paths |= {os.path.join(project.manifest.root, path) for path in places_}
-        self._wider = Needs(frozenset((project.manifest.path, *paths)))
+        self._wrong(error)
         if self._building is not None and self._state is not None:
             self._building.replace(self._state)
         elif self._building is not None:
             self._building.abandon()
+        self._follow()
+        self._look(time.monotonic(), started=time.time_ns())
+
+    def _wrong(self, error: TilusbuildError) -> None:
+        """Tell what is wrong; until it is mended every change in the project counts."""
+        before, self._broken = self._broken, error.render()
+        self._resting = False
+        project = self._project
+        paths = {project.manifest.path, *everything(project.manifest.root, project.cache.root)}
+        if isinstance(error, InputError):
+            named = (d.place.path for d in error.diagnostics if d.place is not None)
+            paths.update(os.path.join(project.manifest.root, path) for path in named)
+        self._wider = Needs(frozenset(paths))
         if self._broken != before:
             self._screen.tell(events.Problem(self._broken))
-        self._follow()
-        self._look(time.monotonic(), started=started)
 
     def _found(self, job: ProgramJob, instead: str | None) -> None:
         """The replanner knows a new program: it is built while the others are still planned."""
@@ -371,7 +388,7 @@ class Session:
         seconds = time.monotonic() - self._saved
         self._screen.tell(events.Rebuilt(built.ok, len(built.programs), scripts, seconds))
         superseded = self._signal is not None or bool(self._pending.parts)
-        if built.ok and self._how.command is not None and not superseded:
+        if built.ok and self._broken is None and self._how.command is not None and not superseded:
             self._execute(self._how.command, scripts, [p for _, p in built.programs])
 
     def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:
@@ -407,3 +424,14 @@ class Session:
             self._building.stop(self._signal or 15)
         self._cancel_command()
         self._screen.close()
+
+
+_SMALL = 1 << 20
+
+
+def _is_small(path: str) -> bool:
+    """Whether a path is worth to be read before anybody asks for it."""
+    try:
+        return os.path.getsize(path) <= _SMALL
+    except OSError:
+        return bool(path)

@@ -1,0 +1,247 @@
+"""Projects that are watched by a real `tilusbuild watch`, with a compiler that takes milliseconds.
+
+`watch(project, …)` starts one whose events a test waits for: nothing here sleeps to be in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEMPLATE = """\
+{{% include "kernels/common.j2" %}}
+#include "all.h"
+// {note}
+extern "C" __global__ void scale(float a, const float *x, float *y, long long n) {{
+  y[0] = a * x[0] * {{{{ unroll }}}};
+}}
+"""
+
+_SCRIPT = """\
+[script.{name}]
+template = "kernels/{name}.cu.j2"
+kernel = "scale"
+targets = ["gpu"]
+default = {{ unroll = {default} }}
+args = {{ a = "f32", x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i64" }}
+launch = {{ grid = ["cdiv(n, 256)"], block = [256] }}
+space.unroll = {{ range = [1, {schedules}] }}
+"""
+
+
+def manifest(nvcc: str, *names: str, schedules: int = 3, default: int = 2) -> str:
+    head = (
+        'edition = 1\n[project]\nname = "p"\nversion = "0.1.0"\n'
+        '[build]\ncache-dir = ".cache"\ninclude-dirs = ["first", "include"]\n'
+        f'[toolchain]\nnvcc = "{nvcc}"\n[target.gpu]\narch = "sm_80"\n'
+    )
+    scripts = (_SCRIPT.format(name=n, schedules=schedules, default=default) for n in names)
+    return head + "".join(scripts)
+
+
+@dataclass
+class Project:
+    """A project in a folder."""
+
+    folder: Path
+    nvcc: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / ".cache"
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def save(self, name: str, text: str) -> None:
+        """As editors do: write beside, rename."""
+        path = self.folder / name
+        beside = path.with_name(f"{path.name}~")
+        beside.write_text(text)
+        os.replace(beside, path)
+
+    def kernel(self, name: str, note: str) -> None:
+        self.save(f"kernels/{name}.cu.j2", TEMPLATE.format(note=note))
+
+    def manifest(self, *names: str, **more: int) -> None:
+        self.save("tilus.toml", manifest(self.nvcc, *names, **more))
+
+    def run(self, *words: str) -> list[dict[str, Any]]:
+        """A command that ends; the lines of its JSON."""
+        command = [sys.executable, "-m", "tilusbuild", *words, "--json"]
+        env = {**os.environ, **self.environment}
+        ran = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False, env=env
+        )
+        assert "Traceback" not in ran.stderr, ran.stderr
+        return [json.loads(line) for line in ran.stdout.splitlines()]
+
+    def tree(self) -> dict[str, bytes | str]:
+        """What the cache has of programs, headers and scripts, byte for byte."""
+        found: dict[str, bytes | str] = {}
+        for top in ("programs", "include", "scripts"):
+            for where, folders, files in os.walk(self.cache / top):
+                for name in (*folders, *files):
+                    path = Path(where, name)
+                    key = str(path.relative_to(self.cache))
+                    if path.is_symlink():
+                        found[key] = os.readlink(path)
+                    elif path.is_file():
+                        found[key] = path.read_bytes()
+        return found
+
+    @property
+    def roots(self) -> list[Any]:
+        """What the index says was built last, without where the manifest lies."""
+        index = json.loads((self.cache / "index.json").read_bytes())
+        projects = index.get("projects") or index["value"]["projects"]
+        return list(projects.values())
+
+
+class Watch:
+    """A `tilusbuild watch --json` that runs."""
+
+    def __init__(self, project: Project, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tilusbuild", "watch", "--json", "-j", "2", *words],
+            cwd=project.folder,
+            env={**os.environ, **project.environment, "WATCH_MARK": str(project.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._mark = f"WATCH_MARK={project.folder}".encode()
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.errors: list[str] = []
+        self._readers = [threading.Thread(target=r) for r in (self._read, self._read_errors)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            for line in stream:
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            self.errors.extend(stream)
+
+    def until(self, *names: str, **values: Any) -> list[dict[str, Any]]:
+        """Everything said until an event of such a name, which says these values."""
+        said: list[dict[str, Any]] = []
+        while True:
+            try:
+                event = self._events.get(timeout=90)
+            except queue.Empty:
+                pytest.fail(f"never said: {names} {values}; said {said[-8:]}; {self.errors[-20:]}")
+            if event is None:
+                pytest.fail(f"it has ended: {said[-8:]} {''.join(self.errors)}")
+            said.append(event)
+            matches = all(event.get(name) == value for name, value in values.items())
+            if event["event"] in names and matches:
+                return said
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Everything said until it waits again."""
+        return self.until("watching")
+
+    def quiet(self, seconds: float) -> list[dict[str, Any]]:
+        """Everything said until nothing was for so long."""
+        said = []
+        with contextlib.suppress(queue.Empty):
+            while (event := self._events.get(timeout=seconds)) is not None:
+                said.append(event)
+        return said
+
+    def survivors(self) -> list[int]:
+        """Processes of this watch, itself too, that run."""
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if self._mark in file.read().split(b"\0"):
+                    found.append(int(name))
+        return found
+
+    def interrupt(self) -> int:
+        """Ctrl-C; the exit status."""
+        self.process.send_signal(signal.SIGINT)
+        status = self.process.wait(60)
+        for reader in self._readers:
+            reader.join(60)
+        return status
+
+
+@pytest.fixture(scope="session")
+def nvcc(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = Path(__file__).parents[1] / "fakes" / "nvcc_journal.py"
+    spec = importlib.util.spec_from_file_location("watch_nvcc_journal", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: str = module.make_toolkit(str(tmp_path_factory.mktemp("toolkit")))
+    return made
+
+
+@pytest.fixture
+def new_project(tmp_path: Path, nvcc: str) -> Callable[..., Project]:
+    def make(*names: str, folder: str = "project", **more: int) -> Project:
+        project = Project(tmp_path / folder, nvcc)
+        project.write("kernels/common.j2", "// common\n")
+        project.write("include/all.h", '#include "part.h"\n')
+        project.write("include/part.h", "// part\n")
+        project.write("first/other.h", "")
+        project.write("tilus.toml", "")
+        project.manifest(*names, **more)
+        for name in names:
+            project.write(f"kernels/{name}.cu.j2", TEMPLATE.format(note="as it began"))
+        return project
+
+    return make
+
+
+@pytest.fixture
+def project(new_project: Callable[..., Project]) -> Project:
+    """`scale` and `add`, with three schedules each."""
+    return new_project("scale", "add")
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[..., Watch]]:
+    started: list[Watch] = []
+
+    def start(project: Project, *words: str) -> Watch:
+        started.append(Watch(project, *words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            assert each.interrupt() == 130
+        for _ in range(500):
+            if not each.survivors():
+                break
+            time.sleep(0.01)
+        assert not each.survivors()
+        assert "Traceback" not in "".join(each.errors), "".join(each.errors)

@@ -1,0 +1,181 @@
+"""Random edits while watching: at rest, the cache holds what a clean build of the files makes.
+
+Edits, mistakes, failures, renames, deletions, checkouts of many files and reverts come faster than
+builds end. Then everything that no script needs any more is collected, and the tree is compared
+with that of a build of a copy, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("scale", "add", "norm")
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 24))]
+
+
+class Editor:
+    """Changes a project at random."""
+
+    def __init__(self, project: Any, chance: random.Random, aside: Path) -> None:
+        self.project = project
+        self.chance = chance
+        self.aside = aside
+        self.folder = Path(project.folder)
+        self.saved = self._snapshot()
+        self.moves: list[Callable[[], None]] = [
+            self.edit_kernel,
+            self.edit_kernel,
+            self.edit_header,
+            self.edit_common,
+            self.edit_manifest,
+            self.break_kernel,
+            self.fail_kernel,
+            self.break_manifest,
+            self.shadow_header,
+            self.delete_something,
+            self.rename_folder,
+            self.check_out,
+            self.write_in_place,
+            self.droppings,
+        ]
+
+    def _files(self) -> Iterator[Path]:
+        for top in ("kernels", "include", "first"):
+            for where, _, names in os.walk(self.folder / top):
+                yield from (Path(where, name) for name in names)
+        yield self.folder / "tilus.toml"
+
+    def _snapshot(self) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.folder)): path.read_text()
+            for path in self._files()
+            if path.exists()
+        }
+
+    def save(self, name: str, text: str) -> None:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        self.project.save(name, text)
+
+    def note(self) -> str:
+        return f"note {self.chance.randrange(6)}"
+
+    def kernel_text(self, note: str) -> str:
+        return self.saved["kernels/scale.cu.j2"].replace("as it began", note)
+
+    def edit_kernel(self) -> None:
+        self.save(f"kernels/{self.chance.choice(NAMES)}.cu.j2", self.kernel_text(self.note()))
+
+    def edit_header(self) -> None:
+        self.save("include/part.h", f"// {self.note()}\n")
+
+    def edit_common(self) -> None:
+        self.save("kernels/common.j2", f"// {self.note()}\n")
+
+    def edit_manifest(self) -> None:
+        chosen = self.chance.sample(NAMES, self.chance.randrange(1, 4))
+        schedules = self.chance.randrange(2, 5)
+        self.project.manifest(*sorted(chosen), schedules=schedules, default=2)
+
+    def break_kernel(self) -> None:
+        name = f"kernels/{self.chance.choice(NAMES)}.cu.j2"
+        self.save(name, self.kernel_text(self.note()) + "{{ no_such_name }}\n")
+
+    def fail_kernel(self) -> None:
+        name = f"kernels/{self.chance.choice(NAMES)}.cu.j2"
+        self.save(name, self.kernel_text("fake: fail"))
+
+    def break_manifest(self) -> None:
+        self.save("tilus.toml", "edition = 1\n[project\n")
+
+    def shadow_header(self) -> None:
+        path = self.folder / "first/all.h"
+        if path.exists():
+            path.unlink()
+        else:
+            self.save("first/all.h", f"// shadows {self.note()}\n")
+
+    def delete_something(self) -> None:
+        self.chance.choice(sorted(self._files())).unlink(missing_ok=True)
+
+    def rename_folder(self) -> None:
+        source = self.folder / self.chance.choice(["kernels", "include"])
+        if source.exists():
+            away = self.folder / f"{source.name}-away"
+            os.rename(source, away)
+            time.sleep(self.chance.choice([0, 0.05]))
+            os.rename(away, source)
+
+    def check_out(self) -> None:
+        """Everything as it once was, files that were not there removed, as git does."""
+        for path in list(self._files()):
+            if str(path.relative_to(self.folder)) not in self.saved:
+                path.unlink(missing_ok=True)
+        for name, text in self.saved.items():
+            path = self.folder / name
+            if not path.exists() or path.read_text() != text:
+                path.unlink(missing_ok=True)
+                self.save(name, text)
+
+    def write_in_place(self) -> None:
+        path = self.folder / f"kernels/{self.chance.choice(NAMES)}.cu.j2"
+        if path.exists():
+            with path.open("w") as file:
+                for line in self.kernel_text(self.note()).splitlines(True):
+                    file.write(line)
+                    file.flush()
+
+    def droppings(self) -> None:
+        self.save("kernels/.scale.cu.j2.swp", "x")
+        self.save("kernels/4913", "x")
+
+    def step(self) -> None:
+        self.chance.choice(self.moves)()
+        time.sleep(self.chance.choice([0, 0, 0.005, 0.05, 0.3]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_at_rest_the_tree_is_that_of_a_clean_build(
+    seed: int, new_project: Any, watch: Any, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    project = new_project(*NAMES)
+    watching = watch(project, *(["--on-busy", "queue"] if seed % 4 == 3 else []))
+    watching.rest()
+    editor = Editor(project, chance, tmp_path)
+    for _ in range(chance.randrange(10, 30)):
+        editor.step()
+    # Whatever was broken is mended: a last edit that makes the files a project.
+    if chance.random() < 0.5:
+        editor.check_out()
+    for name in NAMES:
+        if not (project.folder / f"kernels/{name}.cu.j2").exists() or chance.random() < 0.7:
+            editor.save(f"kernels/{name}.cu.j2", editor.kernel_text(editor.note()))
+    for name in ("include/all.h", "include/part.h", "kernels/common.j2", "first/other.h"):
+        if not (project.folder / name).exists():
+            editor.save(name, editor.saved[name])
+    watching.quiet(1.5)
+    project.manifest(*NAMES, schedules=4)
+    watching.until("changed")
+    ok = watching.rest()[-1]["ok"]
+
+    clean = type(project)(tmp_path / "clean", project.nvcc)
+    shutil.copytree(project.folder, clean.folder, ignore=shutil.ignore_patterns(".cache"))
+    summary = clean.run("build")
+    if ok is False and not summary:
+        pytest.skip("the last edit left a mistake")
+    assert ok == (summary[-1]["exit_status"] == 0)
+    assert project.roots == clean.roots
+    assert watching.interrupt() == 130
+    project.run("cache", "gc")
+    ours, theirs = project.tree(), clean.tree()
+    assert sorted(ours) == sorted(theirs)
+    assert ours == theirs
+    assert os.listdir(project.cache / "staging") == []

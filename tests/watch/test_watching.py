@@ -1,0 +1,280 @@
+"""A real `tilusbuild watch`: what a save leads to, and what it does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from typing import Any
+
+
+def compiled(said: list[dict[str, Any]]) -> Counter[str]:
+    """How many programs of each script were compiled."""
+    return Counter(event["script"] for event in said if event["event"] == "started")
+
+
+def renders(said: list[dict[str, Any]]) -> int:
+    return sum(event["renders"] for event in said if event["event"] == "replanned")
+
+
+def changed(said: list[dict[str, Any]]) -> list[str]:
+    return [path for event in said if event["event"] == "changed" for path in event["paths"]]
+
+
+def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
+    watching = watch(project)
+    first = watching.rest()
+    assert compiled(first) == {"scale": 3, "add": 3}
+    starts = [event["label"] for event in first if event["event"] == "started"]
+    assert set(starts[:2]) == {"scale/1 gpu", "add/1 gpu"}, "defaults come first"
+
+    project.kernel("scale", "edited")
+    said = watching.rest()
+    assert changed(said) == ["kernels/scale.cu.j2"]
+    assert (compiled(said), renders(said)) == ({"scale": 3}, 3)
+    starts = [event["label"] for event in said if event["event"] == "started"]
+    assert starts[0] == "scale/1 gpu"
+    (rebuilt,) = [event for event in said if event["event"] == "rebuilt"]
+    assert (rebuilt["ok"], rebuilt["programs"], rebuilt["scripts"]) == (True, 3, ["scale"])
+
+    project.save("include/part.h", "// other\n")
+    assert compiled(watching.rest()) == {"scale": 3, "add": 3}
+
+    project.manifest("scale", "add", "add2")
+    project.write("kernels/add2.cu.j2", (project.folder / "kernels/add.cu.j2").read_text())
+    said = watching.until("watching", ok=True)
+    assert compiled(said) == {"add2": 3}
+    assert renders(said) == 3
+
+
+def test_what_changes_no_program_compiles_nothing(project, watch):
+    watching = watch(project)
+    watching.rest()
+    path = project.folder / "kernels/scale.cu.j2"
+    text = path.read_text()
+    project.save("kernels/scale.cu.j2", "{# a comment #}" + text)
+    said = watching.rest()
+    assert (compiled(said), renders(said)) == ({}, 3)
+    assert said[-1]["ok"]
+
+    for name in ("kernels/.scale.cu.j2.swp", "kernels/4913", "kernels/notes.txt", "first/new.txt"):
+        project.write(name, "x")
+    os.utime(path)
+    project.save("include/part.h", "// part\n")
+    assert watching.quiet(1.0) == []
+
+    project.save("tilus.toml", (project.folder / "tilus.toml").read_text() + "# a comment\n")
+    said = watching.rest()
+    assert (changed(said), compiled(said), renders(said)) == (["tilus.toml"], {}, 0)
+
+
+def test_a_new_header_that_shadows_another_is_seen(project, watch):
+    watching = watch(project)
+    watching.rest()
+    project.write("first/all.h", "// shadows\n")
+    assert compiled(watching.rest()) == {"scale": 3, "add": 3}
+    (project.folder / "first/all.h").unlink()
+    said = watching.rest()
+    assert (changed(said), compiled(said)) == (["first/all.h"], {}), "it was built before"
+
+
+def test_folders_moved_away_and_back_and_files_renamed(project, watch):
+    watching = watch(project)
+    watching.rest()
+    os.rename(project.folder / "kernels", project.folder / "away")
+    said = watching.until("watching", ok=False)
+    assert any(
+        "no template" in event.get("message", "") or "there is no" in event.get("message", "")
+        for event in said
+    )
+    os.rename(project.folder / "away", project.folder / "kernels")
+    assert compiled(watching.until("watching", ok=True)) == {}
+    # A copy is another folder under the old name: later saves in it have to be seen.
+    os.rename(project.folder / "kernels", project.folder / "away")
+    shutil.copytree(project.folder / "away", project.folder / "kernels")
+    watching.quiet(1.0)
+    project.kernel("add", "in the copy")
+    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
+
+
+def test_hundreds_of_files_at_once_are_one_build_of_the_final_state(project, watch):
+    names = [f"h{i}.h" for i in range(200)]
+    project.write("include/all.h", "".join(f'#include "{name}"\n' for name in names))
+    for name in names:
+        project.write(f"include/{name}", "// before\n")
+    watching = watch(project)
+    watching.rest()
+    for name in names:
+        project.save(f"include/{name}", "// after\n")
+    project.kernel("scale", "with them")
+    said = watching.rest() + watching.quiet(1.0)
+    assert compiled(said) == {"scale": 3, "add": 3}
+    assert Counter(event["event"] for event in said)["summary"] == 1
+
+
+def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch):
+    watching = watch(project)
+    watching.rest()
+    text = (project.folder / "kernels/add.cu.j2").read_text()
+    project.save("kernels/add.cu.j2", text + "{{ unrol }}\n")
+    said = watching.rest()
+    (problem,) = [event for event in said if event["event"] == "problem"]
+    assert "kernels/add.cu.j2:7:4" in problem["message"]
+    assert 'did you mean "unroll"?' in problem["message"]
+    assert not said[-1]["ok"]
+
+    project.kernel("scale", "saved meanwhile")
+    said = watching.rest()
+    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, False), "others are built"
+    project.save("kernels/add.cu.j2", text)
+    said = watching.rest()
+    assert (compiled(said), said[-1]["ok"]) == ({}, True)
+
+
+def test_a_broken_manifest_is_shown_and_mended(project, watch):
+    watching = watch(project)
+    watching.rest()
+    text = (project.folder / "tilus.toml").read_text()
+    project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
+    said = watching.rest()
+    assert 'did you mean "kernel"?' in said[-2]["message"]
+    (project.folder / "tilus.toml").unlink()
+    assert not watching.rest()[-1]["ok"]
+    project.save("tilus.toml", text.replace("[1, 3]", "[1, 4]"))
+    assert compiled(watching.until("watching", ok=True)) == {"scale": 1, "add": 1}
+
+
+def test_an_include_that_is_missing_is_awaited(project, watch):
+    watching = watch(project)
+    watching.rest()
+    text = (project.folder / "kernels/add.cu.j2").read_text()
+    project.save("kernels/add.cu.j2", '{% include "more/new.j2" %}\n' + text)
+    assert not watching.rest()[-1]["ok"]
+    project.write("more/new.j2", "// new\n")
+    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
+    project.write("more/new.j2", "// newer\n")
+    assert compiled(watching.rest()) == {"add": 3}
+
+
+def test_a_broken_start_waits_for_the_mending(project, watch):
+    project.kernel("add", "{{ nothing }}")
+    watching = watch(project)
+    said = watching.rest()
+    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, False)
+    project.kernel("add", "something")
+    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
+
+
+def test_a_schedule_that_does_not_compile_is_told_with_its_place(project, watch):
+    watching = watch(project)
+    watching.rest()
+    project.kernel("add", "fake: fail")
+    said = watching.rest()
+    reasons = {event["reason"] for event in said if event["event"] == "finished"}
+    assert any("kernels/add.cu.j2(3)" in reason for reason in reasons), reasons
+    assert not said[-1]["ok"]
+    project.kernel("add", "fine")
+    assert watching.rest()[-1]["ok"]
+
+
+def test_a_save_ends_the_compiles_that_are_of_no_more_use(project, watch):
+    watching = watch(project)
+    watching.rest()
+    before = set(project.tree())
+    project.kernel("scale", "fake: hang")
+    watching.until("started")
+    project.kernel("scale", "goes on")
+    said = watching.rest()
+    assert said[-1]["ok"]
+    finished = [event for event in said if event["event"] == "finished"]
+    assert {event["status"] for event in finished} == {"built"}
+    assert len([e for e in said if e["event"] == "dropped"]) >= 1
+    assert os.listdir(project.cache / "staging") == []
+    new = {name.split("/")[1] for name in set(project.tree()) - before if name[:8] == "programs"}
+    assert len(new) == 3, "nothing of what was dropped is there"
+    # Left are the watch and what starts its compilers.
+    assert len(watching.survivors()) <= 2
+
+
+def test_a_compile_that_is_still_of_use_goes_on(project, watch):
+    project.kernel("add", "fake: slow 1.0")
+    watching = watch(project)
+    watching.until("started", script="add")
+    project.kernel("scale", "edited meanwhile")
+    said = watching.until("watching", ok=True)
+    assert compiled(said)["add"] == 3 - 1, "the one that ran was not begun again"
+    assert not [e for e in said if e["event"] == "dropped" and e["label"].startswith("add")]
+
+
+def test_on_busy_queue_waits_for_the_build(project, watch):
+    watching = watch(project, "--on-busy", "queue")
+    watching.rest()
+    project.kernel("scale", "fake: slow 0.5")
+    watching.until("started")
+    project.kernel("scale", "after that")
+    said = watching.until("summary")
+    assert not [e for e in said if e["event"] == "dropped"]
+    said = watching.until("watching", ok=True)
+    assert compiled(said) == {"scale": 3}
+
+
+def test_a_command_runs_after_each_build_that_is_well(project, watch):
+    script = (
+        'echo "[$TILUSBUILD_REBUILT]"; '
+        "for d in $TILUSBUILD_PROGRAMS; do ls $d/module/lib.so; done; exit 3"
+    )
+    watching = watch(project, "--exec", script)
+    watching.rest()
+    project.kernel("add", "edited")
+    said = watching.rest()
+    (ended,) = [event for event in said if event["event"] == "command"]
+    assert ended["status"] == 3
+    lines = ended["output"].splitlines()
+    assert lines[0] == "[add]"
+    assert len(lines) == 4
+    project.kernel("add", "fake: fail")
+    said = watching.rest()
+    assert not [event for event in said if event["event"] == "command"]
+    assert any("exit status 3" in line for line in watching.errors)
+
+
+def test_a_command_is_ended_by_the_next_save(project, watch):
+    watching = watch(project, "--exec", "sleep 1000")
+    watching.until("rebuilt")
+    project.kernel("add", "edited")
+    said = watching.until("command")
+    assert said[-1]["status"] is None
+    watching.until("rebuilt")
+    assert watching.interrupt() == 130
+
+
+def test_looking_in_turn_finds_the_same(project, watch):
+    watching = watch(project, "--poll")
+    assert watching.rest()[-1]["polling"] == "asked to"
+    project.kernel("add", "edited")
+    assert compiled(watching.rest()) == {"add": 3}
+    project.write("first/all.h", "// shadows\n")
+    assert compiled(watching.rest()) == {"scale": 3, "add": 3}
+
+
+def test_ctrl_c_in_a_build_leaves_nothing_running(project, watch):
+    project.kernel("scale", "fake: hang")
+    watching = watch(project)
+    watching.until("started", script="scale")
+    assert watching.interrupt() == 130
+    assert watching.survivors() == []
+    assert os.listdir(project.cache / "staging") == []
+    project.kernel("scale", "fine")
+    assert project.run("build")[-1]["exit_status"] == 0
+
+
+def test_another_toolkit_is_another_plan(project, watch, tmp_path):
+    watching = watch(project)
+    watching.rest()
+    toolkit = os.path.dirname(os.path.dirname(project.nvcc))
+    shutil.copytree(toolkit, tmp_path / "toolkit")
+    with open(tmp_path / "toolkit/include/cuda.h", "a") as file:
+        file.write("// patched\n")
+    project.nvcc = str(tmp_path / "toolkit/bin/nvcc")
+    project.manifest("scale", "add")
+    assert compiled(watching.until("watching", ok=True)) == {"scale": 3, "add": 3}
