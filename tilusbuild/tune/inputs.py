@@ -16,6 +16,7 @@ import numpy as np
 from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.signature import Argument, Dim, Signature, integer_limits
+from tilusbuild.tune.bench.elements import f8_values
 from tilusbuild.tune.dlpack import Typed
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -116,7 +117,7 @@ def _scalar(argument: Argument, random: np.random.Generator) -> Input:
     return float(np.float32(random.uniform(0.5, 1.5)))
 
 
-_F8 = {"f8e4m3": (4, 3, 448.0), "f8e5m2": (5, 2, 57344.0)}
+_F8_LARGEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 
 
 def narrow(values: Array, dtype: str) -> Typed:
@@ -126,7 +127,7 @@ def narrow(values: Array, dtype: str) -> Typed:
         rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         return Typed((rounded >> np.uint32(16)).astype(np.uint16).reshape(values.shape), dtype)
     table = _f8_values(dtype)
-    largest = _F8[dtype][2]
+    largest = _F8_LARGEST[dtype]
     clipped = np.clip(values, -largest, largest)
     positive = np.flatnonzero(np.isfinite(table[:128]))
     grid = table[positive]
@@ -141,18 +142,8 @@ def narrow(values: Array, dtype: str) -> Typed:
 
 
 def _f8_values(dtype: str) -> Array:
-    """The f32 value of each of the 256 codes (OCP 8-bit floating point specification, 1.0)."""
-    exponent_bits, mantissa_bits, largest = _F8[dtype]
-    code = np.arange(256)
-    exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)
-    mantissa = (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
-    bias = (1 << (exponent_bits - 1)) - 1
-    value = np.where(
-        exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - bias)
-    )
-    value = np.where(value > largest, np.nan, value)
-    signed: Array = np.where(code < 128, value, -value).astype(np.float32)
-    return signed
+    """The f32 value of each of the 256 codes."""
+    return np.array(f8_values(dtype), np.float32)
 
 
 def widen(value: Input) -> Any:

@@ -109,7 +109,8 @@ def errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tupl
         same = (a == w) | (numpy.isnan(a) & numpy.isnan(w))
         error = numpy.where(same, 0.0, numpy.abs(a - w))
         error = numpy.where(numpy.isnan(error), numpy.inf, error)
-        return error, ~same & ~(error <= atol + rtol * numpy.abs(w))
+        allowed = (error <= atol + rtol * numpy.abs(w)) & ~numpy.isinf(error)
+        return error, ~same & ~allowed
 
 
 def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
@@ -130,11 +131,11 @@ def _plain(
     for at, (a, w) in enumerate(zip(values(got, dtype), values(want, want_dtype), strict=True)):
         if a == w or (inexact and math.isnan(a) and math.isnan(w)):
             continue
-        error = float(abs(a - w))
+        error = abs(float(a) - float(w))
         if math.isnan(error):
             error = math.inf
         largest = max(largest, error)
-        if inexact and error <= atol + rtol * abs(w):
+        if inexact and not math.isinf(error) and error <= atol + rtol * abs(w):
             continue
         wrong += 1
         if error > worst_error:
