@@ -70,7 +70,8 @@ class Rebuilt(Event):
     scripts: tuple[str, ...]
     """Of which scripts they are."""
     seconds: float
-    """From the save."""
+    """From the save; in the first build from the start."""
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Screen:
 
 
 def _rebuilt(event: events.Rebuilt) -> str:
-    after = f"{duration(event.seconds)} after the save"
+    after = f"{duration(event.seconds)} after the {'start' if event.first else 'save'}"
     if not event.programs:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
     what = f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"

@@ -115,6 +115,7 @@ class Session:
         self._places: dict[str, bool] = {}
         self._news = False
         """Whether something changed since what is wrong was told."""
+        self._saves = 0
         self._saved = time.monotonic()
         self._looked = 0.0
         self._well = True
@@ -220,6 +221,7 @@ class Session:
         if not found:
             return False
         self._pending.add(found, since)
+        self._saves += 1
         self._news = True
         self._resting = False
         self._tell_change(changes, found)
@@ -386,9 +388,11 @@ class Session:
         self._well = built.ok
         scripts = tuple(dict.fromkeys(script for script, _ in built.programs))
         seconds = time.monotonic() - self._saved
-        self._screen.tell(events.Rebuilt(built.ok, len(built.programs), scripts, seconds))
+        ok = built.ok and self._broken is None
+        count = len(built.programs)
+        self._screen.tell(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
         superseded = self._signal is not None or bool(self._pending.parts)
-        if built.ok and self._broken is None and self._how.command is not None and not superseded:
+        if ok and self._how.command is not None and not superseded:
             self._execute(self._how.command, scripts, [p for _, p in built.programs])
 
     def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:

@@ -1,0 +1,143 @@
+"""On a terminal of tmux: the live screen, and Ctrl-C in a build."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on this machine")
+
+
+class Terminal:
+    """A window of a tmux server of its own."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+
+    def tmux(self, *words: str) -> str:
+        ran = subprocess.run(
+            ["tmux", "-S", self._socket, *words], capture_output=True, text=True, check=True
+        )
+        return ran.stdout
+
+    def start(self, command: str, folder: str) -> None:
+        env = {"TMUX": "", **os.environ}
+        subprocess.run(
+            [
+                *("tmux", "-S", self._socket, "-f", "/dev/null", "new-session", "-d"),
+                *("-x", "100", "-y", "30", "-c", folder),
+                f"{command}; echo ended with $?; exec cat",
+            ],
+            check=True,
+            env=env,
+        )
+
+    @property
+    def text(self) -> str:
+        return self.tmux("capture-pane", "-p", "-S", "-200").rstrip()
+
+    def until(self, condition: Callable[[str], bool]) -> str:
+        deadline = time.monotonic() + 90
+        while not condition(text := self.text):
+            assert time.monotonic() < deadline, f"it never showed:\n{text}"
+            time.sleep(0.02)
+        return text
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    # A socket's path may have some hundred characters only, fewer than pytest's folders have.
+    socket = f"/tmp/tilusbuild-tmux-{os.getpid()}-{time.monotonic_ns()}"
+    made = Terminal(socket)
+    yield made
+    subprocess.run(["tmux", "-S", socket, "kill-server"], capture_output=True, check=False)
+    if os.path.exists(socket):
+        os.unlink(socket)
+
+
+def command(*words: str) -> str:
+    return shlex.join([sys.executable, "-m", "tilusbuild", "watch", "-j", "2", *words])
+
+
+def at_rest(text: str) -> bool:
+    return text.rstrip().endswith("Ctrl-C ends")
+
+
+def test_the_screen_tells_what_changed_and_what_came_of_it(project, terminal):
+    terminal.start(command(), str(project.folder))
+    text = terminal.until(at_rest)
+    assert "6 programs: 6 compiled" in text
+    project.kernel("add", "edited")
+    text = terminal.until(lambda text: "after the save" in text.split("changed:")[-1])
+    shown = text.split("changed:")[-1]
+    assert "kernels/add.cu.j2 → add gpu" in shown
+    assert "rebuilt 3 programs of add" in shown
+    assert "6 compiled" in text
+    assert "after the start" in text
+    project.save("kernels/add.cu.j2", "{{ oops }}")
+    text = terminal.until(lambda text: "the next save tries again" in text and at_rest(text))
+    assert 'kernels/add.cu.j2:1:4: error: "oops" is undefined' in text
+    project.kernel("add", "fake: fail")
+    text = terminal.until(lambda text: "kernels/add.cu.j2(3)" in text and at_rest(text))
+    assert text.count("Ctrl-C ends") == 1, "the line at the bottom is one line"
+
+
+def test_while_it_builds_it_shows_what_runs(project, terminal):
+    terminal.start(command(), str(project.folder))
+    terminal.until(at_rest)
+    project.kernel("scale", "fake: slow 1.5")
+    text = terminal.until(lambda text: "0/3" in text)
+    assert "scale/1 gpu" in text.splitlines()[-1] or "scale/1 gpu" in text.splitlines()[-2]
+    assert "Ctrl-C ends" not in text
+    text = terminal.until(lambda text: "rebuilt 3 programs of scale" in text and at_rest(text))
+    assert "0/3" not in text, "the frame is gone"
+
+
+def test_clear_begins_each_change_on_an_empty_screen(project, terminal):
+    terminal.start(command("--clear"), str(project.folder))
+    terminal.until(at_rest)
+    project.kernel("scale", "edited")
+    text = terminal.until(lambda text: "rebuilt 3" in text and at_rest(text))
+    assert text.lstrip().startswith("changed: kernels/scale.cu.j2")
+
+
+def test_ctrl_c_in_a_build_ends_it_at_once(project, terminal, nvcc):
+    project.kernel("scale", "fake: hang")
+    terminal.start(command(), str(project.folder))
+    terminal.until(lambda text: "/6" in text and "scale/" in text)
+    terminal.tmux("send-keys", "C-c")
+    text = terminal.until(lambda text: "ended with" in text)
+    assert "ended with 130" in text
+    assert "interrupted" in text
+    assert "Traceback" not in text
+    assert _below(os.path.dirname(nvcc)) == [], "no compiler is left"
+    assert os.listdir(project.cache / "staging") == []
+
+
+def test_ctrl_c_at_rest_leaves_a_clean_line(project, terminal):
+    terminal.start(command(), str(project.folder))
+    terminal.until(at_rest)
+    terminal.tmux("send-keys", "C-c")
+    text = terminal.until(lambda text: "ended with" in text)
+    assert text.splitlines()[-1] == "ended with 130"
+    assert "Ctrl-C ends" not in text
+
+
+def _below(folder: str) -> list[str]:
+    """Processes whose program lies in a folder."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            program = os.readlink(f"/proc/{name}/exe")
+        except OSError:
+            continue
+        if program.startswith(folder):
+            found.append(name)
+    return found
