@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.work import Case, Program, Scalar, Work
+from tilusbuild.tune.bench.work import Argument, Case, Program, Scalar, Work, write_case
 
 Seconds = Callable[[Program], "float | str"]
 """The true time of a program, or the status that it ends with."""
@@ -204,6 +205,10 @@ class TuneProject:
         (found,) = (self.folder / ".cache" / "state" / "tune" / "scale").iterdir()
         return found
 
+    def log_exists(self) -> bool:
+        """Whether anything was measured yet."""
+        return any(self.folder.glob(".cache/state/tune/scale/*.jsonl"))
+
     @property
     def table(self) -> Mapping[str, Any]:
         (table,) = json.loads((self.script / "dispatch_table.json").read_text())["tables"]
@@ -230,3 +235,60 @@ def tune_project(tmp_path: Path) -> Callable[..., TuneProject]:
         return TuneProject(folder)
 
     return make
+
+
+LIBRARY = """\
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+static const char *text = "";
+const char *launch_error(void) { return text; }
+int launch(float a, const float *x, float *y, int32_t n, void *stream) {
+  (void)stream;
+  BEFORE;
+  for (int i = 0; i < n; i++) y[i] = a * x[i];
+  AFTER;
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """libraries(before="…", after="…"): the path of a library whose `launch` does that around the
+    work of y = a * x."""
+    folder = tmp_path_factory.mktemp("libraries")
+    source = folder / "library.c"
+    source.write_text(LIBRARY)
+
+    def build(*, before: str = "", after: str = "", flags: Sequence[str] = ()) -> str:
+        name = hashlib.sha256(repr((before, after, flags)).encode()).hexdigest()[:16]
+        path = folder / f"{name}.so"
+        if not path.exists():
+            subprocess.run(
+                [
+                    *("cc", "-O1", "-shared", "-fPIC", "-o", str(path), str(source)),
+                    *(f"-DBEFORE={before}", f"-DAFTER={after}", *flags),
+                ],
+                check=True,
+            )
+        return str(path)
+
+    return build
+
+
+@pytest.fixture
+def scale_case(tmp_path: Path) -> tuple[Case, str]:
+    """The case of y = 2 * x for five elements, and its folder."""
+    folder = tmp_path / "case"
+    folder.mkdir()
+    (folder / "x.in").write_bytes(struct.pack("<5f", 1, 2, 3, 4, 5))
+    (folder / "y.in").write_bytes(struct.pack("<5f", 9, 9, 9, 9, 9))
+    (folder / "y.want").write_bytes(struct.pack("<5f", 2, 4, 6, 8, 10))
+    arguments = (
+        Argument("a", "f32", None, value=2.0),
+        Argument("x", "f32", (5,)),
+        Argument("y", "f32", (5,), out=True, want="f32", rtol=1e-6),
+        Argument("n", "i32", None, value=5),
+    )
+    return write_case(str(folder), {"n": 5}, arguments, cold=False), str(folder)

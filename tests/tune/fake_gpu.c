@@ -1,0 +1,132 @@
+/* A CUDA driver and NVML in one library, for tests: device memory is the host's, time passes when
+   something is launched, and nothing happens before the host waits. FAKE_GPU_* variables set what
+   the tests need. A kernel library calls `fake_kernel(ns)` where a real one would launch. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t device_now, queued_until; /* nanoseconds: what is done, what is queued */
+static int failed;
+typedef struct { uint64_t at; } event;
+
+static long setting(const char *name, long usual) {
+  const char *text = getenv(name);
+  return text ? atol(text) : usual;
+}
+static void note(const char *text, uint64_t number) {
+  const char *path = getenv("FAKE_GPU_LOG");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  if (file) { fprintf(file, "%s %llu\n", text, (unsigned long long)number); fclose(file); }
+}
+static void queue(uint64_t nanoseconds) { queued_until += nanoseconds; }
+
+int fake_kernel(uint64_t nanoseconds) { queue(nanoseconds); note("kernel", nanoseconds); return 0; }
+void fake_fault(void) { failed = 700; }
+
+int cuInit(unsigned flags) { return flags ? 1 : (int)setting("FAKE_GPU_INIT", 0); }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int *count) { *count = (int)setting("FAKE_GPU_COUNT", 1); return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDeviceGetName(char *name, int size, int device) {
+  (void)device;
+  snprintf(name, size, "Fake GPU");
+  return 0;
+}
+int cuDeviceGetUuid_v2(void *uuid, int device) {
+  (void)device;
+  for (int i = 0; i < 16; i++) ((unsigned char *)uuid)[i] = (unsigned char)i;
+  return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  (void)device;
+  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 38 ? 50 << 20 : 0;
+  return 0;
+}
+int cuGetErrorName(int status, const char **name) {
+  *name = status == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_SOMETHING";
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+  (void)device;
+  *context = (void *)1;
+  return 0;
+}
+int cuCtxSetCurrent(void *context) { return context ? 0 : 1; }
+int cuStreamCreate(void **stream, unsigned flags) { (void)flags; *stream = (void *)2; return 0; }
+int cuStreamSynchronize(void *stream) {
+  (void)stream;
+  device_now = queued_until;
+  return failed;
+}
+int cuMemAlloc_v2(uint64_t *address, size_t size) {
+  note("allocate", size);
+  return posix_memalign((void **)address, 256, size) ? 2 : 0;
+}
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) {
+  memcpy((void *)to, from, size);
+  return failed;
+}
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) {
+  memcpy(to, (void *)from, size);
+  return failed;
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *stream) {
+  (void)stream;
+  memcpy((void *)to, (void *)from, size);
+  return failed;
+}
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t size, void *stream) {
+  (void)to; (void)value; (void)stream;
+  note("fill", size);
+  queue(1000);
+  return failed;
+}
+int cuEventCreate(event **made, unsigned flags) {
+  (void)flags;
+  *made = calloc(1, sizeof **made);
+  return 0;
+}
+int cuEventRecord(event *recorded, void *stream) {
+  (void)stream;
+  /* Queueing costs the host time, in which the device goes on. */
+  device_now += (uint64_t)setting("FAKE_GPU_HOST_NS", 2000);
+  if (queued_until < device_now) queued_until = device_now;
+  recorded->at = queued_until;
+  return failed;
+}
+int cuEventQuery(event *asked) { return asked->at <= device_now ? 0 : 600; }
+int cuEventElapsedTime(float *milliseconds, event *start, event *end) {
+  *milliseconds = (float)(end->at - start->at) / 1e6f;
+  return failed;
+}
+int cuModuleLoadData(void **module, const void *image) {
+  *module = (void *)3;
+  return strstr(image, "tilusbuild_spin") ? (int)setting("FAKE_GPU_PTX", 0) : 1;
+}
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+  (void)module; (void)name;
+  *function = (void *)4;
+  return 0;
+}
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+  (void)function; (void)stream; (void)extra;
+  if (gx * gy * gz * bx * by * bz != 1 || shared) return 1;
+  note("spin", *(uint64_t *)parameters[0]);
+  queue(*(uint64_t *)parameters[0]);
+  return failed;
+}
+
+int nvmlInit_v2(void) { return (int)setting("FAKE_NVML_INIT", 0); }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+  *handle = (void *)5;
+  return strcmp(uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") ? 6 : 0;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons) {
+  static long calls;
+  (void)handle;
+  /* Throttled until so many have asked. */
+  *reasons = calls++ < setting("FAKE_NVML_THROTTLED", 0) ? 0x44 : 0x04;
+  return 0;
+}

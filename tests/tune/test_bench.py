@@ -1,0 +1,139 @@
+"""A real worker process, and libraries that do to it what kernels do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.process.base import Cancelled
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.tune.bench.bench import Answer, DeviceBench
+from tilusbuild.tune.bench.conversation import WorkerBroken
+from tilusbuild.tune.bench.work import Case, Program
+
+Libraries = Callable[..., str]
+
+
+@pytest.fixture
+def runner() -> Iterator[LocalRunner]:
+    with LocalRunner() as made:
+        yield made
+
+
+@pytest.fixture
+def bench(runner: LocalRunner, scale_case: tuple[Case, str]) -> Iterator[DeviceBench]:
+    case, folder = scale_case
+    made = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=2.0)
+    yield made
+    made.close()
+
+
+def program(library: str) -> Program:
+    return Program(0, "0" * 64, library, {})
+
+
+def test_right_results_are_timed(
+    bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
+) -> None:
+    good = program(libraries())
+    checked = bench.check(scale_case[0], good, 0)
+    assert (checked.status, checked.why) == ("ok", "")
+    sampled = bench.sample(scale_case[0], good, 0, 0.0)
+    assert sampled.status == "ok"
+    assert sampled.seconds is not None
+    assert sampled.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("doing", "status", "why"),
+    [
+        ({"after": "y[1]+=1"}, "incorrect", "y[1] is 5, expected 4; 1 of 5 elements are wrong"),
+        ({"before": "n=3"}, "incorrect", "y[3] is 9, expected 8; 2 of 5 elements are wrong"),
+        ({"after": "y[5]=0"}, "incorrect", "it wrote after the tensor y"),
+        ({"after": "y[-1]=0"}, "incorrect", "it wrote before the tensor y"),
+        ({"after": "((float*)x)[0]=0"}, "incorrect", "it changed its input x"),
+        ({"before": "*(volatile int*)0=1"}, "crash", "killed by SIGSEGV"),
+        ({"before": "abort()"}, "crash", "killed by SIGABRT"),
+        ({"before": "_exit(3)"}, "crash", "exit status 3"),
+        ({"before": 'text="no luck"; return 1'}, "launch error", "no luck"),
+        ({"before": "for(;;)pause()"}, "timeout", "no answer in 2 s"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_whatever_a_program_does_is_a_result(
+    bench: DeviceBench,
+    scale_case: tuple[Case, str],
+    libraries: Libraries,
+    doing: dict[str, str],
+    status: str,
+    why: str,
+) -> None:
+    case, _ = scale_case
+    answer = bench.check(case, program(libraries(**doing)), 0)
+    assert (answer.status, answer.why) == (status, why)
+    assert bench.check(case, program(libraries()), 0).status == "ok", "the next one is not harmed"
+
+
+def test_a_library_that_is_none(
+    bench: DeviceBench, scale_case: tuple[Case, str], tmp_path: Path
+) -> None:
+    (tmp_path / "lib.so").write_text("no library")
+    answer = bench.check(scale_case[0], program(str(tmp_path / "lib.so")), 0)
+    assert answer.status == "launch error"
+    assert answer.why.startswith("the library cannot be opened")
+
+
+def test_a_crash_that_another_program_caused_is_not_believed(
+    bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
+) -> None:
+    """The second library dies in a process where the first has left its mark, and only there."""
+    case, _ = scale_case
+    first = program(libraries(after='setenv("LEFT","1",1)'))
+    second = program(libraries(before='if (getenv("LEFT")) abort()'))
+    assert bench.check(case, first, 0).status == "ok"
+    assert bench.check(case, second, 0).status == "ok"
+
+
+def test_a_hang_while_timing_ends_by_what_was_expected(
+    runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
+) -> None:
+    case, folder = scale_case
+    slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
+    bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=1000.0)
+    try:
+        assert bench.check(case, slow, 0).status == "ok"
+        answer = bench.sample(case, slow, 0, 1e-6)
+    finally:
+        bench.close()
+    assert answer == Answer("timeout", answer.cost, why="no answer in 2 s")
+
+
+def test_a_missing_file_is_no_program_s_fault(
+    runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
+) -> None:
+    case, folder = scale_case
+    os.unlink(os.path.join(folder, "x.in"))
+    bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=2.0)
+    with pytest.raises(WorkerBroken, match=r"x\.in"):
+        bench.check(case, program(libraries()), 0)
+    bench.close()
+
+
+def test_no_gpu_is_said_plainly(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    bench = DeviceBench(runner, "cuda", 7, {}, limit=2.0)
+    with pytest.raises(WorkerBroken, match=r"cuda:7|no CUDA driver|cuInit|NO_DEVICE"):
+        bench.describe()
+    bench.close()
+
+
+def test_closing_the_runner_ends_the_worker(
+    runner: LocalRunner, bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
+) -> None:
+    assert bench.check(scale_case[0], program(libraries()), 0).status == "ok"
+    runner.close()
+    with pytest.raises(Cancelled):
+        bench.check(scale_case[0], program(libraries()), 1)

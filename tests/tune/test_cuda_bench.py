@@ -1,0 +1,226 @@
+"""The CUDA side of the bench on a driver that keeps "device" memory on the host, and its own clock.
+
+What cannot be seen here: how a real device behaves. tests/gpu has that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.tune.bench.bench import DeviceBench
+from tilusbuild.tune.bench.conversation import WorkerBroken
+from tilusbuild.tune.bench.cuda import SPIN
+from tilusbuild.tune.bench.work import Case, Program, write_case
+
+Libraries = Callable[..., str]
+KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with libcuda.so.1 and libnvidia-ml.so.1."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = os.path.join(os.path.dirname(__file__), "fake_gpu.c")
+    library = folder / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), source], check=True)
+    shutil.copy(library, folder / "libnvidia-ml.so.1")
+    return folder
+
+
+@pytest.fixture
+def gpu(
+    fake_driver: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scale_case: tuple[Case, str],
+) -> Iterator[Callable[..., DeviceBench]]:
+    """gpu(cold=…, FAKE_…=…): a bench on the fake GPU, for the case of y = 2 * x."""
+    runner, made = LocalRunner(), list[DeviceBench]()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
+    monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "journal"))
+
+    def make(**environment: str) -> DeviceBench:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        case, folder = scale_case
+        folders = {case.digest: folder}
+        made.append(DeviceBench(runner, "cuda", 0, folders, limit=20.0, sleep=lambda _: None))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+    runner.close()
+
+
+@pytest.fixture
+def kernel(fake_driver: Path, libraries: Libraries) -> Callable[..., Program]:
+    """kernel(nanoseconds, …): a library whose launch takes so long on the fake GPU."""
+
+    def make(nanoseconds: int, *, after: str = "") -> Program:
+        flags = ("-L", str(fake_driver), "-l:libcuda.so.1")
+        before = KERNEL.format(nanoseconds=nanoseconds)
+        path = libraries(before=before, after=after, flags=flags)
+        return Program(0, "0" * 64, path, {})
+
+    return make
+
+
+def journal(tmp_path: Path, what: str) -> list[int]:
+    lines = (tmp_path / "journal").read_text().splitlines()
+    return [int(number) for name, number in map(str.split, lines) if name == what]
+
+
+def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
+    said = gpu().describe()
+    assert said["name"] == "Fake GPU"
+    assert (said["kind"], said["arch"], said["driver"]) == ("cuda", "sm_90", 13000)
+    assert said["id"] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+def test_results_are_checked_in_the_device_s_memory(
+    gpu: Callable[..., DeviceBench],
+    scale_case: tuple[Case, str],
+    kernel: Callable[..., Program],
+) -> None:
+    bench, case = gpu(), scale_case[0]
+    assert bench.check(case, kernel(1000), 0).status == "ok"
+    wrong = bench.check(case, kernel(1000, after="y[2]=0"), 0)
+    assert (wrong.status, wrong.why) == (
+        "incorrect",
+        "y[2] is 0, expected 6; 1 of 5 elements are wrong",
+    )
+    beside = bench.check(case, kernel(1000, after="y[5]=0"), 0)
+    assert (beside.status, beside.why) == ("incorrect", "it wrote after the tensor y")
+
+
+def test_the_time_is_the_kernel_s_alone(
+    gpu: Callable[..., DeviceBench],
+    scale_case: tuple[Case, str],
+    kernel: Callable[..., Program],
+) -> None:
+    """The host needs 2 us to queue something, the kernel 0.7 us to run."""
+    answer = gpu().sample(scale_case[0], kernel(700), 0, 0.0)
+    assert answer.seconds == pytest.approx(0.7e-6, rel=0.01)
+    assert answer.note == ""
+
+
+def test_a_delay_that_is_too_short_is_doubled(
+    gpu: Callable[..., DeviceBench],
+    scale_case: tuple[Case, str],
+    kernel: Callable[..., Program],
+    tmp_path: Path,
+) -> None:
+    bench = gpu(FAKE_GPU_HOST_NS="5000000")
+    answer = bench.sample(scale_case[0], kernel(1_000_000), 0, 0.0)
+    spins = journal(tmp_path, "spin")
+    assert len(spins) > 1
+    assert all(later == 2 * earlier for earlier, later in itertools.pairwise(spins))
+    assert answer.seconds is not None
+
+
+def test_latency_that_cannot_be_hidden_is_said(
+    gpu: Callable[..., DeviceBench],
+    scale_case: tuple[Case, str],
+    kernel: Callable[..., Program],
+) -> None:
+    answer = gpu(FAKE_GPU_PTX="1").sample(scale_case[0], kernel(700), 0, 0.0)
+    assert answer.note == "launch latency shows"
+
+
+def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
+    gpu: Callable[..., DeviceBench],
+    scale_case: tuple[Case, str],
+    kernel: Callable[..., Program],
+    tmp_path: Path,
+) -> None:
+    warm, folder = scale_case
+    cold = write_case(folder, {"n": 5}, warm.arguments, cold=True)
+    bench = gpu()
+    bench._folders[cold.digest] = folder
+    answer = bench.sample(cold, kernel(100_000), 0, 0.0)
+    assert answer.seconds == pytest.approx(100e-6, rel=0.01), "the fill is not in it"
+    fills = journal(tmp_path, "fill")
+    assert fills == [100 << 20] * len(fills)
+    assert len(fills) == len(journal(tmp_path, "kernel")) - 2, "but before the warm-up"
+
+
+def test_a_fault_is_a_launch_error_of_its_program_only(
+    gpu: Callable[..., DeviceBench],
+    scale_case: tuple[Case, str],
+    kernel: Callable[..., Program],
+) -> None:
+    bench, case = gpu(), scale_case[0]
+    bad = kernel(1000, after="extern void fake_fault(void); fake_fault()")
+    answer = bench.check(case, bad, 0)
+    assert answer.status == "launch error"
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in answer.why
+    assert bench.check(case, kernel(1000), 0).status == "ok"
+
+
+class TestThrottling:
+    def test_such_samples_are_taken_anew(
+        self,
+        gpu: Callable[..., DeviceBench],
+        scale_case: tuple[Case, str],
+        kernel: Callable[..., Program],
+    ) -> None:
+        answer = gpu(FAKE_NVML_THROTTLED="3").sample(scale_case[0], kernel(700), 0, 0.0)
+        assert (answer.dropped, answer.note) == (3, "")
+
+    def test_but_not_for_ever(
+        self,
+        gpu: Callable[..., DeviceBench],
+        scale_case: tuple[Case, str],
+        kernel: Callable[..., Program],
+    ) -> None:
+        answer = gpu(FAKE_NVML_THROTTLED="99").sample(scale_case[0], kernel(700), 0, 0.0)
+        assert (answer.status, answer.dropped) == ("ok", 5)
+        assert answer.note == "throttled: hardware thermal slowdown"
+
+    def test_without_nvml_nothing_is_dropped(
+        self,
+        gpu: Callable[..., DeviceBench],
+        scale_case: tuple[Case, str],
+        kernel: Callable[..., Program],
+    ) -> None:
+        bench = gpu(FAKE_NVML_INIT="1", FAKE_NVML_THROTTLED="99")
+        assert bench.sample(scale_case[0], kernel(700), 0, 0.0).dropped == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"), [("FAKE_GPU_COUNT", "there is no cuda:0"), ("FAKE_GPU_INIT", "cuInit")]
+)
+def test_a_driver_without_a_device(
+    gpu: Callable[..., DeviceBench], setting: str, text: str
+) -> None:
+    with pytest.raises(WorkerBroken, match=text):
+        gpu(**{setting: "0" if setting == "FAKE_GPU_COUNT" else "100"}).describe()
+
+
+@pytest.mark.nvcc
+def test_the_delay_kernel_assembles(tmp_path: Path) -> None:
+    """For every architecture that this ptxas knows from sm_75 on."""
+    ptxas = shutil.which("ptxas") or _ptxas_of_wheel()
+    (tmp_path / "spin.ptx").write_bytes(SPIN.rstrip(b"\0"))
+    for arch in ("sm_75", "sm_80", "sm_90a"):
+        subprocess.run(
+            [ptxas, f"-arch={arch}", "spin.ptx", "-o", "spin.cubin"], cwd=tmp_path, check=True
+        )
+
+
+def _ptxas_of_wheel() -> str:
+    import nvidia
+
+    for root in nvidia.__path__:
+        for path in Path(root).glob("cu*/bin/ptxas"):
+            return str(path)
+    pytest.skip("no ptxas beside nvcc")

@@ -1,0 +1,258 @@
+"""`tilusbuild tune` on the cpu target, from the manifest to a call through the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilusbuild.runtime import load
+
+New = Callable[..., Any]
+
+
+def measured(log: Path) -> list[dict[str, Any]]:
+    """The whole answers in a log."""
+    found = []
+    for line in log.read_text().splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if value["what"] in ("check", "sample"):
+            found.append(value)
+    return found
+
+
+def test_bad_programs_are_tuned_around_and_each_is_reported(tune_project: New) -> None:
+    modes = ("wrong", "crash", "slow", "hang", "beside", "input", "fast", "exit")
+    project = tune_project(*modes)
+    *_, tuned, summary = project.events("tune", "scale", "--cache", "warm", "--time-limit", "2")
+    assert summary == {"event": "summary", "tuned": 1, "without": 0}
+    assert tuned["schedule"] == {"mode": "fast"}
+    refused = {modes[int(i)]: (r["status"], r["why"]) for i, r in tuned["refused"].items()}
+    assert refused.pop("wrong")[0] == "incorrect"
+    assert refused == {
+        "crash": ("crash", "killed by SIGSEGV"),
+        "hang": ("timeout", "no answer in 2 s"),
+        "beside": ("incorrect", "it wrote after the tensor y"),
+        "input": ("incorrect", "it changed its input x"),
+        "exit": ("crash", "exit status 3"),
+    }
+    report = (project.script / "latency" / "1024" / "report.txt").read_text()
+    assert "crash: killed by SIGSEGV" in report
+    ((key, program, source, seconds),) = project.table["entries"]
+    assert (key, program, source) == ([1024], modes.index("fast"), "measured")
+    assert seconds == pytest.approx(tuned["seconds"])
+
+
+def test_a_call_uses_what_was_chosen(tune_project: New) -> None:
+    project = tune_project("slow", "fast", sizes=(100, 5000))
+    out = project.run("tune", "scale")
+    assert out.startswith("scale cpu on ")
+    kernel = load("scale", where=str(project.folder / ".cache"))
+    assert kernel.select(n=5000).source == "measured"
+    assert kernel.select(n=5000).schedule == {"mode": "fast"}
+    x = np.arange(5000, dtype=np.float32)
+    np.testing.assert_allclose(kernel(2.0, x), 2 * x)
+
+
+def test_nothing_usable_is_status_1(tune_project: New) -> None:
+    project = tune_project("wrong")
+    *_, tuned, summary = project.events("tune", "scale", status=1)
+    assert tuned["program"] is None
+    assert summary["without"] == 1
+    assert not (project.script / "dispatch_table.json").exists()
+
+
+def test_again_measures_nothing_and_fresh_everything(tune_project: New) -> None:
+    project = tune_project("slow", "fast")
+    first = project.events("tune", "scale", "--cache", "warm")
+    answers = measured(project.log)
+    assert project.events("tune", "scale", "--cache", "warm") == first
+    assert measured(project.log) == answers
+    project.run("tune", "scale", "--cache", "warm", "--fresh")
+    assert measured(project.log) != answers
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_it_goes_on_from_the_last_sample(tune_project: New) -> None:
+    project = tune_project("slow", "fast", "wrong", sizes=(1000, 100_000, 3_000_000))
+    project.run("build")
+    kept: list[dict[str, Any]] = []
+    for _ in range(3):
+        process = project.start("tune", "scale")
+        goal = len(kept) + 3
+        for _ in range(3000):
+            if project.log_exists() and len(measured(project.log)) >= goal:
+                break
+            if process.poll() is not None:
+                break
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        found = measured(project.log)
+        assert found[: len(kept)] == kept
+        kept = found
+    project.run("tune", "scale")
+    found = measured(project.log)
+    assert found[: len(kept)] == kept, "what was measured stays"
+    questions = [(a["case"], a["program"], a["what"], a["number"]) for a in found]
+    assert len(set(questions)) == len(questions), "nothing is measured twice"
+    assert not list((project.folder / ".cache" / "staging").iterdir())
+
+
+def test_interrupted_it_keeps_what_it_has(tune_project: New) -> None:
+    project = tune_project("slow", "hang")
+    project.run("build")
+    process = project.start("tune", "scale")
+    for _ in range(3000):
+        if project.log_exists() and len(measured(project.log)) >= 2:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert len(measured(project.log)) >= 2
+
+
+def test_a_second_tuning_of_the_device_waits(tune_project: New) -> None:
+    project = tune_project("slow", "hang")
+    project.run("build")
+    first = project.start("tune", "scale", "--time-limit", "1000")
+    for _ in range(3000):
+        if project.log_exists() and len(measured(project.log)) >= 2:
+            break
+        time.sleep(0.01)
+    second = project.start("tune", "scale", "--time-limit", "1")
+    assert second.stderr is not None
+    for line in second.stderr:
+        if "waiting" in line:
+            break
+    else:
+        pytest.fail("it did not wait")
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    second.communicate(timeout=120)
+    assert second.returncode == 0
+
+
+def test_a_bundle_measures_with_the_standard_library_alone(
+    tune_project: New, tmp_path: Path
+) -> None:
+    project = tune_project("wrong", "slow", "crash", "fast", sizes=(1000, 50_000))
+    project.run("tune", "scale", "--export", "bundle.tar")
+    away = tmp_path / "away"
+    with tarfile.open(project.folder / "bundle.tar") as tar:
+        tar.extractall(away, filter="data")
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
+        cwd=away,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "crash: killed by SIGSEGV" in ran.stdout
+    out = project.events("tune", "--import", str(away / "log.jsonl"))
+    assert [e["schedule"] for e in out if e["event"] == "tuned"] == [{"mode": "fast"}] * 2
+    assert [row[1] for row in project.table["entries"]] == [3, 3]
+
+
+def test_a_log_that_ends_early_decides_what_it_can(tune_project: New, tmp_path: Path) -> None:
+    project = tune_project("slow", "fast", sizes=(1000, 50_000))
+    project.run("tune", "scale")
+    lines = project.log.read_bytes().splitlines(keepends=True)
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"".join(lines[: len(lines) - 3]))
+    (project.script / "dispatch_table.json").unlink()
+    with project.start("tune", "--import", str(log)) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "not finished: n=50000: program" in err
+    assert [row[0] for row in project.table["entries"]] == [[1024]]
+
+
+def test_a_log_of_other_programs_is_refused(tune_project: New) -> None:
+    project = tune_project("fast")
+    project.run("tune", "scale")
+    log = project.folder / "log.jsonl"
+    log.write_bytes(project.log.read_bytes().replace(project.script.name.encode(), b"0" * 64))
+    project.run("tune", "--import", str(log), status=2)
+
+
+def test_t4_has_every_program(tune_project: New) -> None:
+    project = tune_project("wrong", "crash", "fast")
+    project.run("tune", "scale", "--export-t4", "t4.json")
+    t4 = json.loads((project.folder / "t4.json").read_text())
+    assert t4["schema_version"] == "1.0.0"
+    found = {r["configuration"]["mode"]: r for r in t4["results"]}
+    assert {mode: r["invalidity"] for mode, r in found.items()} == {
+        "wrong": "correctness",
+        "crash": "runtime",
+        "fast": "correct",
+    }
+    (measurement,) = found["fast"]["measurements"]
+    assert measurement["unit"] == "ms"
+    assert len(found["fast"]["times"]["runtimes"]) >= 4
+    for result in t4["results"]:
+        assert {"configuration", "times", "invalidity", "correctness"} <= result.keys()
+
+
+def test_without_a_reference_nothing_is_tuned_but_on_demand(tune_project: New) -> None:
+    project = tune_project("wrong", "slow")
+    manifest = project.folder / "tilus.toml"
+    manifest.write_text(manifest.read_text().replace('ref = "ref.py:scale"\n', ""))
+    project.run("tune", "scale", status=2)
+    *_, tuned, _ = project.events("tune", "scale", "--unchecked")
+    assert tuned["refused"] == {}
+
+
+def test_without_a_gpu_the_model_or_the_default_is_noted(tune_project: New) -> None:
+    project = tune_project("slow", "fast")
+    manifest = project.folder / "tilus.toml"
+    model = '[script.scale.dispatch]\nkeys = ["n"]\nmodel = "0 if mode == \\"fast\\" else n"\n'
+    manifest.write_text(manifest.read_text() + "\n" + model)
+    project.run("tune", "scale", "--model", "--grid", "n=100,1000")
+    assert project.table["entries"] == [[[128], 1, "model"], [[1024], 1, "model"]]
+    assert project.table["fingerprint"]["device"] == "*"
+    project.run("tune", "scale", "--size", "n=1000")
+    tables = json.loads((project.script / "dispatch_table.json").read_text())["tables"]
+    assert [table["fingerprint"]["arch"] for table in tables] == ["cpu", "*"]
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU here")
+def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) -> None:
+    project = tune_project("fast", targets=("gpu",))
+    with project.start("tune", "scale") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "this machine cannot measure: it has no CUDA device" in err
+    assert "--export" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tune",),
+        ("tune", "scalee"),
+        ("tune", "scale", "--budget", "soon"),
+        ("tune", "scale", "--grid", "n=many"),
+        ("tune", "scale", "--size", "k=3"),
+        ("tune", "scale", "--import", "nothing.jsonl"),
+    ],
+)
+def test_mistakes_are_told_with_status_2(tune_project: New, words: tuple[str, ...]) -> None:
+    tune_project("fast").run(*words, status=2)
