@@ -1,0 +1,219 @@
+"""A cold build: every program from nothing, against what compiles the same sources today.
+
+The peers are ninja with `nvcc -cubin` (the floor: only the device code, no library), with `nvcc
+--shared` and its best flags, and with `nvcc --shared` as people call it. A few of
+them include the C++ headers of tvm-ffi, as modules do that a binding is compiled into. The sources
+are the ones that tilusbuild rendered. sccache takes no part: it does not cache `nvcc --shared` or
+`-cubin`, and in a cold build there is nothing to find. Also shown: how busy the cores were, and what
+a program costs besides its compiler, with a compiler that takes no time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import _bench
+import _projects
+from _bench import Arm, Ran, process
+
+_MANIFEST = """\
+edition = 1
+[project]
+name = "cold"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.gpu]
+arch = "sm_80"
+[script.saxpy]
+template = "kernels/saxpy.cu.j2"
+kernel = "saxpy"
+targets = ["gpu"]
+args = {{ a = "f32", x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i64" }}
+launch = {{ grid = ["cdiv(n, tile)"], block = ["threads"] }}
+space = {{ threads = [128, 256], vector = [1, 2, 4], unroll = {{ range = [1, {unroll}] }} }}
+derived.tile = "threads * vector * unroll"
+"""
+
+_WRAPPER = """\
+#include <cuda_runtime.h>
+{include}
+{source}
+extern "C" int launch_it(float a, const float *x, float *y, long long n, void *stream) {{
+  saxpy<<<(n + 255) / 256, 256, 0, (cudaStream_t)stream>>>(a, x, y, n);
+  return (int)cudaGetLastError();
+}}
+{export}
+"""
+
+_FFI_INCLUDE = "#include <tvm/ffi/container/tensor.h>\n#include <tvm/ffi/function.h>"
+_FFI_EXPORT = """
+void call_it(double a, tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+  launch_it((float)a, (const float *)x.data_ptr(), (float *)y.data_ptr(), x.size(0), nullptr);
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(call_it, call_it);
+"""
+
+ONE_PASS = ["-gencode", "arch=compute_80,code=sm_80"]
+SHARED = ["--shared", "-Xcompiler", "-fPIC"]
+
+
+def ours(folder: Path, programs: int) -> Path:
+    """A project of saxpy's schedules."""
+    _projects.write(folder / "tilus.toml", _MANIFEST.format(unroll=max(1, programs // 6)))
+    source = _bench.ROOT / "examples/quickstart/kernels/saxpy.cu.j2"
+    _projects.write(folder / "kernels/saxpy.cu.j2", source.read_text())
+    return folder
+
+
+def sources(folder: Path) -> list[str]:
+    """What tilusbuild rendered."""
+    found = sorted(folder.glob(".cache/programs/*/module/source.cu"))
+    return [path.read_text() for path in found]
+
+
+def peer(
+    folder: Path, texts: Sequence[str], flags: Sequence[str], suffix: str, ffi: bool = False
+) -> Path:
+    """A folder with `build.ninja` that compiles these texts."""
+    wrapped = suffix == "so"
+    command = " ".join(["$compiler", *flags, "$in", "-o", "$out"])
+    lines = ["rule compile", f"  command = {command}"]
+    for number, text in enumerate(texts):
+        if wrapped:
+            include, export = (_FFI_INCLUDE, _FFI_EXPORT) if ffi else ("", "")
+            text = _WRAPPER.format(include=include, source=text, export=export)
+        _projects.write(folder / f"src/p{number}.cu", text)
+        lines.append(f"build out/p{number}.{suffix}: compile src/p{number}.cu")
+    compiler = os.environ.get("TILUSBUILD_BENCH_NVCC", "nvcc")
+    _projects.write(folder / "build.ninja", f"compiler = {compiler}\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+def emptied(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    asked = _bench.arguments(__doc__, rounds=5, programs=24)
+    programs = 6 if asked.small else max(6, asked.programs // 6 * 6)
+    rounds = 1 if asked.small else asked.rounds
+    jobs = len(os.sched_getaffinity(0))
+    ninja = _bench.ninja()
+    with _bench.workshop() as folder:
+        mine = ours(folder / "tilus", programs)
+        _projects.build(mine)
+        texts = sources(mine)
+        assert len(texts) == programs, len(texts)
+        ran: list[Ran] = []
+
+        def run() -> Ran:
+            ran.append(process((*_bench.TILUSBUILD, "build", "-j", str(jobs)), mine))
+            return ran[-1]
+
+        def made(where: Path, suffix: str) -> bool:
+            return len(list(where.glob(f"out/*.{suffix}"))) == programs
+
+        arms = [
+            Arm(
+                "tilusbuild",
+                run,
+                lambda: len(list(mine.glob(".cache/programs/*/module/lib.so"))) == programs,
+                # What is known of the tools and of the plan is kept, as the page cache is.
+                lambda: emptied(*(mine / ".cache" / n for n in ("programs", "scripts"))),
+            )
+        ]
+        kinds: list[tuple[str, list[str], str]] = [
+            ("ninja, nvcc -cubin (the floor)", ["-cubin", *ONE_PASS], "cubin"),
+            (
+                "ninja, nvcc --shared, best flags",
+                [*SHARED, *ONE_PASS, "-cudart", "shared", "-nodlink", "-cudadevrt", "none"],
+                "so",
+            ),
+            ("ninja, nvcc --shared -arch=sm_80", [*SHARED, "-arch=sm_80"], "so"),
+        ]
+        for name, flags, suffix in kinds:
+            where = peer(folder / name.replace(" ", "_"), texts, flags, suffix)
+            arms.append(
+                Arm(
+                    name,
+                    lambda where=where: process((ninja, f"-j{jobs}"), where),  # type: ignore[misc]
+                    lambda where=where, suffix=suffix: made(where, suffix),  # type: ignore[misc]
+                    lambda where=where: emptied(  # type: ignore[misc]
+                        where / "out", where / ".ninja_log", where / ".ninja_deps"
+                    ),
+                )
+            )
+        for arm in arms:
+            _remove_logs(arm, folder)
+        _bench.alternate(arms, rounds, warm_up=False)
+        results = [_bench.report(f"cold build, {programs} saxpy kernels", arms, per=programs)]
+        _bench.busy(arms[0], jobs)
+        for arm in arms[1:]:
+            _bench.busy(arm, jobs)
+        if not asked.small:
+            results.append(with_ffi(folder / "ffi", texts[:4], arms[0], programs, jobs))
+        results.append(overhead(folder, 40 if asked.small else 2000))
+    _bench.finish(asked, results)
+
+
+def with_ffi(
+    folder: Path, texts: Sequence[str], mine: Arm, programs: int, jobs: int
+) -> dict[str, object]:
+    """A few of them with the C++ headers of a binding: they take too long for all."""
+    import tvm_ffi.libinfo
+
+    includes = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
+    flags = [*SHARED, "-arch=sm_80", "-std=c++17", *(f"-I{path}" for path in includes)]
+    peer(folder, texts, flags, "so", ffi=True)
+    ran = process((_bench.ninja(), f"-j{jobs}"), folder)
+    assert len(list(folder.glob("out/*.so"))) == len(texts)
+    each = ran.cpu / len(texts)
+    ours_each = statistics.median(one.cpu for one in mine.runs) / programs
+    print(
+        f"  with the C++ headers of tvm-ffi, nvcc --shared: {each:.2f} s of CPU a program, "
+        f"{each / ours_each:.1f} times as much"
+    )
+    return {"title": "C++ FFI", "cpu": each, "ratio": each / ours_each}
+
+
+def _remove_logs(arm: Arm, folder: Path) -> None:
+    before = arm.prepare
+
+    def prepare() -> None:
+        before()
+        for name in (".ninja_log", ".ninja_deps"):
+            for path in folder.glob(f"*/{name}"):
+                path.unlink()
+
+    arm.prepare = prepare
+
+
+def overhead(folder: Path, programs: int) -> dict[str, object]:
+    """What a program costs besides its compiler: planned, rendered, scheduled, published."""
+    nvcc = _projects.fake_toolkit(folder / "toolkit")
+    walls, cpus = [], []
+    for number in range(3):
+        where = folder / f"overhead{number}"
+        _projects.project(where, programs, nvcc)
+        filled = _projects.fill(where)
+        assert filled.programs == programs
+        walls.append(filled.seconds / programs * 1e3)
+        cpus.append(filled.cpu / programs * 1e3)
+        shutil.rmtree(where)
+    wall, cpu = statistics.median(walls), statistics.median(cpus)
+    print(
+        f"\nwithout a compiler, {programs:,} programs: {cpu:.2f} ms of CPU a program, of which "
+        f"{filled.scheduling / programs * 1e3:.2f} ms scheduling; {wall:.2f} ms elapsed, mostly "
+        "waiting for the disk"
+    )
+    return {"title": "overhead", "programs": programs, "cpu_ms": cpu, "wall_ms": wall}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Every benchmark runs to its end on tiny sizes, with all its checks that the work was done."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def missing(*modules: str) -> bool:
+    return any(importlib.util.find_spec(name) is None for name in modules)
+
+
+def small(name: str) -> list[dict[str, Any]]:
+    """The results of a benchmark."""
+    command = [sys.executable, str(FOLDER / name), "--small", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["machine"]["cores"] == len(os.sched_getaffinity(0))
+    results: list[dict[str, Any]] = said["results"]
+    return results
+
+
+needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs the extra `bench`: ninja")
+
+
+@pytest.mark.slow
+@needs_ninja
+def test_noop() -> None:
+    example, many = small("noop.py")
+    assert list(example["arms"]) == ["tilusbuild", "python -c pass", "python -I -S -c pass"]
+    assert list(many["arms"]) == ["tilusbuild", "ninja", "make"]
+
+
+@pytest.mark.slow
+@needs_ninja
+def test_edit() -> None:
+    (result,) = small("edit.py")
+    assert len(result["arms"]) == 5
+
+
+@pytest.mark.slow
+def test_plan() -> None:
+    (row,) = small("plan.py")
+    assert row["programs"] == 40
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing("kernel_tuner", "constraint"), reason="needs the extra `bench`")
+def test_space() -> None:
+    (result,) = small("space.py")
+    assert list(result["arms"])[0] == "tilusbuild"
+
+
+@pytest.mark.slow
+@pytest.mark.nvcc
+@needs_ninja
+def test_cold() -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc on PATH")
+    compared, overhead = small("cold.py")
+    assert len(compared["arms"]) == 4
+    assert overhead["programs"] == 40
