@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,9 @@ class Compiler(FakeCompiler):
         self._killed: set[str] = set()
         self._lock = threading.Lock()
         self.fails: set[str] = set()
+        self.misses = 0
+        """How many times it is asked to kill a job before it does, as one that had not begun."""
+        self.asked: Counter[str] = Counter()
 
     def _event(self, table: dict[str, threading.Event], text: str) -> threading.Event:
         with self._lock:
@@ -50,6 +54,9 @@ class Compiler(FakeCompiler):
 
     def cancel_job(self, job: Job[Any]) -> None:
         text = job.recipe().program_txt
+        self.asked[text] += 1
+        if self.asked[text] <= self.misses:
+            return
         going = self._event(self._going, text)
         if not going.is_set():
             self._killed.add(text)
@@ -116,6 +123,15 @@ def test_what_is_still_wanted_goes_on_and_the_rest_is_killed(running: Running) -
     assert (result.summary.compiled, result.summary.attempts) == (2, 3)
     assert set(running.store.entries) == set(result.statuses), "nothing of the other is published"
     assert not any(stage.open for stage in running.store.stages)
+
+
+def test_a_compile_that_misses_that_it_is_killed_is_killed_again(running: Running) -> None:
+    running.compiler.misses = 5
+    running.control.replace(jobs("a"), last=False)
+    running.compiler.wait_for("a")
+    running.control.replace(())
+    assert running.result().summary.programs == 0
+    assert running.compiler.asked["a"] > 5
 
 
 def test_a_program_can_be_wanted_before_its_plan_is_made(running: Running) -> None:

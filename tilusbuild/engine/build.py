@@ -267,10 +267,13 @@ class BuildLoop(Generic[W]):
                 return self.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
-                if self.signal is not None:
-                    # A compile that began just before the signal may have missed it.
-                    self.compiler.cancel()
+                self._kill_again()
                 self._dispatch()
+
+    def _kill_again(self) -> None:
+        """A compile that began just before it was to be killed may have missed that."""
+        if self.signal is not None:
+            self.compiler.cancel()
 
     def _take(self, message: Any) -> None:
         if isinstance(message, int):

@@ -157,9 +157,15 @@ class _Changing(BuildLoop[W]):
             self._replace(message.jobs)
         elif not isinstance(message, _Look):
             super()._take(message)
+        self._kill_useless()
+
+    def _kill_again(self) -> None:
+        super()._kill_again()
+        self._kill_useless()
+
+    def _kill_useless(self) -> None:
         for ticket in self.running:
             if self._tickets.get(ticket.job.hash) is not ticket:
-                # Again and again: a compile that was about to begin may have missed it.
                 self.compiler.cancel_job(ticket.job)
 
     # What is wanted.

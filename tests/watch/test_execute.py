@@ -1,0 +1,66 @@
+"""What `--exec` runs: its variables, a long list, and its end."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.process.base import Cancelled, Command
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.watch.execute import LONG, Executed, Execution
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture
+def runner() -> Iterator[LocalRunner]:
+    with LocalRunner() as made:
+        yield made
+
+
+def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> Executed:
+    ended: queue.Queue[Executed] = queue.Queue()
+    Execution(runner, command, str(folder), PATH, ["scale", "add"], programs, ended.put)
+    return ended.get(timeout=60)
+
+
+def test_it_knows_what_was_rebuilt(runner: LocalRunner, tmp_path: Path) -> None:
+    script = 'pwd; echo "$TILUSBUILD_REBUILT"; echo "$TILUSBUILD_PROGRAMS"; exit 7'
+    done = ran(runner, tmp_path, script, ["/c/1", "/c/2"])
+    assert done.output.splitlines() == [str(tmp_path), "scale", "add", "/c/1", "/c/2"]
+    assert done.status == 7
+
+
+def test_a_long_list_of_programs_is_a_file(runner: LocalRunner, tmp_path: Path) -> None:
+    programs = [f"/cache/programs/{number:064x}" for number in range(LONG // 64)]
+    script = 'echo "$TILUSBUILD_PROGRAMS"; cat "${TILUSBUILD_PROGRAMS#@}"'
+    done = ran(runner, tmp_path, script, programs)
+    first, *listed = done.output.splitlines()
+    assert first.startswith("@/")
+    assert listed == programs
+    assert not Path(first[1:]).exists()
+
+
+def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> None:
+    ended: queue.Queue[Executed] = queue.Queue()
+    started = Execution(runner, "sleep 1000", str(tmp_path), PATH, [], [], ended.put)
+    started.cancel()
+    assert ended.get(timeout=60).status is None
+
+
+def test_what_cannot_be_started_is_told(runner: LocalRunner, tmp_path: Path) -> None:
+    done = ran(runner, tmp_path / "gone", "true", [])
+    assert done.status == 127
+    assert "gone" in done.output
+
+
+def test_a_scope_is_cancelled_alone_and_for_good(runner: LocalRunner) -> None:
+    ours, other = runner.scope(), runner.scope()
+    ours.cancel()
+    with pytest.raises(Cancelled):
+        ours.run(Command(("true",), "/", PATH))
+    assert other.run(Command(("echo", "on"), "/", PATH)).output == b"on\n"
+    assert runner.run(Command(("echo", "on"), "/", PATH)).output == b"on\n"

@@ -1,0 +1,74 @@
+"""Hints from the real operating system: they come for what matters, and not for what does not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.watch.observer import Observer
+
+
+class Hints:
+    """An observer, and what it told."""
+
+    def __init__(self, cache: Path) -> None:
+        self.told: queue.Queue[str] = queue.Queue()
+        self.observer = Observer(self.told.put, lambda: str(cache))
+
+    def until(self, path: Path | str) -> set[str]:
+        """Everything told up to this path."""
+        told = set()
+        while str(path) not in told:
+            told.add(self.told.get(timeout=30))
+        return told
+
+
+@pytest.fixture
+def hints(tmp_path: Path) -> Iterator[Hints]:
+    made = Hints(tmp_path / "kernels/cache")
+    yield made
+    made.observer.close()
+
+
+def test_a_save_is_told_and_droppings_and_the_cache_are_not(hints: Hints, tmp_path: Path) -> None:
+    (tmp_path / "kernels/cache").mkdir(parents=True)
+    hints.observer.follow({str(tmp_path): False, str(tmp_path / "kernels"): True})
+    assert hints.observer.trouble is None
+    for name in ("cache/lib.so", ".a.j2.swp", "4913"):
+        (tmp_path / "kernels" / name).write_text("x")
+    (tmp_path / "kernels/a.j2").write_text("x")
+    told = hints.until(tmp_path / "kernels/a.j2")
+    assert told == {str(tmp_path / "kernels/a.j2")}
+
+
+def test_a_rename_is_told_under_both_names(hints: Hints, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    hints.observer.follow({str(tmp_path): False})
+    os.rename(tmp_path / "a", tmp_path / "b")
+    assert str(tmp_path / "a") in hints.until(tmp_path / "b")
+
+
+def test_another_folder_under_the_same_name_is_followed(hints: Hints, tmp_path: Path) -> None:
+    place = tmp_path / "kernels"
+    place.mkdir()
+    hints.observer.follow({str(place): True})
+    os.rename(place, tmp_path / "away")
+    place.mkdir()
+    hints.observer.follow({str(place): True})
+    (place / "new").write_text("x")
+    hints.until(place / "new")
+
+
+def test_a_folder_that_is_gone_is_no_error(hints: Hints, tmp_path: Path) -> None:
+    hints.observer.follow({str(tmp_path / "gone"): True})
+    assert hints.observer.trouble is None
+
+
+def test_an_overflow_is_a_hint(hints: Hints) -> None:
+    logging.getLogger("watchdog.observers.inotify_c").warning("Inotify queue overflowed")
+    assert hints.told.get(timeout=30) == ""
