@@ -18,6 +18,7 @@ from tilusbuild.dispatch.csource import NoDispatcher, sources
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.errors import LibraryChanged
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.tables import Entry, read_tables
 from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover
@@ -63,6 +64,7 @@ def test_a_build_makes_it_where_dispatch_is_declared(built: Any) -> None:
     assert sorted(p.name for p in (path / "dispatch").iterdir()) == [
         "dispatch.c",
         "dispatch.h",
+        "dispatch.json",
         "libmark.so",
     ]
     assert dispatcher.is_current(built.script("mark"))
@@ -168,6 +170,70 @@ def test_it_is_made_once(copied: Any, refreshed: Any) -> None:
     path = Path(refreshed())
     before = path.stat().st_ino
     assert Path(refreshed()).stat().st_ino == before
+
+
+def ran(kernel: Any, n: int) -> int:
+    return round(float(kernel(np.zeros(n, "float32"))[-1]))
+
+
+def test_a_kernel_calls_through_it(copied: Any) -> None:
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert kernel._direct is None
+    assert [ran(kernel, n) for n in (9, 4, 9, 3)] == [1, 2, 1, 2]
+    assert kernel._direct is not None
+    with pytest.raises(TypeError, match="expected f32"):
+        kernel(np.zeros(9, "float32"), np.zeros(9))
+
+
+def test_a_changed_program_is_its_own_error_through_it_too(copied: Any) -> None:
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert ran(kernel, 9) == 1
+    lib = Path(copied.script("mark").library(2))
+    lib.write_bytes(lib.read_bytes()[:-40] + bytes(40))
+    for _ in range(2):
+        with pytest.raises(LibraryChanged):
+            kernel(np.zeros(3, "float32"))
+
+
+def test_a_dispatcher_whose_bytes_were_changed(copied: Any) -> None:
+    library = Path(copied.script("mark").path, "dispatch", "libmark.so")
+    data = bytearray(library.read_bytes())
+    data[-40] ^= 1
+    library.write_bytes(data)
+    with pytest.raises(LibraryChanged, match="libmark"):
+        tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
+
+
+def test_one_of_another_table_or_other_programs_is_left_alone(copied: Any) -> None:
+    import shutil
+
+    script = copied.script("mark")
+    tables.record(script, cpu().fingerprint(script.hash), [Entry((12,), 3, "measured", None)])
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert (ran(kernel, 9), ran(kernel, 9)) == (3, 3)
+    assert kernel._direct is None
+    for name in ("json", "txt"):
+        Path(script.path, f"dispatch_table.{name}").unlink()
+    assert ran(tilusbuild.load("mark", where=copied.cache), 9) == 1
+    shutil.rmtree(copied.cache / "programs" / script.programs[1])
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert (ran(kernel, 9), ran(kernel, 9)) == (0, 0)
+    assert kernel._direct is None
+
+
+def test_the_nearest_is_told_once(
+    copied: Any, refreshed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = copied.script("mark")
+    tables.record(script, cpu().fingerprint(script.hash), [Entry((12,), 3, "measured", None)])
+    refreshed()
+    kernel = tilusbuild.load("mark", where=copied.cache)
+    assert ran(kernel, 10) == 3
+    assert kernel._direct is not None
+    assert caplog.messages == []
+    assert [ran(kernel, n) for n in (100, 1000, 10_000)] == [3, 3, 3]
+    assert len(caplog.messages) == 1
+    assert "nearest" in caplog.messages[0]
 
 
 def test_without_a_program_there_is_none(copied: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ def cuda(built: Any) -> Any:
 
     def make(*archs: str, **changes: Any) -> Script:
         changes = {"target": "+".join(archs), "toolkit": "13.0.88", "kind": "cuda", **changes}
-        return replace(built.script("mark"), archs=archs, **changes)
+        return built.script("mark")._replace(archs=archs, **changes)
 
     return make
 
@@ -78,10 +77,10 @@ def test_what_is_not_known_is_refused(cuda: Any) -> None:
 
 def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:
     script = cuda("sm_80", ptx=True, toolkit="13.2.10")
-    assert candidates.best([script], replace(A100, driver=13000))[0] is script
+    assert candidates.best([script], A100._replace(driver=13000))[0] is script
     with pytest.raises(NoProgram, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
         candidates.best([script], H100)
-    assert candidates.best([script], replace(H100, driver=13020))[0] is script
+    assert candidates.best([script], H100._replace(driver=13020))[0] is script
 
 
 def test_two_that_suit_equally_well_are_not_guessed_between(cuda: Any) -> None:

@@ -276,6 +276,10 @@ TD_EXPORT const char *launch_error(void) {{
   return last ? last->error() : td_mine()->message;
 }}
 
+TD_EXPORT void {name}_on_nearest(void (*hook)(void)) {{
+  __atomic_store_n(&td_hook, hook, __ATOMIC_RELEASE);
+}}
+
 TD_EXPORT int {name}_launch({arguments}) {{
   return launch({given}stream);
 }}
@@ -304,6 +308,9 @@ int {name}_select_on(int device{more});
 
 /* Where that choice comes from: "table", "measured", "nearest", "model" or "default". */
 const char *{name}_source({sizes});
+
+/* Be told when sizes are served by the nearest that were measured, once a bucket and thread. */
+void {name}_on_nearest(void (*hook)(void));
 
 /* Choose and launch. 0 is success; anything else: {name}_error(). */
 int {name}_launch({arguments}void *stream);

@@ -12,14 +12,18 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.trouble import explained
 from tilusbuild.compile.steps import CC_FLAGS
-from tilusbuild.dispatch.csource import NoDispatcher, sources
+from tilusbuild.digest import sha256_file
+from tilusbuild.dispatch.csource import NoDispatcher, sources, symbol
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.maker import Maker
 from tilusbuild.process.base import Command, Runner
+from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.tables import FILE, read_tables
 from tilusbuild.toolchain import Toolchain
 
@@ -60,7 +64,10 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
             for name, text in texts.items():
                 with open(os.path.join(inside, name), "w", encoding="utf-8") as file:
                     file.write(text)
-            _compile(inside, library_name(script), toolchain, runner)
+            name = library_name(script)
+            _compile(inside, name, toolchain, runner)
+            with open(os.path.join(inside, direct.FILE), "wb") as sealed:
+                sealed.write(_facts(script, os.path.join(inside, name)))
             cache.tree.move(inside, folder)
     finally:
         private.discard()
@@ -78,6 +85,14 @@ def after_build(cache: Cache, path: str, manifest: Manifest, maker: Maker, runne
             raise TilusbuildError(str(error)) from None
 
 
+def _facts(script: Script, made: str) -> bytes:
+    """`dispatch.json`: what the dispatcher was made from, and its digest."""
+    found = {"name": os.path.basename(made), "sha256": sha256_file(made)}
+    origin = direct.made_from(script, programs_there(script))
+    value = {"schema": direct.SCHEMA, "from": origin, "library": found, "symbol": symbol(script)}
+    return seal(value)
+
+
 def _is_there(script: Script, texts: dict[str, str]) -> bool:
     folder = os.path.join(script.path, DISPATCH)
     try:
@@ -87,7 +102,12 @@ def _is_there(script: Script, texts: dict[str, str]) -> bool:
                     return False
     except (OSError, UnicodeDecodeError):
         return False
-    return os.path.isfile(os.path.join(folder, library_name(script)))
+    made = os.path.join(folder, library_name(script))
+    try:
+        with open(os.path.join(folder, direct.FILE), "rb") as sealed:
+            return sealed.read() == _facts(script, made)
+    except OSError:
+        return False
 
 
 def _compile(folder: str, name: str, toolchain: Toolchain, runner: Runner) -> None:

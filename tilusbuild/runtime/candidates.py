@@ -6,7 +6,7 @@ driver older than the toolkit that made the code.
 
 from __future__ import annotations
 
-import platform
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,8 +31,8 @@ class Judged(NamedTuple):
 
 def judge(script: Script, device: Device) -> Judged:
     """Whether and how well an instance suits a device."""
-    if script.machine != platform.machine():
-        return Judged(script, None, f"made for {script.machine}, not {platform.machine()}")
+    if script.machine != os.uname().machine:
+        return Judged(script, None, f"made for {script.machine}, not {os.uname().machine}")
     if script.kind != device.kind:
         return Judged(script, None, f"{script.kind} code, and the device is {device}")
     if script.kind == "cuda":

@@ -35,7 +35,7 @@ class Chooser:
 
     def __init__(self, script: Script, entries: Iterable[Entry], there: frozenset[int]) -> None:
         self._script = script
-        self._there = there
+        self.there = there
         usable = [entry for entry in entries if entry.program in there]
         self._measured = {e.key: e for e in usable if e.source in ("measured", "table")}
         self._noted = {e.key: e for e in usable if e.key not in self._measured}
@@ -44,7 +44,7 @@ class Chooser:
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
         """Raises `NoProgram` when there is none at all, and `RuleFailed`."""
         for rule in self._script.rules:
-            if rule.program in self._there and self._holds(rule.source, rule.when, sizes):
+            if rule.program in self.there and self._holds(rule.source, rule.when, sizes):
                 return Choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self.bucket(sizes)
         if bucket not in self._decided:
@@ -84,7 +84,7 @@ class Chooser:
             return None
         at = {**sizes, **dict(zip(self._script.keys, bucket, strict=True))}
         best: tuple[Value, int] | None = None
-        for program in sorted(self._there):
+        for program in sorted(self.there):
             values = {name: column[program] for name, column in model.columns.items()}
             if None in values.values():
                 continue
@@ -101,14 +101,14 @@ class Chooser:
 
     def _default(self) -> Choice:
         default = self._script.default
-        if default in self._there and default is not None:
+        if default in self.there and default is not None:
             return Choice(default, "default", "the default schedule")
-        if not self._there:
+        if not self.there:
             raise NoProgram(f"none of the programs of {self._script.label} is there")
         why = "the first program: no default is declared"
         if default is not None:
             why = f"the first program: the default, {default}, is not there"
-        return Choice(min(self._there), "default", why)
+        return Choice(min(self.there), "default", why)
 
     def _named(self, bucket: Sequence[int]) -> str:
         return _text(dict(zip(self._script.keys, bucket, strict=True)))

@@ -10,7 +10,6 @@ is an error message, a kernel that runs where it must not is a wrong number.
 
 from __future__ import annotations
 
-import re
 from typing import Literal, NamedTuple
 
 Kind = Literal["sass", "ptx"]
@@ -22,8 +21,6 @@ KNOWN = frozenset(
     + [f"sm_{n}{s}" for n in (100, 101, 103, 110, 120, 121) for s in ("", "a", "f")]
 )
 """Architectures whose rules are known; a test holds it to the builder's table."""
-
-_NAME = re.compile(r"sm_(\d{2,3})([af]?)", re.ASCII)
 
 
 class Verdict(NamedTuple):
@@ -72,8 +69,10 @@ def number_of(name: str) -> int:
 
 
 def _split(name: str) -> tuple[int, str]:
-    match = _NAME.fullmatch(name)
-    return (int(match[1]), match[2]) if match else (0, "")
+    suffix = name[-1:] if name[-1:] in ("a", "f") else ""
+    digits = name.removeprefix("sm_").removesuffix(suffix)
+    plain = name.startswith("sm_") and 2 <= len(digits) <= 3
+    return (int(digits), suffix) if plain and digits.isascii() and digits.isdigit() else (0, "")
 
 
 def _between(code: str, device: str, kind: Kind) -> Verdict:
@@ -99,9 +98,9 @@ def _between(code: str, device: str, kind: Kind) -> Verdict:
 def _on_unknown(code: str, device: str, kind: Kind) -> Verdict:
     # PTX without a suffix is the one promise that NVIDIA makes for GPUs that do not exist yet.
     number, suffix = _split(code)
-    future = _NAME.fullmatch(device)
+    future, future_suffix = _split(device)
     forward = kind == "ptx" and not suffix and code != "cpu"
-    if forward and future and not future[2] and int(future[1]) >= number:
+    if forward and not future_suffix and future >= number:
         return Verdict(True, f"{code} PTX is compiled by the driver for {device}")
     return Verdict(
         False, f'unknown architecture "{device}": whether {code} code runs on it is not known'

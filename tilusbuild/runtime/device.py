@@ -7,13 +7,10 @@ children.
 
 from __future__ import annotations
 
-import ctypes
-import glob
 import os
-import platform
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 CPU_KIND, CUDA_KINDS = 1, (2, 13)
 """DLPack's device types: the host, and memory of CUDA, managed or not."""
@@ -26,13 +23,12 @@ class NoDriver(Exception):  # noqa: N818 - named for what is the case
     """There is no usable CUDA driver; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """Something that kernels run on."""
 
     kind: str
     """ "cpu" or "cuda"."""
-    index: int
+    ordinal: int
     name: str
     arch: str
     """ "cpu", or the compute capability as nvcc spells it: "sm_90"."""
@@ -40,7 +36,9 @@ class Device:
     """The CUDA version that the driver supports, as it says it: 13000 is 13.0."""
 
     def __str__(self) -> str:
-        return self.name if self.kind == "cpu" else f"cuda:{self.index} ({self.name}, {self.arch})"
+        return (
+            self.name if self.kind == "cpu" else f"cuda:{self.ordinal} ({self.name}, {self.arch})"
+        )
 
     def fingerprint(self, script: str) -> dict[str, str]:
         """What a dispatch table must have been measured with, field by field."""
@@ -62,7 +60,7 @@ def _cpu_name() -> str:
                     return value.strip()
     except OSError:
         pass
-    return f"{platform.machine()} cpu"
+    return f"{os.uname().machine} cpu"
 
 
 def kind_of(dlpack: tuple[int, int]) -> str | None:
@@ -73,7 +71,11 @@ def kind_of(dlpack: tuple[int, int]) -> str | None:
 
 def may_have_cuda() -> bool:
     """Whether there could be a CUDA device, found out without the driver."""
-    return bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")
+    try:
+        names = os.listdir("/dev")
+    except OSError:
+        return False
+    return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
 
 
 _known: dict[tuple[int, int], Device] = {}
@@ -89,7 +91,18 @@ def cuda(index: int) -> Device:
         return _known[key]
 
 
+def is_only() -> bool:
+    """Whether cuda:0 is the only GPU."""
+    try:
+        cuda(1)
+    except NoDriver:
+        return True
+    return False
+
+
 def _ask(index: int) -> Device:
+    import ctypes
+
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -109,7 +122,7 @@ def _ask(index: int) -> Device:
     return Device("cuda", index, name.value.decode(errors="replace"), arch, version.value)
 
 
-def _check(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
+def _check(driver: object, function: str, *arguments: object) -> None:
     status = getattr(driver, function)(*arguments)
     if status:
         raise NoDriver(f"{function} failed with CUDA error {status}")

@@ -8,14 +8,13 @@ after a fork.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tilusbuild.runtime import arrays, candidates, device, library, tables
+from tilusbuild.runtime import arrays, candidates, device, direct, library, tables
 from tilusbuild.runtime.candidates import Judged
 from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device, NoDriver
@@ -24,7 +23,6 @@ from tilusbuild.runtime.names import suggestion
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 
-_log = logging.getLogger("tilusbuild")
 _KEPT = 4096
 """Combinations of sizes that a kernel remembers the program of."""
 
@@ -55,8 +53,7 @@ class Selection(NamedTuple):
         return self.script.schedule(self.program)
 
 
-@dataclass(frozen=True, slots=True)
-class _Active:
+class _Active(NamedTuple):
     """What one device uses: the instance, its chooser, and what was thought on the way."""
 
     device: Device
@@ -79,6 +76,7 @@ class Kernel:
         self._lock = threading.RLock()
         _kernels.add(self)
         one_device = all(script.kind == "cpu" for script in scripts)
+        self._direct: Callable[..., Any] | None = None
         self._key = _key_reader(scripts[0], one_device)
         self._count = len(arrays.passed(scripts[0]))
 
@@ -88,6 +86,11 @@ class Kernel:
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch. Raises `LoadError`s, and what the library says of the arguments."""
         if not named and len(args) == self._count:
+            if self._direct is not None:
+                try:
+                    return self._direct(*args)
+                except direct.Refused:
+                    self._direct = None  # what follows says why, as a type
             try:
                 launch = self._known[self._key(args)]
             except (KeyError, AttributeError, IndexError, TypeError):
@@ -153,7 +156,9 @@ class Kernel:
         """Once for each kind of thing."""
         if what not in self._told:
             self._told.add(what)
-            _log.warning("%s", text)
+            import logging
+
+            logging.getLogger("tilusbuild").warning("%s", text)
 
     def _usual(self) -> _Active:
         if self._active:
@@ -217,7 +222,26 @@ class Kernel:
         if missing:
             raise TypeError(f"{active.script.name}: {missing[0]} must be a whole number")
         choice = self._choose(active, sizes)
-        return library.launcher(active.script, choice.program, active.device)
+        launch = library.launcher(active.script, choice.program, active.device)
+        if not self._known:
+            self._direct = self._dispatcher(active)
+        return launch
+
+    def _dispatcher(self, active: _Active) -> Callable[..., Any] | None:
+        """The C dispatcher, where one instance on one device is all there is to choose from."""
+        script = active.script
+        if len(self._scripts) > 1 or (script.kind == "cuda" and not device.is_only()):
+            return None
+        told = (
+            f"{script.label}: sizes that were not measured go to the nearest that were; tune them"
+        )
+        kernel = weakref.ref(self)  # the callback stays for good, the kernel need not
+
+        def tell() -> None:
+            if (alive := kernel()) is not None:
+                alive._tell("nearest", told)
+
+        return direct.launcher(script, active.chooser.there, tell)
 
     def _active_for(self, tensor: Any) -> _Active:
         if tensor is None:
@@ -322,8 +346,6 @@ class _Kernels:
     """The kernels of this process, whose locks a fork must not take along."""
 
     def __init__(self) -> None:
-        import weakref
-
         self._all: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
     def add(self, kernel: Kernel) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilusbuild.runtime.errors import Ambiguous, Damaged, ScriptNotFound
 from tilusbuild.runtime.sealed import Broken, unseal
@@ -20,8 +19,7 @@ ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A tree to look in, and how it was come by."""
 
     path: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import time
 
 _TICK = 2_000_000_000
@@ -64,6 +63,8 @@ def _read(place: str | None) -> tuple[str, str] | None:
 
 
 def _write(place: str, text: str) -> None:
+    import tempfile
+
     try:
         folder = os.path.dirname(place)
         os.makedirs(folder, exist_ok=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime import buckets
 from tilusbuild.runtime.errors import Damaged
@@ -25,8 +24,7 @@ SCHEMA = 1
 Dim: TypeAlias = "int | str | Function"
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument of the kernel. `dims` is None for a scalar."""
 
     name: str
@@ -39,8 +37,7 @@ class Argument:
     """As a manifest spells it: `f16*[m, k]`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A row of the hand-written table: where `when` holds, `program` serves."""
 
     source: str
@@ -48,8 +45,7 @@ class Rule:
     program: int
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """A cost for each program at some sizes; lower is better."""
 
     source: str
@@ -58,8 +54,7 @@ class Model:
     """What it reads of each program, in the programs' order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """An instance of a script for a target. Programs are numbered as in the plan."""
 
     path: str

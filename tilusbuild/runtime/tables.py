@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import TableDamaged, TableOfAnotherDevice, TableOutOfRange
@@ -28,8 +27,7 @@ SOURCES = ("table", "measured", "nearest", "model", "default")
 _LIMIT = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One row."""
 
     key: tuple[int, ...]
@@ -38,8 +36,7 @@ class Entry:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """What was found out on one device."""
 
     fingerprint: Mapping[str, str]

@@ -56,7 +56,7 @@ static int td_raise(void) {
       dlclose(library);
     }
   }
-  if (set) set("RuntimeError", td_mine()->message);
+  if (set) set("TilusbuildRefused", td_mine()->message);
   return -1;
 }
 

@@ -59,6 +59,8 @@ static int td_nearest(const td_table *table, const int64_t *bucket) {
   return best;
 }
 
+static void (*td_hook)(void);
+
 static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
   if (which >= 0) {
     const td_table *table = &td_tables[which];
@@ -73,6 +75,8 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
       return table->entries[low].program;
     }
     if ((near = td_nearest(table, bucket)) >= 0) {
+      void (*hook)(void) = __atomic_load_n(&td_hook, __ATOMIC_ACQUIRE);
+      if (hook) hook();
       *source = TD_NEAREST;
       return table->entries[near].program;
     }

@@ -1,0 +1,209 @@
+"""From a cache tree to a call: what `load`, a selection and a call cost over the bare library.
+
+- a call: `Kernel(...)` and the C dispatcher's packed call against the program's own, same arguments
+- a selection: `Kernel.select`, and `<script>_select` in C over random sizes, less the empty loop
+- a cold load: `import tilusbuild` and `load` in a new process against an interpreter that starts
+
+Differences are of CPU time, which other work on the machine disturbs least. The script has two dispatch keys and a table of 26 x 26 measured buckets. Runs on any machine with a
+C++ compiler: python benchmarks/load.py
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _bench import TILUSBUILD, Arm, Ran, alternate, arguments, machine, process, report, workshop
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "load"
+version = "0.1.0"
+[build]
+cache-dir = "cache"
+[target.cpu]
+arch = "cpu"
+[script.tiny]
+template = "tiny.cu.j2"
+kernel = "tiny"
+args = { x = "f32*[m, n]", y = { type = "f32*[m, n]", out = true }, m = "i32", n = "i32" }
+[script.tiny.space]
+variant = { range = [0, 3] }
+[script.tiny.dispatch]
+keys = ["m", "n"]
+"""
+TEMPLATE = """\
+extern "C" void tiny(const float *x, float *y, int m, int n) {
+  if (m && n) y[0] = x[0] + {{ variant }};
+}
+"""
+C = """\
+#define _POSIX_C_SOURCE 199309L
+#include "dispatch.h"
+#include <stdio.h>
+#include <time.h>
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static unsigned seed;
+static int64_t size(void) { return 1 + ((seed = seed * 1664525u + 1013904223u) >> 19); }
+
+int main(void) {
+  enum { CALLS = 500000, ROUNDS = 41 };
+  long sum = 0;
+  for (int round = 0; round < ROUNDS; round++) {
+    double start, empty, full;
+    seed = 1, start = now();
+    for (int i = 0; i < CALLS; i++) { int64_t m = size(); sum += m ^ size(); }
+    empty = now() - start, seed = 1, start = now();
+    for (int i = 0; i < CALLS; i++) { int64_t m = size(); sum += tiny_select(m, size()); }
+    full = now() - start;
+    printf("%f\\n", (full - empty) / CALLS);
+  }
+  return sum == 42;
+}
+"""
+
+
+def build(folder: Path) -> Path:
+    """The tree, with a table as tuning would write it."""
+    (folder / "tilus.toml").write_text(MANIFEST)
+    (folder / "tiny.cu.j2").write_text(TEMPLATE)
+    process([*TILUSBUILD, "build"], folder)
+    from tilusbuild.dispatch import tables
+    from tilusbuild.runtime.buckets import up_to
+    from tilusbuild.runtime.device import cpu
+    from tilusbuild.runtime.script import read_script
+    from tilusbuild.runtime.tables import Entry
+
+    (path,) = (folder / "cache" / "scripts" / "tiny").iterdir()
+    script = read_script(str(path))
+    sizes, chance = up_to("tilus", 1, 8192), random.Random(0)
+    entries = [Entry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes]
+    tables.record(script, cpu().fingerprint(script.hash), entries)
+    process([*TILUSBUILD, "dispatch", "build", "tiny"], folder)
+    return path
+
+
+def repeated(name: str, call: Callable[[], Any], count: int) -> Arm:
+    """An arm of `count` calls in a loop of this process."""
+
+    def run() -> Ran:
+        began, cpu = time.perf_counter(), time.process_time()
+        for _ in range(count):
+            call()
+        return Ran(time.perf_counter() - began, time.process_time() - cpu, 0)
+
+    return Arm(name, run, lambda: True)
+
+
+def spread(values: list[float]) -> str:
+    """The median, and a quarter to three quarters of the rounds."""
+    each = sorted(values)
+    quarter = len(each) // 4
+    return f"{each[len(each) // 2]:.2f} ({each[quarter]:.2f} to {each[-1 - quarter]:.2f})"
+
+
+def calls(folder: Path, path: Path, rounds: int, count: int) -> list[dict[str, object]]:
+    """Calls and selections in this process."""
+    import numpy as np
+    import tvm_ffi
+
+    import tilusbuild
+
+    kernel = tilusbuild.load("tiny", where=folder / "cache", strict=True)
+    chosen = kernel.select(m=100, n=100)
+    bare = tvm_ffi.load_module(chosen.script.library(chosen.program))["launch"]
+    in_c = tvm_ffi.load_module(str(path / "dispatch" / "libtiny.so"))["launch"]
+    x, y = np.ones((100, 100), "float32"), np.empty((100, 100), "float32")
+    kinds: list[tuple[str, Any, Any]] = [("NumPy", x, y)]
+    kinds.append(("tvm-ffi tensors", tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(y)))
+    try:
+        import torch
+    except ImportError:
+        print("torch is not installed: its rows are missing")
+    else:
+        kinds.append(("torch", torch.from_numpy(x), torch.from_numpy(y)))
+    found = []
+    for kind, a, b in kinds:
+        arms = [
+            repeated("the program's own call", lambda a=a, b=b: bare(a, b), count),
+            repeated("Kernel(...)", lambda a=a, b=b: kernel(a, b), count),
+            repeated("the C dispatcher's packed call", lambda a=a, b=b: in_c(a, b), count),
+        ]
+        alternate(arms, rounds)
+        if y[0, 0] != 1 + chosen.schedule["variant"]:
+            raise AssertionError("another program ran than was selected")
+        found.append(report(f"{count} calls, {kind}", arms))
+        for arm in arms[1:]:
+            pairs = zip(arm.runs, arms[0].runs, strict=True)
+            print(
+                f"  {arm.name}: {spread([(a.cpu - b.cpu) / count * 1e6 for a, b in pairs])} µs more"
+            )
+    arms = [repeated("Kernel.select", lambda: kernel.select(m=100, n=100), count)]
+    alternate(arms, rounds)
+    found.append(report(f"{count} selections from Python", arms))
+    return found
+
+
+def in_c(folder: Path, path: Path) -> list[float]:
+    """Nanoseconds of a selection in C, a round each."""
+    (folder / "main.c").write_text(C)
+    library = path / "dispatch" / "libtiny.so"
+    words = ["gcc", "-O2", "main.c", f"-I{library.parent}", str(library), "-o", "main"]
+    process([*words, f"-Wl,-rpath,{library.parent}"], folder)
+    done = subprocess.run([folder / "main"], capture_output=True, text=True, check=True)
+    found = [float(line) for line in done.stdout.split()]
+    print(f"\na selection in C: {spread(found)} ns")
+    return found
+
+
+def cold(folder: Path, rounds: int) -> dict[str, object]:
+    """New processes."""
+    load = f"import tilusbuild; k = tilusbuild.load('tiny', where={str(folder / 'cache')!r})"
+    # A call needs tvm-ffi, and tvm-ffi imports NumPy where there is one.
+    ready = "import numpy as np, tvm_ffi; x = np.ones((4, 4), 'f'); "
+
+    def python(name: str, code: str) -> Arm:
+        return Arm(name, lambda: process([sys.executable, "-c", code], folder), lambda: True)
+
+    arms = [
+        python("python -c pass", "pass"),
+        python("import tilusbuild; load", load),
+        python("import tilusbuild; load, select", f"{load}; k.select(m=1, n=1)"),
+        python("import numpy, tvm_ffi", ready),
+        python("the same; load, a first call", f"{ready}{load}; k(x)"),
+    ]
+    alternate(arms, rounds)
+    found = report("a cold load", arms)
+    for name, a, b in (("load", arms[0], arms[1]), ("load and a first call", arms[3], arms[4])):
+        pairs = zip(a.runs, b.runs, strict=True)
+        print(f"  {name}: {spread([(w.cpu - v.cpu) * 1e3 for v, w in pairs])} ms more")
+    return found
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=40)
+    rounds, count = (2, 200) if options.small else (options.rounds, 2_000)
+    with workshop() as folder:
+        path = build(folder)
+        found: dict[str, object] = {"calls": calls(folder, path, rounds, count)}
+        found["c_selection_ns"] = in_c(folder, path)
+        found["cold"] = cold(folder, min(rounds, 11))
+    if options.json:
+        print(json.dumps({"machine": machine(), **found}))
+
+
+if __name__ == "__main__":
+    main()
