@@ -1,0 +1,69 @@
+"""What is written for which event, to a stream in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from tilusbuild.engine.events import Event
+from tilusbuild.report.plain import PlainReporter
+from tilusbuild.watch import events
+from tilusbuild.watch.screen import Screen
+
+CHANGED = events.Changed(("kernels/a.j2", "include/b.h"), 3, ("scale gpu", "add gpu"))
+WATCHING = events.Watching(12, None, True)
+PROBLEM = events.Problem("kernels/a.j2:1:2: error: no\x1b[31m")
+ENDED = events.CommandEnded("make", 2, 1.0, "one\ntwo\n")
+
+
+def shown(*told: Event, **how: Any) -> str:
+    """What stderr has after these events."""
+    err = io.StringIO()
+    options = {"terminal": False, "quiet": False, "verbose": False, "clear": False, **how}
+    screen = Screen(reporter=lambda: PlainReporter(err), stderr=err, **{"json": None, **options})
+    for event in told:
+        screen.tell(event)
+    screen.close()
+    return err.getvalue()
+
+
+def test_plain_lines_elsewhere() -> None:
+    rebuilt = events.Rebuilt(True, 2, ("scale",), 0.5, False)
+    assert shown(CHANGED, rebuilt, WATCHING).splitlines() == [
+        "changed: kernels/a.j2, include/b.h and 3 more → scale gpu, add gpu",
+        "rebuilt 2 programs of scale, 0.50 s after the save",
+    ]
+
+
+def test_the_last_line_of_a_terminal_is_taken_away_before_another() -> None:
+    text = shown(WATCHING, CHANGED, terminal=True)
+    assert text.startswith("watching 12 paths; Ctrl-C ends\r\x1b[2Kchanged: ")
+    assert shown(WATCHING, terminal=True).endswith("\r\x1b[2K"), "and at the end"
+
+
+def test_looking_in_turn_is_said() -> None:
+    text = shown(events.Watching(12, "it is on nfs4", False), terminal=True)
+    assert text.startswith("looking at 12 paths, not all is well")
+
+
+def test_clear_is_for_terminals() -> None:
+    assert "\x1b[2J" in shown(CHANGED, terminal=True, clear=True)
+    assert "\x1b" not in shown(CHANGED, clear=True)
+
+
+def test_errors_are_shown_also_when_quiet_and_without_foreign_escapes() -> None:
+    text = shown(CHANGED, PROBLEM, ENDED, WATCHING, quiet=True, terminal=True)
+    assert "changed" not in text
+    assert "kernels/a.j2:1:2: error: no" in text
+    assert "error: make: exit status 2" in text
+    assert "\x1b" not in text
+
+
+def test_json_has_every_event() -> None:
+    out = io.StringIO()
+    shown(CHANGED, PROBLEM, ENDED, WATCHING, json=out)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["changed", "problem", "command", "watching"]
+    assert lines[0]["paths"] == ["kernels/a.j2", "include/b.h"]
+    assert lines[2]["status"] == 2
