@@ -4,8 +4,9 @@
 - a selection: `Kernel.select`, and `<script>_select` in C over random sizes, less the empty loop
 - a cold load: `import tilusbuild` and `load` in a new process against an interpreter that starts
 
-Differences are of CPU time, which other work on the machine disturbs least. The script has two dispatch keys and a table of 26 x 26 measured buckets. Runs on any machine with a
-C++ compiler: python benchmarks/load.py
+Differences are of CPU time, which other work on the machine disturbs least. The script has two
+dispatch keys and a table of 26 x 26 measured buckets. Runs on any machine with a C++ compiler:
+python benchmarks/load.py
 """
 
 from __future__ import annotations
@@ -170,7 +171,12 @@ def in_c(folder: Path, path: Path) -> list[float]:
 
 
 def cold(folder: Path, rounds: int) -> dict[str, object]:
-    """New processes."""
+    """New processes, with the bytecode that an installed package has."""
+    import compileall
+
+    import tilusbuild
+
+    compileall.compile_dir(Path(tilusbuild.__file__).parent, quiet=2)
     load = f"import tilusbuild; k = tilusbuild.load('tiny', where={str(folder / 'cache')!r})"
     # A call needs tvm-ffi, and tvm-ffi imports NumPy where there is one.
     ready = "import numpy as np, tvm_ffi; x = np.ones((4, 4), 'f'); "

@@ -110,7 +110,7 @@ static inline int td_choose(int table, const int64_t *size, int *source) {
   for (int i = 0; i < TD_KEYS; i++) hash = (hash ^ (uint64_t)bucket[i]) * 0x9E3779B97F4A7C15u;
   td_thread *mine = td_mine();
   if (mine == &td_spare) return td_decide(table, size, bucket, source);
-  td_kept *kept = &mine->kept[hash >> 56];
+  td_kept *kept = &mine->kept[hash >> 54];
   if (!kept->used || kept->table != table || td_compare(kept->key, bucket)) {
     int found = td_decide(table, size, bucket, source);
     if (found < 0) return found;

@@ -22,7 +22,7 @@ typedef struct { int argument, axis; } td_read;                       /* axis -1
 
 /* What a thread keeps: the programs of buckets that it has met, and what went wrong last. Only the
    pointer is thread-local storage, and of the quick kind, of which a process has little. */
-enum { TD_KEPT = 256 };
+enum { TD_KEPT = 1024 };
 typedef struct { int64_t key[TD_WIDTH]; int32_t table, program, source, used; } td_kept;
 typedef struct { td_kept kept[TD_KEPT]; const void *last; char message[1024]; } td_thread;
 
