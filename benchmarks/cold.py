@@ -4,8 +4,8 @@ The peers are ninja with `nvcc -cubin` (the floor: only the device code, no libr
 --shared` and its best flags, and with `nvcc --shared` as people call it. A few of
 them include the C++ headers of tvm-ffi, as modules do that a binding is compiled into. The sources
 are the ones that tilusbuild rendered. sccache takes no part: it does not cache `nvcc --shared` or
-`-cubin`, and in a cold build there is nothing to find. Also shown: how busy the cores were, and what
-a program costs besides its compiler, with a compiler that takes no time.
+`-cubin`, and in a cold build there is nothing to find. Also shown: how busy the cores were, and
+what a program costs besides its compiler, with a compiler that takes no time.
 """
 
 from __future__ import annotations

@@ -47,7 +47,6 @@ def plan(folder: Path, programs: int, how: str, what: str = "time") -> tuple[flo
 def main() -> None:
     asked = _bench.arguments(__doc__, largest=10_000)
     sizes = [40] if asked.small else [10**n for n in range(3, 7) if 10**n <= asked.largest]
-    results = []
     print(
         f"{'programs':>9}{'plan':>9}{'again':>9}{'held':>9}{'build':>9}{'schedule':>9}{'peak':>9}"
         f"{'no-op':>9}{'peak':>9}{'edit':>9}{'peak':>9}\n"
@@ -56,8 +55,7 @@ def main() -> None:
     )
     with _bench.workshop() as folder:
         nvcc = _projects.fake_toolkit(folder / "toolkit")
-        for programs in sizes:
-            results.append(measured(folder / str(programs), programs, nvcc))
+        results = [measured(folder / str(size), size, nvcc) for size in sizes]
     _bench.finish(asked, results)
 
 

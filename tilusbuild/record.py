@@ -130,13 +130,42 @@ def _group(
 
 def holds(data: bytes, name: bytes, stat: Callable[..., os.stat_result] = os.stat) -> bytes | None:
     """The summary, when the record answers `name` and everything is as it was; else None."""
+    pieces = _pieces(data)
+    if not pieces or pieces[0] != name:
+        return None
+    for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
+        if not _unchanged(names, stats, stat):
+            return None
+    return bytes(pieces[1])
+
+
+def inputs(data: bytes) -> list[str]:
+    """The inputs that a record speaks of; none when it is damaged."""
+    pieces = _pieces(data)
+    return str(pieces[2], "utf-8", "surrogateescape").split("\0")[2:] if pieces else []
+
+
+def entries(data: bytes, around: tuple[str, str]) -> dict[str, tuple[int, int, int, int]]:
+    """What a record says of the entries whose paths begin and end so: the word between, and what
+    `snapshot` gave. None when it is damaged."""
+    pieces = _pieces(data)
+    for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
+        before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
+        if (before, after) == around:
+            return dict(zip(middles, _STAT.iter_unpack(stats)))  # noqa: B905 - side by side
+    return {}
+
+
+def _pieces(data: bytes) -> list[memoryview]:
+    """The key, the summary, and for each group its names and its stats; nothing when the bytes are
+    not those of a whole record."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or not data.startswith(_MAGIC):
-        return None
+        return []
     checksum, length = _HEAD.unpack_from(data, len(_MAGIC))
     body = memoryview(data)[start:]
     if len(body) != length or zlib.crc32(body) != checksum:
-        return None
+        return []
     pieces = []
     position = 0
     while position < length:
@@ -144,12 +173,7 @@ def holds(data: bytes, name: bytes, stat: Callable[..., os.stat_result] = os.sta
         position += _COUNT.size
         pieces.append(body[position : position + size])
         position += size
-    if pieces[0] != name:
-        return None
-    for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
-        if not _unchanged(names, stats, stat):
-            return None
-    return bytes(pieces[1])
+    return pieces
 
 
 def _unchanged(names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result]) -> bool:

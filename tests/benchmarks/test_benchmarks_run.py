@@ -59,7 +59,7 @@ def test_plan() -> None:
 @pytest.mark.skipif(missing("kernel_tuner", "constraint"), reason="needs the extra `bench`")
 def test_space() -> None:
     (result,) = small("space.py")
-    assert list(result["arms"])[0] == "tilusbuild"
+    assert next(iter(result["arms"])) == "tilusbuild"
 
 
 @pytest.mark.slow

@@ -169,3 +169,15 @@ def test_reading_it_imports_nothing_else() -> None:
         "tilusbuild.cli.unchanged",
         "tilusbuild.record",
     }
+
+
+def test_says_what_it_saw_of_inputs_and_entries(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    names = ("in", "in/a", "in/b", "in/none")
+    assert record.inputs(data) == [str(tree / name) for name in names]
+    seen = record.entries(data, (f"{tree}/out/", "/lib.so"))
+    assert seen == {name: record.snapshot(f"{tree}/out/{name}/lib.so") for name in ("p", "q", "r")}
+    assert record.entries(data, (f"{tree}/other/", "/lib.so")) == {}
+    assert record.inputs(data[:-1]) == []
+    assert record.entries(data[:-1], (f"{tree}/out/", "/lib.so")) == {}

@@ -28,8 +28,8 @@ from tilusbuild.plan.selection import Selection
 from tilusbuild.project.compiler import ProgramCompiler
 from tilusbuild.project.project import Project
 from tilusbuild.project.published import Published
-from tilusbuild.project.remember import Asked, remember
-from tilusbuild.project.store import BuildStore
+from tilusbuild.project.remember import Asked, remember, seen
+from tilusbuild.project.store import BuildStore, Stamp
 from tilusbuild.table import Cell
 
 
@@ -46,7 +46,14 @@ def build(
     began = time.monotonic()
     planned = project.plan(selection)
     result = build_planned(
-        project, planned, selection, options, reporter, dump_ir=dump_ir, began=began
+        project,
+        planned,
+        selection,
+        options,
+        reporter,
+        dump_ir=dump_ir,
+        began=began,
+        seen={} if asked is None else seen(project, asked),
     )
     if asked is not None and not options.dry_run:
         remember(project, planned, result, project.settings.jobs.value, asked)
@@ -63,8 +70,9 @@ def build_planned(
     dump_ir: bool = False,
     only: Sequence[ProgramJob] | None = None,
     began: float | None = None,
+    seen: Mapping[str, Stamp] | None = None,
 ) -> Result:
-    """Build what was planned; with `only`, just those of its programs."""
+    """Build what was planned; with `only`, just those of its programs. `seen` is for the store."""
     compiler = ProgramCompiler(
         project.cache,
         planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
@@ -74,7 +82,7 @@ def build_planned(
         prefix=project.launcher(),
     )
     history = History(project.cache.state_path)
-    with BuildStore(project.cache) as store:
+    with BuildStore(project.cache, seen) as store:
         try:
             result = run_engine(
                 jobs(planned) if only is None else only,

@@ -22,6 +22,7 @@ from tilusbuild.project.project import Project
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 
+_LIBRARY = "/module/lib.so"
 _KEPT = 256
 """Records of other commands are removed, oldest first, when there are more."""
 
@@ -60,15 +61,33 @@ def remember(
         _prune(os.path.dirname(path))
 
 
+def seen(project: Project, asked: Asked) -> dict[str, tuple[int, int, int, int]]:
+    """The programs that the last answer to this command rested on, each with its library's
+    `snapshot` of then: most are still the same, whatever else has changed."""
+    path = record.path(asked.key, project.environment)
+    if path is None:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return {}
+    return record.entries(data, (_programs(project), _LIBRARY))
+
+
+def _programs(project: Project) -> str:
+    return os.path.join(project.cache.program_path(""), "")
+
+
 def _entries(
     project: Project, planned: PlannedProject, statuses: Mapping[str, str]
 ) -> dict[tuple[str, str], list[str]]:
     """What is looked at of each entry: the library, or the answer of one that has none."""
-    programs = os.path.join(project.cache.program_path(""), "")
+    programs = _programs(project)
     scripts = project.cache.tree.script_path("", "")
     found: dict[tuple[str, str], list[str]] = {}
     for program, status in statuses.items():
-        suffix = "/module/lib.so" if status == "built" else "/meta.json"
+        suffix = _LIBRARY if status == "built" else "/meta.json"
         found.setdefault((programs, suffix), []).append(program)
     folders = [f"{each.folder}/{each.hash}" for each in planned.plan.instances]
     for part in ("/script.txt", "/programs", "/failed"):
