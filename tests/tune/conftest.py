@@ -176,7 +176,7 @@ class TuneProject:
         return subprocess.Popen(
             [sys.executable, "-m", "tilusbuild", *words],
             cwd=self.folder,
-            env={**os.environ, **environment},
+            env={**os.environ, "TMPDIR": str(self.folder), **environment},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -97,6 +97,18 @@ def test_a_crash_that_another_program_caused_is_not_believed(
     assert bench.check(case, second, 0).status == "ok"
 
 
+def test_a_refused_call_harms_nobody(
+    bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
+) -> None:
+    """A launcher's own refusal is believed at once, and the process serves on."""
+    case, _ = scale_case
+    marks = program(libraries(after='setenv("LEFT","1",1)'))
+    refuses = program(libraries(before='if (getenv("LEFT")) { text="no"; return -1; }'))
+    assert bench.check(case, marks, 0).status == "ok"
+    for number in range(2):
+        assert bench.check(case, refuses, number).status == "launch error"
+
+
 def test_a_hang_while_timing_ends_by_what_was_expected(
     runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
 ) -> None:

@@ -1,7 +1,7 @@
 """Checks and samples, whatever a program does: the answer is always a value.
 
 `Bench` is the seam: `DeviceBench` asks a worker process on a device, tests replay recordings. After
-anything but a plain success the worker is replaced, so that no program is judged by what another
+a program that did harm, or may have, the worker is replaced, so that none is judged by what another
 one left behind; a crash in a worker that others had used before is confirmed in a fresh one.
 """
 
@@ -109,7 +109,7 @@ class DeviceBench:
     def _confirmed(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         others = self._used and self._case == case.digest
         answer = self._asked(case, request, limit)
-        if answer.status in (CRASH, LAUNCH_ERROR) and others:
+        if answer.status in (CRASH, LAUNCH_ERROR) and others and self._worker is None:
             again = self._asked(case, request, limit)
             return Answer(again.status, answer.cost + again.cost, again.seconds, again.why)
         return answer
@@ -125,7 +125,7 @@ class DeviceBench:
         except WorkerLate:
             found = {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
         cost = self._now() - began
-        if found["status"] != OK:
+        if found["status"] != OK and "harmless" not in found:
             self.close()
         note = found.get("latency", "") and "launch latency shows"
         if "throttled" in found:

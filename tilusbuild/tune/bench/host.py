@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import mmap
-import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from tilusbuild.tune.bench.timed import Timed, launches_for
 
@@ -71,17 +72,18 @@ class Host:
         return Timed((time.perf_counter() - start) / launches, launches)
 
     def _evict(self) -> None:
-        """Touch more memory than any cache holds."""
+        """Write as much memory as the largest cache holds."""
         if self._flush is None:
-            size = min(max(2 * _last_cache(), _LEAST_FLUSH), _MOST_FLUSH)
+            size = min(max(_last_cache(), _LEAST_FLUSH), _MOST_FLUSH)
             self._flush = mmap.mmap(-1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
         ctypes.memset(address, 1, len(self._flush))
 
 
 def _last_cache() -> int:
-    """Bytes of the last level, 0 where the C library does not know."""
-    try:
-        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
-    except (ValueError, OSError):
-        return 0
+    """Bytes of the largest cache of the first processor; 0 where Linux does not say."""
+    sizes = [0]
+    for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
+        with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            sizes.append(int(file.read().strip().removesuffix("K")) << 10)
+    return max(sizes)

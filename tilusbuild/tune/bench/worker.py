@@ -14,7 +14,7 @@ from typing import Any
 from tilusbuild.tune.bench.buffers import Buffers, Memory, Wrong
 from tilusbuild.tune.bench.cuda import Cuda, DriverError
 from tilusbuild.tune.bench.host import Host
-from tilusbuild.tune.bench.library import Bound, LaunchError
+from tilusbuild.tune.bench.library import Bound, LaunchError, Refused
 from tilusbuild.tune.bench.work import Case, read_case
 
 SOCKET = "socket"
@@ -44,6 +44,8 @@ class Worker:
                     return self._time(request["library"])
                 case other:
                     return {"status": "broken", "why": f"no request: {other}"}
+        except Refused as error:
+            return {"status": "launch error", "why": str(error), "harmless": True}
         except LaunchError as error:
             return {"status": "launch error", "why": str(error)}
         except (OSError, ValueError, MemoryError, DriverError) as error:

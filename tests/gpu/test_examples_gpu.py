@@ -1,0 +1,68 @@
+"""The examples on the device, called through `load` with PyTorch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tilusbuild.runtime import load
+
+pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
+
+NewExample = Callable[[str], Any]
+
+
+@pytest.mark.parametrize("n", [1, 1000, 65_537, 1 << 22])
+def test_saxpy(torch: Any, example: NewExample, n: int) -> None:
+    project = example("quickstart")
+    project.run("build", "saxpy", "--target", project.target, "--level", "0")
+    saxpy = load("saxpy", where=project.cache, target=project.target)
+    x, y = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
+    expected = 2.0 * x + y
+    saxpy(2.0, x, y)
+    torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1000), (7, 33), (128, 4096), (1000, 1024)])
+def test_rms_norm(torch: Any, example: NewExample, m: int, n: int) -> None:
+    project = example("quickstart")
+    project.run("build", "rms_norm", "--target", project.target, "--level", "0")
+    rms_norm = load("rms_norm", where=project.cache, target=project.target)
+    x, weight = torch.randn(m, n, device="cuda"), torch.randn(n, device="cuda")
+    y = torch.empty_like(x)
+    rms_norm(x, weight, y, 1e-6)
+    expected = x * torch.rsqrt((x * x).mean(dim=1, keepdim=True) + 1e-6) * weight
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(("m", "n", "k"), [(16, 1024, 1024), (130, 72, 200), (512, 512, 512)])
+def test_gemm(torch: Any, example: NewExample, dtype: str, m: int, n: int, k: int) -> None:
+    project = example("gemm")
+    project.run("build", "gemm", "--target", project.target, "--level", "0")
+    gemm = load("gemm", where=project.cache, target=project.target, dtype=dtype)
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    a = torch.randn(m, k, device="cuda").to(kind)
+    b = torch.randn(k, n, device="cuda").to(kind)
+    c = torch.empty(m, n, device="cuda", dtype=kind)
+    gemm(a, b, c, 0.5)
+    expected = (0.5 * (a.float() @ b.float())).to(kind)
+    torch.testing.assert_close(c, expected, rtol=2e-2, atol=2e-2 * k**0.5)
+
+
+def test_on_a_stream_of_one_s_own(torch: Any, example: NewExample) -> None:
+    import tvm_ffi
+
+    project = example("quickstart")
+    project.run("build", "saxpy", "--target", project.target, "--level", "0")
+    saxpy = load("saxpy", where=project.cache, target=project.target)
+    stream = torch.cuda.Stream()
+    x, y = torch.ones(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    with tvm_ffi.use_torch_stream(torch.cuda.stream(stream)):
+        saxpy(3.0, x, y)
+        total = y.sum()
+    stream.synchronize()
+    assert total.item() == 3.0 * (1 << 20)
