@@ -60,6 +60,7 @@ class Arm:
 
     @property
     def walls(self) -> list[float]:
+        """Seconds elapsed."""
         return [ran.wall for ran in self.runs]
 
 
@@ -85,9 +86,10 @@ class Ratio:
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def ratio(arm: Arm, to: Arm) -> Ratio:
-    """Round by round."""
-    each = [a / b for a, b in zip(arm.walls, to.walls, strict=True)]
+def ratio(arm: Arm, to: Arm, what: str = "wall") -> Ratio:
+    """Round by round, of time elapsed or of `cpu`."""
+    pairs = zip(arm.runs, to.runs, strict=True)
+    each = [getattr(a, what) / getattr(b, what) for a, b in pairs]
     return Ratio(statistics.median(each), min(each), max(each))
 
 
@@ -101,14 +103,17 @@ def report(
     base = arms[0]
     suffix = {1.0: "s", 1e-3: "ms"}[unit]
     print(f"\n{title} ({suffix}{' a program' if per > 1 else ''}{rounds})")
-    print(f"  {'':34}{'median':>10}{'min':>10}{'max':>10}{'cpu':>10}   {base.name} by it")
+    print(
+        f"  {'':34}{'median':>10}{'min':>10}{'max':>10}{'cpu':>10}   {base.name} by it, and of CPU"
+    )
     found: dict[str, object] = {}
     for arm in arms:
         walls = [wall / unit / per for wall in arm.walls]
         cpu = statistics.median(ran.cpu for ran in arm.runs) / unit / per
         by = ratio(base, arm)
         middle = statistics.median(walls)
-        compared = "" if arm is base else f"   {by}"
+        by_cpu = ratio(base, arm, "cpu")
+        compared = "" if arm is base else f"   {by}, {by_cpu}"
         numbers = "".join(f"{n:10.3f}" for n in (middle, min(walls), max(walls), cpu))
         print(f"  {arm.name:34}{numbers}{compared}")
         found[arm.name] = {
@@ -117,6 +122,7 @@ def report(
             "max": max(walls),
             "cpu": cpu,
             "ratio": None if arm is base else [by.median, by.low, by.high],
+            "cpu_ratio": None if arm is base else [by_cpu.median, by_cpu.low, by_cpu.high],
         }
     sys.stdout.flush()
     return {"title": title, "unit": suffix, "arms": found}

@@ -28,7 +28,7 @@ version = "0.1.0"
 [build]
 cache-dir = ".cache"
 [target.gpu]
-arch = "sm_80"
+arch = "sm_90a"
 [script.saxpy]
 template = "kernels/saxpy.cu.j2"
 kernel = "saxpy"
@@ -58,7 +58,7 @@ void call_it(double a, tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(call_it, call_it);
 """
 
-ONE_PASS = ["-gencode", "arch=compute_80,code=sm_80"]
+ONE_PASS = ["-gencode", "arch=compute_90a,code=sm_90a"]
 SHARED = ["--shared", "-Xcompiler", "-fPIC"]
 
 
@@ -135,7 +135,7 @@ def main() -> None:
                 [*SHARED, *ONE_PASS, "-cudart", "shared", "-nodlink", "-cudadevrt", "none"],
                 "so",
             ),
-            ("ninja, nvcc --shared -arch=sm_80", [*SHARED, "-arch=sm_80"], "so"),
+            ("ninja, nvcc --shared -arch=sm_90a", [*SHARED, "-arch=sm_90a"], "so"),
         ]
         for name, flags, suffix in kinds:
             where = peer(folder / name.replace(" ", "_"), texts, flags, suffix)
@@ -169,7 +169,7 @@ def with_ffi(
     import tvm_ffi.libinfo
 
     includes = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
-    flags = [*SHARED, "-arch=sm_80", "-std=c++17", *(f"-I{path}" for path in includes)]
+    flags = [*SHARED, "-arch=sm_90a", "-std=c++17", *(f"-I{path}" for path in includes)]
     peer(folder, texts, flags, "so", ffi=True)
     ran = process((_bench.ninja(), f"-j{jobs}"), folder)
     assert len(list(folder.glob("out/*.so"))) == len(texts)

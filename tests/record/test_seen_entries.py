@@ -1,4 +1,4 @@
-"""What a record saw of an entry spares reading it again, as long as its library is the same file."""
+"""An entry that a record saw is not read again, as long as its library is the same file."""
 
 from __future__ import annotations
 
