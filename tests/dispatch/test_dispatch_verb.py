@@ -87,3 +87,17 @@ def test_mistakes_are_told(copied: Any) -> None:
         assert done.returncode == 2
         assert text in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_model_depends_on_the_keys_alone(copied: Any) -> None:
+    manifest = copied.folder / "tilus.toml"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"abs(tile - m)', '"k + abs(tile - m)').replace(', "k"]', "]"))
+    done = copied.run("plan")
+    assert done.returncode == 2
+    assert 'the model depends on "k", which is none of the keys' in done.stderr
+    assert 'add it: keys = ["m", "n", "k"]' in done.stderr
+    manifest.write_text(text.replace("abs(tile - m)", "resources.smem"))
+    assert 'there is no resource "smem"' in copied.run("plan").stderr
+    manifest.write_text(text.replace("n <= 4", "resources.registers < 4"))
+    assert "only the model of [dispatch] sees resources" in copied.run("plan").stderr

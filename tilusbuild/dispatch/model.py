@@ -17,11 +17,12 @@ from typing import Any
 
 from tilusbuild.arch import occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.spaces import surroundings
 
-RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
+RESOURCES = RESOURCE_NAMES[:5]
 """As meta.json has them; of several kernels or architectures in a program, the greatest."""
 
 _PREFIX = "resources."
@@ -64,10 +65,18 @@ class Columns:
         return [schedule[name] for schedule in self.schedules]
 
 
-def declared(source: Value, instance: Instance, keys: Sequence[str], columns: Columns) -> Model:
-    """The manifest's model. Raises `ExprError`."""
+def declared(
+    source: Value, instance: Instance, keys: Sequence[str], columns: Columns
+) -> Model | None:
+    """The manifest's model; None on the cpu when it asks for resources, which are a GPU's.
+
+    Raises `ExprError`.
+    """
     cost = parse(source).substitute({**surroundings(instance.target), **instance.params})
-    return Model(str(source), cost, columns.read(sorted(cost.names - set(keys))))
+    reads = sorted(cost.names - set(keys))
+    if instance.target.kind == "cpu" and any(name.startswith(_PREFIX) for name in reads):
+        return None
+    return Model(str(source), cost, columns.read(reads))
 
 
 def built_in(
@@ -103,8 +112,7 @@ def resources_of(
     if instance.target.kind == "cpu":
         return {}
     rows = [_resources(instance, maker, s, m) for s, m in zip(schedules, metas, strict=True)]
-    names = (*RESOURCES, "dynamic_smem", "threads", "blocks_per_sm", "occupancy")
-    return {name: [row.get(name) for row in rows] for name in names}
+    return {name: [row.get(name) for row in rows] for name in RESOURCE_NAMES}
 
 
 def _resources(

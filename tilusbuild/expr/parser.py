@@ -37,7 +37,7 @@ MAX_NODES = 300
 MAX_DEPTH = 100
 MAX_EXPONENT = 62
 MAX_BITS = 16384  # of an intermediate integer, when every name holds 64 bits
-PREFIXES = ("arch", "facts")
+PREFIXES = ("arch", "facts", "resources")
 
 BINARY_OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+",

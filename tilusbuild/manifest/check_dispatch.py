@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import Value
+from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.check_expressions import Scope, scope_of
 from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.space import expression
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.manifest.tune import Dispatch, Tune
 from tilusbuild.signature import SignatureError, parse_argument
@@ -24,6 +26,7 @@ def check_dispatch(checks: Checks) -> None:
         if script.dispatch is not None:
             _keys(checks, (*path, "dispatch"), script.dispatch, scope)
             _buckets(checks, (*path, "dispatch", "bucket"), script.dispatch)
+            _model(checks, (*path, "dispatch"), script.dispatch, scope)
             for number, row in enumerate(script.dispatch.table):
                 _use(checks, (*path, "dispatch", "table", number, "use"), row.use, script)
         if script.tune is not None:
@@ -56,6 +59,21 @@ def _buckets(checks: Checks, path: Path, dispatch: Dispatch) -> None:
                 checks.error("an edge is at least 1", place)
             elif number and edge <= edges[number - 1]:
                 checks.error(f"edges must rise, and {edge} follows {edges[number - 1]}", place)
+
+
+def _model(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
+    """A model chooses for a bucket of the keys, so no other size may decide."""
+    try:
+        names = expression(dispatch.model).names if dispatch.model is not None else ()
+    except ExprError:
+        return  # told where all expressions are
+    for name in sorted(names):
+        if name in scope.sizes and name not in dispatch.keys:
+            checks.error(
+                f'the model depends on "{name}", which is none of the keys',
+                checks.document.value(*path, "model"),
+                f"add it: keys = {json.dumps([*dispatch.keys, name])}",
+            )
 
 
 def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: Script) -> None:

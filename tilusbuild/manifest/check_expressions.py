@@ -47,6 +47,11 @@ class Scope:
 
 
 ARCH_NAMES = frozenset(CPU.attributes())
+RESOURCE_NAMES = (
+    *("registers", "stack", "spill_stores", "spill_loads", "static_smem", "dynamic_smem"),
+    *("threads", "blocks_per_sm", "occupancy"),
+)
+"""What a model of cost knows of a compiled program as `resources.NAME`."""
 
 
 def check_expressions(checks: Checks) -> None:
@@ -185,7 +190,7 @@ def _name_problem(
     checks: Checks, path: Path, name: str, scope: Scope, target: str, sees: frozenset[str]
 ) -> Problem | None:
     if "." in name:
-        return _dotted_problem(name, scope, target)
+        return _dotted_problem(name, scope, target, in_model=path[-2:] == ("dispatch", "model"))
     if any(name in getattr(scope, section) for section in sees):
         return None
     if name in scope.space or name in scope.derived:
@@ -218,8 +223,15 @@ def _declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
     )
 
 
-def _dotted_problem(name: str, scope: Scope, target: str) -> Problem | None:
+def _dotted_problem(name: str, scope: Scope, target: str, *, in_model: bool) -> Problem | None:
     prefix, _, rest = name.partition(".")
+    if prefix == "resources" and in_model:
+        if rest in RESOURCE_NAMES:
+            return None
+        known = [f"resources.{resource}" for resource in RESOURCE_NAMES]
+        return f'there is no resource "{rest}"', did_you_mean(name, known) or _listed(known)
+    if prefix == "resources":
+        return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
     if prefix == "arch":
         if rest in ARCH_NAMES:
             return None

@@ -22,7 +22,8 @@ TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """A script's, target's or package's: safe as a file name and on a command line."""
 
 RESERVED = FUNCTIONS.keys() | {
-    *("arch", "args", "derived", "facts", "launch", "params", "schedule", "script", "space"),
+    *("arch", "args", "derived", "facts", "launch", "params", "resources", "schedule", "script"),
+    "space",
     *("target", "project", "tilusbuild"),
     # Jinja2's own names.
     *("caller", "cycler", "dict", "joiner", "kwargs", "lipsum", "loop", "namespace", "none"),

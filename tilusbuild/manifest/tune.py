@@ -138,7 +138,8 @@ class Dispatch(Table):
     )
     model: Text | None = Field(
         None,
-        description="An expression for the cost of a schedule at some sizes: lower is better.",
+        description="An expression for the cost of a schedule at some sizes: lower is better. It "
+        "sees the keys, the schedule, and `resources.NAME` of the compiled program.",
         examples=["cdiv(m, block_m) * cdiv(n, block_n) / facts.sms"],
     )
     table: tuple[Rule, ...] = Field(
