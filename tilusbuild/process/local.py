@@ -88,6 +88,11 @@ class LocalRunner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def asked(self) -> int:
+        """How many commands it was asked to run so far."""
+        return self._last_number
+
     def scope(self) -> Scope:
         """A runner whose commands can be cancelled while this one's others go on."""
         return Scope(self)

@@ -42,6 +42,8 @@ _PATIENCE = 5.0
 """Seconds of changes without an end after which a plan is finished all the same."""
 _SWITCH = 0.0005
 """Seconds."""
+_HEAD_START = 0.02
+"""Seconds that rendering waits at most for the first compile to begin."""
 _SHOWN = 5
 
 _ANYTHING: Part = ("anything",)
@@ -116,6 +118,7 @@ class Session:
         self._news = False
         """Whether something changed since what is wrong was told."""
         self._saves = 0
+        self._head_start = False
         self._saved = time.monotonic()
         self._looked = 0.0
         self._well = True
@@ -265,7 +268,7 @@ class Session:
     def _plan(self) -> None:
         """Plan what is pending, and have it built."""
         self._cancel_command()
-        self._news = False
+        self._news = self._head_start = False
         began, started = time.monotonic(), time.time_ns()
         self._saved = self._pending.since or began
         dirty = set(self._pending.parts)
@@ -336,6 +339,16 @@ class Session:
         building = self._building
         if building is not None and building.suits(self._project, toolchain):
             building.want(job, instead)
+            if not self._head_start:
+                self._head_start = True
+                self._let_it_begin()
+
+    def _let_it_begin(self) -> None:
+        """Keep out of the way of the first compile of a plan until its process is started."""
+        runner = self._project.runner
+        asked, end = runner.asked, time.monotonic() + _HEAD_START
+        while runner.asked == asked and time.monotonic() < end:
+            time.sleep(0.0005)
 
     def _check(self) -> None:
         """Between two renderings: is this plan still worth to be made?"""
