@@ -60,30 +60,40 @@ static int td_matches(const char *device, const char *arch) {
 }
 
 #ifdef TD_CUDA
-static void *td_driver(const char *name) {
-  static void *driver;
-  if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  return driver ? dlsym(driver, name) : NULL;
+/* The driver is looked for once: without one, every search would cost what opening a file does. */
+static struct {
+  int (*init)(unsigned), (*get)(int *, int), (*name)(char *, int, int), (*of)(int *, int, int);
+  int (*current)(int *);
+} td_cuda;
+static pthread_once_t td_cuda_once = PTHREAD_ONCE_INIT;
+
+static void td_find_cuda(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  if (!driver) return;
+  *(void **)&td_cuda.init = dlsym(driver, "cuInit");
+  *(void **)&td_cuda.get = dlsym(driver, "cuDeviceGet");
+  *(void **)&td_cuda.name = dlsym(driver, "cuDeviceGetName");
+  *(void **)&td_cuda.of = dlsym(driver, "cuDeviceGetAttribute");
+  *(void **)&td_cuda.current = dlsym(driver, "cuCtxGetDevice");
 }
 
 static int td_ask(int ordinal) {
   char device[256] = "", arch[32];
   int handle, major = 0, minor = 0;
-  int (*init)(unsigned), (*get)(int *, int), (*name)(char *, int, int), (*of)(int *, int, int);
-  *(void **)&init = td_driver("cuInit");
-  *(void **)&get = td_driver("cuDeviceGet");
-  *(void **)&name = td_driver("cuDeviceGetName");
-  *(void **)&of = td_driver("cuDeviceGetAttribute");
-  if (!init || !get || !name || !of || init(0) || get(&handle, ordinal)) return -1;
-  if (name(device, sizeof device, handle) || of(&major, 75, handle) || of(&minor, 76, handle)) return -1;
+  pthread_once(&td_cuda_once, td_find_cuda);
+  if (!td_cuda.init || !td_cuda.get || !td_cuda.name || !td_cuda.of) return -1;
+  if (td_cuda.init(0) || td_cuda.get(&handle, ordinal)) return -1;
+  if (td_cuda.name(device, sizeof device, handle)) return -1;
+  if (td_cuda.of(&major, 75, handle) || td_cuda.of(&minor, 76, handle)) return -1;
   snprintf(arch, sizeof arch, "sm_%d", major * 10 + minor);
   return td_matches(device, arch);
 }
 
 static int td_current_device(void) {
-  int device = 0, (*current)(int *);
-  *(void **)&current = td_driver("cuCtxGetDevice");
-  return current && !current(&device) ? device : 0;
+  int device = 0;
+  if (!TD_TABLES) return 0;
+  pthread_once(&td_cuda_once, td_find_cuda);
+  return td_cuda.current && !td_cuda.current(&device) ? device : 0;
 }
 #else
 static int td_ask(int ordinal) {
