@@ -114,13 +114,13 @@ def test_a_hang_while_timing_ends_by_what_was_expected(
 ) -> None:
     case, folder = scale_case
     slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
-    bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=1000.0)
+    bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=1000.0, grace=1.0)
     try:
         assert bench.check(case, slow, 0).status == "ok"
         answer = bench.sample(case, slow, 0, 1e-6)
     finally:
         bench.close()
-    assert answer == Answer("timeout", answer.cost, why="no answer in 2 s")
+    assert answer == Answer("timeout", answer.cost, why="no answer in 1 s")
 
 
 def test_a_missing_file_is_no_program_s_fault(
@@ -132,6 +132,20 @@ def test_a_missing_file_is_no_program_s_fault(
     with pytest.raises(WorkerBroken, match=r"x\.in"):
         bench.check(case, program(libraries()), 0)
     bench.close()
+
+
+def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
+    bench: DeviceBench,
+    scale_case: tuple[Case, str],
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, folder = scale_case
+    os.unlink(os.path.join(folder, "x.in"))
+    os.mkfifo(os.path.join(folder, "x.in"))  # nobody writes: who reads it waits
+    monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP", 0.5)
+    with pytest.raises(WorkerBroken, match="not ready"):
+        bench.check(case, program(libraries()), 0)
 
 
 def test_no_gpu_is_said_plainly(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,15 @@ def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) 
     assert "--export" in err
 
 
+def test_a_file_that_cannot_be_written_is_named(tune_project: New) -> None:
+    project = tune_project("fast")
+    with project.start("tune", "scale", "--export", "no/such/folder/b.tar") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "no/such/folder/b.tar: No such file or directory" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     "words",
     [

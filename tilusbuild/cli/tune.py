@@ -99,6 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
             return _tune(arguments, project, _wanted(arguments))
         except LoadError as error:
             raise TilusbuildError(str(error)) from None
+        except OSError as error:
+            if isinstance(error, TilusbuildError):
+                raise
+            raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:

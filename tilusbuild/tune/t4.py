@@ -53,7 +53,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "runtimes": [seconds * 1e3 for seconds in outcome.samples],
         },
         "invalidity": _INVALIDITY[outcome.status],
-        "correctness": 1 if outcome.status != INCORRECT else 0,
+        "correctness": 1 if outcome.status == OK else 0,
         "measurements": measurements,
     }
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from tilusbuild.cache.trouble import explained
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Target
+from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.project.build import build_planned
 from tilusbuild.project.project import Project
@@ -97,7 +99,7 @@ def built(
 ) -> list[Ready]:
     """Build the instances for a target. Raises `InputError`, and `NotTuned` when a build stops."""
     selection = Selection((wanted.script,), (target.name,), level)
-    planned = project.plan(selection)
+    planned = _with_params(project.plan(selection), wanted)
     result = build_planned(project, planned, selection, Options(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise KeyboardInterrupt
@@ -105,17 +107,27 @@ def built(
         raise NotTuned(f"the build stopped: {result.summary.error}")
     found = []
     for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
-        if all(str(instance.params.get(n)) == v for n, v in (wanted.params or {}).items()):
-            path = project.cache.tree.script_path(instance.folder, instance.hash)
-            script = read_script(path)
-            found.append(Ready(maker, script, prepare.work_of(project.manifest, maker, script)))
-    if not found:
-        known = sorted({str(dict(i.params)) for i in planned.plan.instances})
+        script = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
+        found.append(Ready(maker, script, prepare.work_of(project.manifest, maker, script)))
+    return found
+
+
+def _with_params(planned: Planned, wanted: Wanted) -> Planned:
+    """The instances that have the constants. Raises `InputError` when there is none."""
+    params = wanted.params or {}
+    kept = [
+        (instance, maker)
+        for instance, maker in zip(planned.plan.instances, planned.makers, strict=True)
+        if all(str(instance.params.get(name)) == text for name, text in params.items())
+    ]
+    if not kept:
+        known = sorted({str(dict(instance.params)) for instance in planned.plan.instances})
         raise input_error(
             f"no instance of {wanted.script} has these constants",
             hint="there are: " + ", ".join(known),
         )
-    return found
+    plan = replace(planned.plan, instances=tuple(instance for instance, _ in kept))
+    return Planned(plan, tuple(maker for _, maker in kept))
 
 
 def target_here(project: Project, wanted: Wanted, gpu: Device | None) -> Target:
@@ -208,6 +220,7 @@ def tune(project: Project, wanted: Wanted, ready: Ready, listener: Listener) -> 
         said = bench.describe()
         device_id = str(said["id"])
         with (
+            explained(project.cache.root),
             project.cache.in_use(),
             device_lock(device_id, lambda: listener.waiting(str(said["name"]))),
         ):

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.tune.bench.conversation import Conversation, WorkerDied, WorkerLate
+from tilusbuild.tune.bench.conversation import (
+    Conversation,
+    WorkerBroken,
+    WorkerDied,
+    WorkerLate,
+)
 from tilusbuild.tune.bench.work import Case, Program
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
@@ -25,7 +30,8 @@ _COOLING = 2.0
 _SETUP = 120.0
 """Seconds for a worker to take a case: files are read, and copied to the device."""
 _TIMES_BEST = 10
-_GRACE = 2.0
+_GRACE = 10.0
+"""What a sample may take beyond its calls, on a machine that has much else to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class DeviceBench:
         folders: dict[str, str],
         *,
         limit: float,
+        grace: float = _GRACE,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -74,6 +81,7 @@ class DeviceBench:
         self._index = index
         self._folders = folders
         self._limit = limit
+        self._grace = grace
         self._now = now
         self._sleep = sleep
         self._worker: Conversation | None = None
@@ -82,7 +90,7 @@ class DeviceBench:
 
     def describe(self) -> dict[str, Any]:
         """What the device says of itself. Raises `WorkerBroken`."""
-        return self._fresh().ask({"do": "describe"}, _SETUP)
+        return _set_up(self._fresh(), {"do": "describe"})
 
     def close(self) -> None:
         if self._worker is not None:
@@ -93,7 +101,7 @@ class DeviceBench:
         return self._confirmed(case, {"do": "check", "library": program.library}, self._limit)
 
     def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
-        limit = min(self._limit, _TIMES_BEST * expected + _GRACE) if expected else self._limit
+        limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library}
         cost, dropped = 0.0, 0
         while True:
@@ -137,7 +145,7 @@ class DeviceBench:
     def _with_case(self, case: Case) -> Conversation:
         if self._worker is None or self._case != case.digest:
             worker = self._fresh()
-            worker.ask({"do": "case", "folder": self._folders[case.digest]}, _SETUP)
+            _set_up(worker, {"do": "case", "folder": self._folders[case.digest]})
             self._case, self._used = case.digest, False
             return worker
         return self._worker
@@ -147,3 +155,13 @@ class DeviceBench:
         self._worker = Conversation(self._runner, self._kind, self._index)
         self._case, self._used = None, False
         return self._worker
+
+
+def _set_up(worker: Conversation, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask for what no program has a part in. Raises `WorkerBroken` when it does not come."""
+    try:
+        return worker.ask(request, _SETUP)
+    except WorkerDied as died:
+        raise WorkerBroken(f"the process that measures ended: {died}") from None
+    except WorkerLate:
+        raise WorkerBroken(f"the process that measures is not ready in {_SETUP:g} s") from None
