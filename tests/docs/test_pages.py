@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tilusbuild.cli.parser import VERBS, parse
-from tilusbuild.manifest.load import load
+from tilusbuild.manifest.loading import load
 
 if sys.version_info >= (3, 11):
     import tomllib

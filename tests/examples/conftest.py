@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.expr import Value, parse
-from tilusbuild.manifest.load import load
+from tilusbuild.manifest.loading import load
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import instances_of, spec_of, surroundings

@@ -164,3 +164,17 @@ def test_planning_twice_gives_the_same_plan(small: Path, opened: Opened) -> None
         with opened(small) as project:
             plans.append(project.plan(Selection()).plan)
     assert plans[0].instances == plans[1].instances
+
+
+def test_building_a_part_again_takes_the_place_of_its_last_build(
+    small: Path, opened: Opened
+) -> None:
+    """Given two instances, when one script is built, edited, and built again, then the project's
+    roots are those of the last build alone, and a caller finds one kernel for its constants."""
+    for body in (FILL, FILL.replace("= {{ value }}", "= 0 + {{ value }}")):
+        (small / "fill.cu.j2").write_text(body)
+        with opened(small) as project:
+            build(project, Selection(scripts=("fill",)), Options(jobs=2), Listener())
+            planned = {i.hash for i in project.plan(Selection()).plan.instances}
+            (noted,) = project.cache.projects().values()
+            assert {digest for _, digest in noted.scripts} == planned

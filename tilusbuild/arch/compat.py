@@ -1,4 +1,4 @@
-"""Which compiled code runs on which device: the rules that a deployment follows, for `Arch`es too."""
+"""Which compiled code runs on which device: the rules that a deployment follows, on `Arch`es."""
 
 from __future__ import annotations
 

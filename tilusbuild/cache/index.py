@@ -12,6 +12,7 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import Span
+from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import Broken, seal, unseal
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
@@ -52,14 +53,15 @@ def record_build(
 ) -> None:
     """Note what a build of a project made.
 
-    Without `replace` the scripts come to those that are noted: a build of a part. An index that
-    does not open is begun anew. Raises `CacheTrouble`.
+    Without `replace` the scripts come to those that are noted, in place of earlier ones of the same
+    constants and target: a build of a part. An index that does not open is begun anew. Raises
+    `CacheTrouble`.
     """
     found = _or_empty(tree)
-    if _merged(found, manifest, name, scripts, replace) == found:
+    if _merged(tree, found, manifest, name, scripts, replace) == found:
         return
     with tree.held(Span("use", shared=True), Span("index")), explained(tree.path(layout.INDEX)):
-        merged = _merged(_or_empty(tree), manifest, name, scripts, replace)
+        merged = _merged(tree, _or_empty(tree), manifest, name, scripts, replace)
         tree.put_file(tree.path(layout.INDEX), _sealed(merged))
 
 
@@ -83,6 +85,7 @@ def _or_empty(tree: Tree) -> dict[str, Project]:
 
 
 def _merged(
+    tree: Tree,
     found: Mapping[str, Project],
     manifest: str,
     name: str,
@@ -90,7 +93,21 @@ def _merged(
     replace: bool,
 ) -> dict[str, Project]:
     before = () if replace or manifest not in found else found[manifest].scripts
+    if before:
+        made = {_instance(tree, script) for script in scripts}
+        before = tuple(script for script in before if _instance(tree, script) not in made)
     return {**found, manifest: Project(name, tuple(sorted({*before, *scripts})))}
+
+
+def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
+    """The folder, target and constants of a script: what it is one build of. A script that is not
+    there is like no other."""
+    folder, digest = script
+    try:
+        text = read_script(tree.script_path(folder, digest), digest)
+    except (FileNotFoundError, Broken):
+        return script
+    return (folder, text.head.get("target", ""), *text.params)
 
 
 def _sealed(projects: Mapping[str, Project]) -> bytes:

@@ -43,10 +43,12 @@ class ScriptRecord:
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """What script.txt says: the lines of its head ("script", "target", …), and its programs."""
+    """What script.txt says: the lines of its head ("script", "target", …), its constants as they
+    are written, and its programs."""
 
     head: Mapping[str, str]
     programs: tuple[str, ...]
+    params: tuple[str, ...] = ()
 
 
 def parse_script(text: str) -> ScriptText:
@@ -54,6 +56,7 @@ def parse_script(text: str) -> ScriptText:
     head: dict[str, str] = {}
     section = ""
     programs: list[str] = []
+    params: list[str] = []
     for line in text.splitlines():
         if line.startswith("[") and line.endswith("]"):
             section = line
@@ -65,7 +68,9 @@ def parse_script(text: str) -> ScriptText:
             if match is None or int(match[1]) != len(programs):
                 raise Broken(f"{layout.SCRIPT_TXT} has a malformed list of programs")
             programs.append(match[2])
-    return ScriptText(head, tuple(programs))
+        elif section == "[params]" and line:
+            params.append(line)
+    return ScriptText(head, tuple(programs), tuple(params))
 
 
 def read_script(path: str, digest: str) -> ScriptText:

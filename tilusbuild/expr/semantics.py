@@ -1,4 +1,4 @@
-"""What each operation means, on Python values. A deployment evaluates too: the definition is there."""
+"""What each operation means, on Python values: the definition is the runtime's."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from tilusbuild.manifest.settings import Setting, Settings, settings
 if TYPE_CHECKING:
     from tilusbuild.manifest.arguments import Launch
     from tilusbuild.manifest.check_expressions import signature_of
-    from tilusbuild.manifest.load import load
+    from tilusbuild.manifest.json_schema import schema
+    from tilusbuild.manifest.loading import load
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
     from tilusbuild.manifest.project import IncludeDir
     from tilusbuild.manifest.requirement import Requirement, parse_requirement
-    from tilusbuild.manifest.schema import schema
     from tilusbuild.manifest.script import Script
     from tilusbuild.manifest.space import RawParameter, expression
     from tilusbuild.manifest.target import Target
@@ -56,9 +56,9 @@ _HOMES = {
     "Script": "script",
     "Target": "target",
     "expression": "space",
-    "load": "load",
+    "load": "loading",
     "parse_requirement": "requirement",
-    "schema": "schema",
+    "schema": "json_schema",
     "signature_of": "check_expressions",
     "snake_case": "names",
 }
