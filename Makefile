@@ -22,7 +22,7 @@ bench: $(VENV)/.ready
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
 
 docs: $(VENV)/.ready
-	$(BIN)/python -m tilusbuild.manifest.reference
+	$(BIN)/python -m tilusbuild.manifest.reference docs/manifest.md
 
 $(VENV)/.ready: pyproject.toml scripts/setup.sh
 	PYTHON=$(PYTHON) VENV=$(VENV) sh scripts/setup.sh

@@ -1,6 +1,5 @@
 """What goes wrong, as values: a diagnostic has a place, a message and a hint.
 
-
 Every error that a user can cause is a `TilusbuildError`; its `exit_status` is the process's. An
 `InputError` carries all the diagnostics of one run, so that nobody mends a manifest one error at a
 time. Anything else that escapes is a bug of ours and may print a traceback.
