@@ -47,6 +47,9 @@ class Selection(NamedTuple):
     why: str
     script: Script
 
+    def __repr__(self) -> str:
+        return f"Selection(program={self.program}, source={self.source!r}, why={self.why!r})"
+
     @property
     def schedule(self) -> dict[str, Value]:
         """The chosen program's parameters."""
