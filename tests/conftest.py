@@ -5,9 +5,18 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
+
+
+# Who runs the tests in the background, or under nohup, ignores these signals, and children inherit
+# that: tests that send them would wait for ever.
+for _name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(_name) == signal.SIG_IGN:
+        usual = signal.default_int_handler if _name == signal.SIGINT else signal.SIG_DFL
+        signal.signal(_name, usual)
 
 
 def _has_nvcc() -> bool:

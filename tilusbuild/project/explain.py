@@ -109,7 +109,9 @@ def _reason(title: str, key: str, before: str | None, after: str | None) -> Reas
         old, new = before.split(), after.split()
         gone = " ".join(word for word in old if word not in new)
         come = " ".join(word for word in new if word not in old)
-        return Reason("command", key, gone or "(other order)", come or "(nothing)")
+        if not gone and not come:
+            return Reason("command", key, "(another order)", after)
+        return Reason("command", key, gone or "nothing", come or "nothing")
     return Reason(_NAMES.get(title, title), key, before, after)
 
 
