@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 # Who runs the tests in the background, or under nohup, ignores these signals, and children inherit
 # that: tests that send them would wait for ever.
 for _name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
