@@ -126,6 +126,8 @@ class Warden:
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
         # Handlers, not SIG_IGN: an exec puts a handler back to the default, and keeps an ignore.
+        # Who starts us in the background has us ignore a Ctrl-\; our children shall not.
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         for number in (*_SURVIVED, signal.SIGCHLD):
             signal.signal(number, lambda _number, _frame: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
