@@ -8,7 +8,9 @@ older and are not looked at.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -140,14 +142,15 @@ def _project_cache(start: str) -> tuple[str, str]:
 
 
 def _named_in(manifest: str) -> str | None:
-    """`build.cache-dir`; None when it is not set, or when this Python reads no TOML."""
+    """`build.cache-dir`; None when it is not set, or when this Python reads no TOML: 3.10 does where
+    the builder, and so tomli, is installed."""
     try:
-        import tomllib
+        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
         return None
     try:
         with open(manifest, "rb") as file:
-            found = tomllib.load(file).get("build", {}).get("cache-dir")
+            found = toml.load(file).get("build", {}).get("cache-dir")
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None
