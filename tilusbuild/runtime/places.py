@@ -142,8 +142,8 @@ def _project_cache(start: str) -> tuple[str, str]:
 
 
 def _named_in(manifest: str) -> str | None:
-    """`build.cache-dir`; None when it is not set, or when this Python reads no TOML: 3.10 does where
-    the builder, and so tomli, is installed."""
+    """`build.cache-dir`; None when it is not set, or when this Python reads no TOML: 3.10 does so
+    where the builder, and with it tomli, is installed."""
     try:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
