@@ -23,13 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print an explanation for each group of programs that have the same; reads only."""
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.selection import Selection
     from tilusbuild.project.explain import as_json, explain_plan
 
     numbers = _numbers(arguments.scripts)
     with options.project(arguments) as project:
-        targets = tuple(name for word in arguments.targets for name in word.split(",") if name)
-        selection = Selection(tuple(numbers), targets, project.settings.level.value)
+        selection = options.selected(arguments, project, numbers)
         found = explain_plan(project.plan(selection), project.manifest.path, project.cache, numbers)
     if not found and arguments.scripts:
         raise input_error(f"no program {' '.join(arguments.scripts)}")

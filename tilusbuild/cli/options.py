@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -76,12 +77,15 @@ def project(arguments: argparse.Namespace) -> Project:
     return Project.open(os.getcwd(), given, os.environ)
 
 
-def selected(arguments: argparse.Namespace, project: Project) -> Selection:
-    """Which part of the project the command line names."""
+def selected(
+    arguments: argparse.Namespace, project: Project, scripts: Iterable[str] | None = None
+) -> Selection:
+    """Which part of the project the command line names; `scripts` when its words say more."""
     from tilusbuild.plan.selection import Selection
 
     targets = tuple(name for word in arguments.targets for name in word.split(",") if name)
-    return Selection(tuple(arguments.scripts), targets, project.settings.level.value)
+    names = arguments.scripts if scripts is None else scripts
+    return Selection(tuple(names), targets, project.settings.level.value)
 
 
 def engine_options(arguments: argparse.Namespace, project: Project) -> Options:

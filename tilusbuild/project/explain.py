@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import Broken
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.planner import Planned
@@ -146,12 +147,13 @@ class LastBuild:
         return (read[0], read[1]) if read[0] is not None and read[1] is not None else None
 
     def _read(self, digest: str, folder: str, target: str) -> None:
-        text = _read(os.path.join(self._cache.tree.script_path(folder, digest), "script.txt"))
-        found = sections(text or "")
-        if found[""].get("target", "").strip('"') != target:
+        try:
+            script = read_script(self._cache.tree.script_path(folder, digest), digest)
+        except (FileNotFoundError, Broken):
             return
-        for line in found.get("programs", {}):
-            program = line.split(" ", 1)[-1]
+        if script.head.get("target") != target:
+            return
+        for program in script.programs:
             texts = self.texts(program)
             if texts is not None:
                 self._programs[identity(texts[0])] = program
