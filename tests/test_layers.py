@@ -11,11 +11,11 @@ import pytest
 import tilusbuild
 
 LAYERS = [
-    "runtime",
+    "runtime", "option",
     "errors", "digest", "files", "table", "record",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "project", "tune", "watch", "cli",
+    "cache", "engine", "report", "dispatch", "project", "package", "tune", "watch", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

@@ -1,0 +1,152 @@
+"""The file list: one text for one list, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.package.errors import ListMalformed, PackageError, UnsafeName
+from tilusbuild.package.listing import FileEntry, FileList, ProgramEntry, parse
+
+
+def test_it_comes_back_as_it_was(listed: FileList) -> None:
+    assert parse(listed.encode()) == listed
+
+
+def test_its_name_is_the_sha256_of_its_text(listed: FileList) -> None:
+    assert listed.digest == hashlib.sha256(listed.encode()).hexdigest()
+
+
+def test_the_text_does_not_depend_on_the_order_in_which_it_was_collected(listed: FileList) -> None:
+    other = replace(
+        listed,
+        files=dict(reversed(listed.files.items())),
+        programs=dict(reversed(listed.programs.items())),
+        targets=dict(reversed(listed.targets.items())),
+    )
+    assert other.encode() == listed.encode()
+
+
+def test_any_other_spelling_of_the_same_list_is_refused(listed: FileList) -> None:
+    with pytest.raises(ListMalformed, match="canonical"):
+        parse(json.dumps(json.loads(listed.encode()), indent=1).encode())
+    with pytest.raises(ListMalformed, match="canonical"):
+        parse(listed.encode() + b"\n")
+
+
+def changed(data: bytes, change: Callable[[Any], object]) -> bytes:
+    import rfc8785
+
+    value = json.loads(data)
+    change(value)
+    return rfc8785.dumps(value)
+
+
+P = "programs"
+BAD: dict[str, tuple[Callable[[Any], object], str]] = {
+    "an unknown key": (lambda v: v.update(host="me"), "unknown key 'host'"),
+    "a key too few": (lambda v: v.pop("needs"), "no key 'needs'"),
+    "another schema": (lambda v: v.update(schema=2), "schema 2"),
+    "another tool": (lambda v: v["tool"].update(name="tar"), "tool.name is 'tar'"),
+    "no sha256": (lambda v: v.update(inputs="A" * 64), "inputs is no sha256"),
+    "other inputs": (lambda v: v.update(inputs="a" * 64), "the digest of the inputs"),
+    "a size as text": (lambda v: first(v["files"]).update(size="7"), "is no whole number"),
+    "a size below 0": (lambda v: first(v["files"]).update(size=-1), "not a number"),
+    "a fraction": (lambda v: first(v["files"]).update(size=0.5), "not a number"),
+    "a size beyond all": (lambda v: first(v["files"]).update(size=2**41), "is more than"),
+    "true as a size": (lambda v: first(v["files"]).update(size=True), "is no whole number"),
+    "a file of no program": (
+        lambda v: v["files"].update({f"programs/{'a' * 64}/x": {"size": 0, "sha256": "b" * 64}}),
+        "belongs to no listed program",
+    ),
+    "a program without files": (
+        lambda v: [v["files"].pop(k) for k in list(v["files"]) if k.endswith("lib.so")],
+        "lib.so is not listed",
+    ),
+    "a script without its text": (
+        lambda v: [v["files"].pop(k) for k in list(v["files"]) if k.endswith("script.txt")],
+        "script.txt is not listed",
+    ),
+    "an unknown program": (
+        lambda v: v["scripts"][0]["programs"].append("c" * 64),
+        "a program c+ that is not listed",
+    ),
+    "an unknown target": (lambda v: v["scripts"][0].update(target="h101"), "a target h101"),
+    "a program of nobody": (
+        lambda v: v["scripts"][0]["programs"].clear(),
+        "first script and target",
+    ),
+    "scripts in disorder": (lambda v: v["scripts"].reverse(), "not sorted"),
+    "a script twice": (lambda v: v["scripts"].append(v["scripts"][-1]), "there twice"),
+    "a table that is not there": (
+        lambda v: v["scripts"][1].update(tables=True) or v["scripts"][0].update(tables=True),
+        "disagree on its dispatch tables",
+    ),
+    "libraries in disorder": (lambda v: v["needs"]["libraries"].reverse(), "not sorted"),
+    "an unknown machine": (lambda v: v["needs"].update(machine="vax"), "needs.machine is 'vax'"),
+    "a glibc of words": (lambda v: v["needs"].update(glibc="new"), "no version"),
+}  # fmt: skip
+
+
+def first(table: dict[str, Any]) -> Any:
+    return table[min(table)]
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_wrong_is_named(listed: FileList, what: str) -> None:
+    change, said = BAD[what]
+    with pytest.raises(ListMalformed, match=said):
+        parse(changed(listed.encode(), change))
+
+
+def test_a_name_that_leads_out_is_refused(listed: FileList) -> None:
+    def escape(value: Any) -> None:
+        value["files"]["programs/../../etc/passwd"] = {"size": 0, "sha256": "a" * 64}
+
+    with pytest.raises(UnsafeName, match=r"part '\.\.'"):
+        parse(changed(listed.encode(), escape))
+
+
+def test_a_key_twice_is_refused(listed: FileList) -> None:
+    with pytest.raises(ListMalformed, match="key twice"):
+        parse(listed.encode().replace(b'{"files"', b'{"schema":1,"files"', 1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"null", b"{", b'{"a":NaN}', b"\xff", b"\x80\x04N.", b"[" * 100_000],
+)
+def test_what_is_no_list_is_refused(data: bytes) -> None:
+    with pytest.raises(ListMalformed):
+        parse(data)
+
+
+def test_a_list_that_would_not_be_read_is_not_written(listed: FileList) -> None:
+    strange = replace(listed, files={**listed.files, "scripts/../x": FileEntry(0, "a" * 64)})
+    with pytest.raises(UnsafeName):
+        strange.encode()
+    lonely = ProgramEntry("AddOne", "h100", ())
+    with pytest.raises(ListMalformed):
+        replace(listed, programs={**listed.programs, "e" * 64: lonely}).encode()
+
+
+@given(data=st.data())
+def test_any_change_of_a_byte_is_refused_or_is_another_list(
+    listed: FileList, data: st.DataObject
+) -> None:
+    text = bytearray(listed.encode())
+    at = data.draw(st.integers(0, len(text) - 1))
+    text[at] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        found = parse(bytes(text))
+    except PackageError:
+        return
+    assert found != listed
+    assert found.encode() == bytes(text)

@@ -1,0 +1,101 @@
+"""Which names a package's files may have: only such as cannot mean anything but a file below it.
+
+Everywhere that a package is read or written, a name passes here first. What is refused: a name
+that leads out or says the same as another, on any file system, and one that a terminal would show
+as something else.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from tilusbuild.cache import layout
+from tilusbuild.package.errors import UnsafeName
+
+LIST = "tilus-package.json"
+ATTESTATIONS = "attestations"
+SIGNATURE, PROVENANCE, SBOM = (
+    f"{ATTESTATIONS}/signature.json",
+    f"{ATTESTATIONS}/provenance.json",
+    f"{ATTESTATIONS}/sbom.json",
+)
+BESIDE = (SIGNATURE, PROVENANCE, SBOM)
+"""Files about the list, which are never in it."""
+
+LONGEST_PATH = 4096
+LONGEST_PART = 255
+
+
+def check_path(path: str) -> None:
+    """Raises `UnsafeName` unless this can be a listed file: relative, in its one spelling, below
+    `scripts/NAME/HASH`, `programs/HASH` or `include/DIGEST`."""
+    problem = _problem(path)
+    if problem:
+        raise UnsafeName(f"{path!r:.200} cannot name a file of a package: {problem}")
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Raises `UnsafeName` for a name that is refused, for two that only differ in case or in the
+    spelling of a letter, and for a file where another needs a folder."""
+    seen: dict[str, str] = {}
+    for path in paths:
+        check_path(path)
+        folded = fold(path)
+        if folded in seen:
+            raise UnsafeName(f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks")
+        seen[folded] = path
+    folders: set[str] = set()
+    for folded, path in seen.items():
+        folder = folded.rpartition("/")[0]
+        while folder and folder not in folders:
+            if folder in seen:
+                raise UnsafeName(f"{path!r:.200} would be in a folder that is a file")
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+
+
+def fold(path: str) -> str:
+    """The same for all names that some file system takes for one."""
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def root_of(path: str) -> tuple[str, str, str]:
+    """(kind, script folder, hash) of a checked path; the folder is "" but for scripts."""
+    parts = path.split("/", 3)
+    if parts[0] == layout.SCRIPTS:
+        return parts[0], parts[1], parts[2]
+    return parts[0], "", parts[1]
+
+
+def _problem(path: str) -> str | None:
+    if len(path) > LONGEST_PATH or len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH:
+        return f"longer than {LONGEST_PATH} bytes"
+    if not path.isprintable():
+        return "it holds a character that cannot be printed"
+    if "\\" in path:
+        return "it holds a backslash"
+    if path.startswith("/"):
+        return "it is absolute"
+    parts = path.split("/")
+    for part in parts:
+        if part in ("", ".", ".."):
+            return f"it has a part {part!r}"
+        if len(part.encode("utf-8", "surrogatepass")) > LONGEST_PART:
+            return f"a part is longer than {LONGEST_PART} bytes"
+    return _root_problem(parts)
+
+
+def _root_problem(parts: list[str]) -> str | None:
+    root, rest = parts[0], parts[1:]
+    if root == layout.SCRIPTS:
+        if len(rest) < 3 or not layout.is_script_folder(rest[0]):
+            return "below scripts come a script's name, its hash and a file"
+        rest = rest[1:]
+    elif root not in (layout.PROGRAMS, layout.INCLUDE):
+        return f"it is not below {layout.SCRIPTS}, {layout.PROGRAMS} or {layout.INCLUDE}"
+    if len(rest) < 2 or not layout.is_hash(rest[0]):
+        return "a file is below a folder that is named by 64 hex digits"
+    return None
