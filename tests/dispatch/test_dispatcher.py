@@ -52,11 +52,15 @@ def refreshed(copied: Any) -> Any:
     return make
 
 
-def compiled(folder: Path, main: str, library: Path) -> str:
+def compiled(folder: Path, main: str, library: Path, *words: str) -> str:
+    """What a program prints that is called with these words; flags among them are for gcc."""
+    flags = [word for word in words if word.startswith("-")]
     (folder / "main.c").write_text(main)
-    words = ["gcc", "-Wall", "-Werror", "main.c", f"-I{library.parent}", str(library), "-o", "main"]
-    subprocess.run([*words, f"-Wl,-rpath,{library.parent}"], cwd=folder, check=True)
-    done = subprocess.run([folder / "main"], capture_output=True, text=True, check=True)
+    command = ["gcc", "-Wall", "-Werror", *flags, "main.c", f"-I{library.parent}", str(library)]
+    command += ["-o", "main", f"-Wl,-rpath,{library.parent}"]
+    subprocess.run(command, cwd=folder, check=True)
+    given = [word for word in words if word not in flags]
+    done = subprocess.run([folder / "main", *given], capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -105,6 +109,49 @@ def test_it_is_called_from_python_like_a_program(copied: Any) -> None:
         launch(x, y)
     with pytest.raises(TypeError, match="expected f64"):
         launch(x.astype("float32"), y, 7)
+
+
+FORKS = """\
+#include "dispatch.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static float x[9], y[9];
+static void *small(void *none) { (void)none; return mark_launch(x, y, 3, 0) ? "refused" : "ran"; }
+
+int main(int count, char **words) {
+  pthread_t thread;
+  void *found;
+  int status;
+  (void)count;
+  pthread_create(&thread, NULL, small, NULL);
+  int pipe = open(words[1], O_WRONLY); /* when this returns, the thread is opening its program */
+  pid_t child = fork();
+  if (!child) {
+    alarm(20);
+    _exit(mark_launch(x, y, 9, 0) == 0 && y[8] == 1 ? 0 : 1);
+  }
+  waitpid(child, &status, 0);
+  close(pipe);
+  pthread_join(thread, &found);
+  printf("%d %s\\n", status, (char *)found);
+  return 0;
+}
+"""
+
+
+def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(
+    copied: Any, tmp_path: Path
+) -> None:
+    """The library that the parent's thread opens is a pipe that nobody has written to yet."""
+    script = copied.script("mark")
+    Path(script.library(2)).unlink()
+    os.mkfifo(script.library(2))
+    library = Path(script.path, "dispatch", "libmark.so")
+    assert compiled(tmp_path, FORKS, library, script.library(2), "-pthread") == "0 refused\n"
 
 
 def selections(folder: Path, library: Path, name: str, sizes: list[tuple[int, ...]]) -> list[Any]:

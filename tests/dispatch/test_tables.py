@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,30 @@ def test_what_one_device_measured_leaves_the_others_alone(copied: Any) -> None:
         "there": (Entry((8,), 1, "measured", 2.0),),
         "here": (Entry((16,), 3, "measured", 3.0),),
     }
+
+
+def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Any) -> None:
+    script = copied.script("mark")
+    anywhere, any_name = {**HERE, "device": "*", "arch": "*"}, {**THERE, "device": "*"}
+    for fingerprint in (anywhere, THERE, any_name, HERE):
+        tables.record(script, fingerprint, [Entry((8,), 0, "measured", None)])
+        tables.put(script, fingerprint, [Entry((16,), 1, "measured", None)])
+    found = [(t.fingerprint["device"], t.fingerprint["arch"]) for t in read_tables(script)]
+    assert sorted(found[:2]) == [("here", "cpu"), ("there", "sm_90")]
+    assert found[2:] == [("*", "sm_90"), ("*", "*")]
+    assert {len(t.entries) for t in read_tables(script)} == {2}
+
+
+def test_writers_at_the_same_time_lose_nothing(copied: Any) -> None:
+    script = copied.script("mark")
+
+    def write(number: int) -> None:
+        device = {**HERE, "device": f"gpu {number % 2}"}
+        tables.put(script, device, [Entry((number + 1,), 0, "measured", None)])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(40)))
+    assert [len(table.entries) for table in read_tables(script)] == [20, 20]
 
 
 def test_a_damaged_table_is_not_written_over(copied: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilusbuild
@@ -129,6 +130,24 @@ def test_several_kinds_of_gpu_in_one_process(
     assert used == [("sm_90a", "NVIDIA H100"), ("sm_80", "NVIDIA A100")] * 2
     with pytest.raises(NoProgram, match="no cuda:2"):
         kernel(OnGpu(2, 8), OnGpu(2, 8))
+
+
+@pytest.mark.parametrize("driver", [True, False], ids=["driver", "no-driver"])
+def test_tensors_on_the_wrong_device_are_told_as_that(
+    built: Any, cuda: Any, monkeypatch: pytest.MonkeyPatch, driver: bool
+) -> None:
+    def find(index: int) -> Device:
+        if driver:
+            return H100
+        raise NoDriver("no CUDA driver")
+
+    monkeypatch.setattr(device, "cuda", find)
+    text = r"mark is built for cpu \(cpu\), and the call's tensors are on cuda:1"
+    with pytest.raises(NoProgram, match=text):
+        Kernel([built.script("mark")])(OnGpu(1, 8), OnGpu(1, 8))
+    text = r"built for h100 \(sm_90a\), .* are on the cpu"
+    with pytest.raises(NoProgram, match=text):
+        Kernel([cuda("sm_90a", target="h100")])(np.zeros(8, "f4"), np.zeros(8, "f4"))
 
 
 def test_a_target_that_is_asked_for(built: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from tilusbuild.runtime import library
+from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram, ScriptNotFound
 
 
@@ -227,6 +227,26 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Any) -> None:
     done.set()
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_working_directory_that_is_gone(
+    built: Any, tmp_path: Path, in_folder: Callable[[Path], None]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    in_folder(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert ran(tilusbuild.load("mark", where=built.cache), 9) == 1
+    with pytest.raises(ScriptNotFound):
+        tilusbuild.load("mark")
+
+
+def test_what_a_kernel_remembers_is_bounded(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_KEPT", 3)
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    sizes = [{"m": 2**i, "n": n, "k": 0} for n in (5, 500) for i in range(7)]
+    first = [kernel.select(**size)[:2] for size in sizes]
+    assert [kernel.select(**size)[:2] for size in sizes] == first
+    assert len(kernel._usual().chooser._decided) <= 3
 
 
 def test_a_program_that_did_not_come_along_is_not_chosen(copied: Any) -> None:

@@ -1,7 +1,8 @@
 """Dispatch tables, written: the JSON that the runtime reads, and the same as a table for people.
 
 Each file is replaced by one rename, the JSON last. What one device measured replaces only what the
-same device measured before.
+same device measured before. Of several tables that hold on a device the first one decides, so those
+that match more devices stand after those that match fewer.
 """
 
 from __future__ import annotations
@@ -26,10 +27,27 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Ent
 
     Raises `LoadError` when the present file is no table, and `OSError`.
     """
-    own = Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
     with alone(script):
         others = [t for t in read_tables(script) if dict(t.fingerprint) != dict(fingerprint)]
-        write(script, [*others, own])
+        write(script, [*others, _table(fingerprint, entries)])
+
+
+def put(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> None:
+    """Set rows in the table with this fingerprint; its other rows stay, and so do other tables.
+
+    Raises as `record`.
+    """
+    with alone(script):
+        there = read_tables(script)
+        own = [t for t in there if dict(t.fingerprint) == dict(fingerprint)]
+        rows = {entry.key: entry for table in own for entry in table.entries}
+        rows.update({entry.key: entry for entry in entries})
+        others = [t for t in there if dict(t.fingerprint) != dict(fingerprint)]
+        write(script, [*others, _table(fingerprint, rows.values())])
+
+
+def _table(fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> Table:
+    return Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
 
 
 @contextmanager
@@ -44,8 +62,9 @@ def alone(script: Script) -> Iterator[None]:
         os.close(handle)
 
 
-def write(script: Script, tables: Sequence[Table]) -> None:
+def write(script: Script, tables: Iterable[Table]) -> None:
     """Replace both files. Raises `OSError`."""
+    tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
     write_atomic(os.path.join(script.path, TEXT), table_text(script, tables).encode())
     write_atomic(os.path.join(script.path, FILE), table_json(script, tables))
 

@@ -20,6 +20,8 @@ from tilusbuild.runtime.semantics import NoValueError, Value
 from tilusbuild.runtime.tables import Entry
 
 _FRACTION = 16
+_KEPT = 4096
+"""Buckets that a chooser remembers the choice for."""
 
 
 class Choice(NamedTuple):
@@ -47,9 +49,13 @@ class Chooser:
             if rule.program in self.there and self._holds(rule.source, rule.when, sizes):
                 return Choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self.bucket(sizes)
-        if bucket not in self._decided:
-            self._decided[bucket] = self._decide(bucket, sizes)
-        return self._decided[bucket]
+        known = self._decided.get(bucket)
+        if known is None:
+            known = self._decide(bucket, sizes)
+            if len(self._decided) >= _KEPT:
+                self._decided.clear()
+            self._decided[bucket] = known
+        return known
 
     def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
         """The buckets of the keys. Raises `KeyError` for a key without a size."""

@@ -255,11 +255,17 @@ class Kernel:
             raise TypeError(
                 f"{self._scripts[0].name}: {type(tensor).__name__} is no array that speaks DLPack"
             ) from None
-        kind = device.kind_of(place)
+        kind, index = device.kind_of(place), int(place[1])
         if kind is None:
             raise NoProgram(f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}")
+        if all(script.kind != kind for script in self._scripts):
+            # Without asking the driver, which may be missing: it is the call that is wrong.
+            built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
+            there = "the cpu" if kind == "cpu" else f"cuda:{index}"
+            name = self._scripts[0].name
+            raise NoProgram(f"{name} is built for {built}, and the call's tensors are on {there}")
         try:
-            return self._on(kind, int(place[1]) if kind == "cuda" else 0)
+            return self._on(kind, index if kind == "cuda" else 0)
         except NoDriver as error:
             raise NoProgram(f"{self._scripts[0].name}: {error}") from None
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from tilusbuild.runtime import candidates, device
 from tilusbuild.runtime.errors import Ambiguous, ScriptNotFound
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.names import snake_case, suggestion
-from tilusbuild.runtime.places import Place, places
+from tilusbuild.runtime.places import Place, here, places
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.semantics import Value
 
@@ -36,7 +34,7 @@ def load(
     looked: list[str] = []
     known: set[str] = set()
     for place in places(where):
-        found = [read_script(path) for path in place.instances(folder, os.getcwd())]
+        found = [read_script(path) for path in place.instances(folder, here())]
         if found:
             return _kernel(script, place, found, target, strict, params)
         known.update(place.folders())

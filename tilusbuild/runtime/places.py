@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import Ambiguous, Damaged, ScriptNotFound
 from tilusbuild.runtime.sealed import Broken, unseal
 
@@ -81,11 +82,21 @@ def places(where: object) -> Iterator[Place]:
     if where is not None:
         yield _given(where)
         return
-    named = os.environ.get(VARIABLE)
-    if named:
+    chosen, named = option.chosen().get("cache-dir"), os.environ.get(VARIABLE)
+    if isinstance(chosen, str):
+        yield Place(chosen, "tilusbuild.option")
+    elif named:
         yield Place(os.path.abspath(named), VARIABLE)
     yield from _packages()
-    yield Place(*_project_cache(os.getcwd()))
+    yield Place(*project_cache(here()))
+
+
+def here() -> str:
+    """The working directory, or the root where it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
 
 
 def _given(where: object) -> Place:
@@ -96,7 +107,7 @@ def _given(where: object) -> Place:
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's folder stands for its cache, a script's own folder for the tree around it.
         if os.path.isfile(os.path.join(path, "tilus.toml")):
-            return Place(*_project_cache(path))
+            return Place(*project_cache(path))
         if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
             return Place(above, "where")
     return Place(path, "where")
@@ -129,7 +140,7 @@ def _packages() -> Iterator[Place]:
         yield Place(found, f"package {entry.name}")
 
 
-def _project_cache(start: str) -> tuple[str, str]:
+def project_cache(start: str) -> tuple[str, str]:
     """The cache of the project around a folder, as a build there chooses it."""
     for folder in _upwards(start):
         manifest = os.path.join(folder, "tilus.toml")

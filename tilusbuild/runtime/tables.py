@@ -12,6 +12,7 @@ the device in use, or "*". People edit this file: it has no seal, and everything
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import TableDamaged, TableOfAnotherDevice, TableOutOfRange
 from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 
 FILE = "dispatch_table.json"
 SCHEMA = 1
@@ -114,15 +116,17 @@ def _fingerprint(value: Any) -> Mapping[str, str]:
 
 
 def _entries(script: Script, path: str, rows: Any) -> tuple[Entry, ...]:
-    found = []
+    found: dict[tuple[int, ...], Entry] = {}
     for row in rows:
         key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
         seconds = row[3] if len(row) > 3 else None
-        if len(key) != len(script.keys) or not all(type(size) is int for size in key):
-            raise ValueError(f"{key!r} is no key of {list(script.keys)}")
+        if len(key) != len(script.keys) or not all(map(_is_size, key)):
+            raise ValueError(f"{key!r:.80} is no key of {list(script.keys)}")
+        if tuple(key) in found:
+            raise ValueError(f"{key!r:.80} is there twice")
         if type(program) is not int or source not in SOURCES:
             raise ValueError(f"no entry: {row!r:.80}")
-        if seconds is not None and type(seconds) not in (int, float):
+        if seconds is not None and not _is_time(seconds):
             raise ValueError(f"no time: {row!r:.80}")
         if not 0 <= program < len(script.programs):
             raise TableOutOfRange(
@@ -134,5 +138,13 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[Entry, ...]:
                 f"{path}: sizes {key} choose program {program}, which is"
                 f" {script.not_built[program]}\n  {_MEND}"
             )
-        found.append(Entry(tuple(key), program, source, seconds))
-    return tuple(found)
+        found[tuple(key)] = Entry(tuple(key), program, source, seconds)
+    return tuple(found.values())
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and INT64_MIN <= value <= INT64_MAX
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 <= value < math.inf

@@ -1,7 +1,7 @@
 """What was decided, written where calls and people look for it: tables and latency reports.
 
 A case speaks for its bucket; of several in one bucket the one with the greatest sizes does, because
-a bucket is known by the greatest size in it. A table of a device stands before one for any device.
+a bucket is known by the greatest size in it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import Entry, Table, read_tables
+from tilusbuild.runtime.tables import Entry
 from tilusbuild.tune.bench.race import Decision
 from tilusbuild.tune.bench.work import Scalar
 
@@ -73,11 +73,8 @@ class Publisher:
         latency.write(self._script, measured)
         if decision.winner is not None:
             winner = decision.winner
-            _put(
-                self._script,
-                self._fingerprint,
-                [Entry(key, winner.program.index, "measured", winner.seconds)],
-            )
+            entry = Entry(key, winner.program.index, "measured", winner.seconds)
+            tables.put(self._script, self._fingerprint, [entry])
 
 
 def record_models(
@@ -94,16 +91,5 @@ def record_models(
         if choice.source != "table":  # the rule is asked at every call anyway
             entries.append(Entry(key_of(script, integers), choice.program, choice.source, None))
     anywhere = {"script": script.hash, "device": "*", "arch": "*"}
-    _put(script, anywhere, entries)
+    tables.put(script, anywhere, entries)
     return entries
-
-
-def _put(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> None:
-    """Set rows in the table of a fingerprint; its other rows stay, and so do other tables."""
-    there = read_tables(script)
-    rows = {e.key: e for t in there if dict(t.fingerprint) == fingerprint for e in t.entries}
-    rows.update({entry.key: entry for entry in entries})
-    own = Table(dict(fingerprint), tuple(rows[key] for key in sorted(rows)))
-    found = [*(t for t in there if dict(t.fingerprint) != fingerprint), own]
-    found.sort(key=lambda table: "*" in table.fingerprint.values())
-    tables.write(script, found)

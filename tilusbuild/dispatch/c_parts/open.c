@@ -7,6 +7,10 @@ static td_functions *td_opened[TD_PROGRAMS];
 static pthread_mutex_t td_opening = PTHREAD_MUTEX_INITIALIZER;
 static const char td_here;
 
+/* A child of a fork must not wait for a thread that only its parent has. */
+static void td_after_fork(void) { pthread_mutex_init(&td_opening, NULL); }
+__attribute__((constructor)) static void td_at_load(void) { pthread_atfork(NULL, NULL, td_after_fork); }
+
 static int td_path(int program, char *path, size_t size) {
   Dl_info info;
   if (!dladdr(&td_here, &info) || !info.dli_fname) return td_fail("%s: cannot find itself", td_name);

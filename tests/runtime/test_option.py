@@ -1,0 +1,100 @@
+"""What a program chooses by `tilusbuild.option`: what counts, how long, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild import option
+from tilusbuild.manifest import Setting, settings
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.delenv("TILUSBUILD_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with option.context():
+        yield
+
+
+def test_a_choice_goes_before_the_environment_and_after_the_command_line() -> None:
+    option.parallel_workers(3)
+    chosen = option.chosen()
+    environment = {"TILUSBUILD_JOBS": "5"}
+    assert settings("/", {}, environment, None, chosen).jobs == Setting(3, "tilusbuild.option")
+    assert settings("/", {"jobs": 1}, environment, None, chosen).jobs == Setting(1, "--jobs")
+
+
+def test_every_choice_is_a_setting() -> None:
+    option.cache_dir("/somewhere")
+    option.parallel_workers(4)
+    option.bench_warmup(0)
+    option.bench_repeat(7)
+    option.debug.dump_ir()
+    option.debug.disable_ptxas_opt()
+    decided = settings("/", {}, {}, None, option.chosen())
+    assert decided.cache_dir.value == "/somewhere"
+    assert decided.jobs.value == 4
+    assert (decided.bench_warmup.value, decided.bench_repeat.value) == (0, 7)
+    assert decided.dump_ir.value
+    assert decided.disable_ptxas_opt.value
+
+
+def test_each_choice_can_be_had_for_a_while() -> None:
+    option.parallel_workers(1)
+    with option.parallel_workers(2), option.debug.dump_ir():
+        assert dict(option.chosen()) == {"jobs": 2, "dump-ir": True}
+    assert dict(option.chosen()) == {"jobs": 1}
+    with option.context():
+        option.cache_dir("elsewhere")
+        option.parallel_workers(9)
+    assert dict(option.chosen()) == {"jobs": 1}
+
+
+def test_a_choice_ends_with_an_error_too() -> None:
+    with pytest.raises(KeyError), option.parallel_workers(2):
+        raise KeyError
+    assert not option.chosen()
+
+
+def test_the_cache_folder_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert option.get_cache_dir() == str(tmp_path / "home" / ".cache" / "tilus")
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    (tmp_path / "repository" / "kernels").mkdir()
+    monkeypatch.chdir(tmp_path / "repository" / "kernels")
+    assert option.get_cache_dir() == str(tmp_path / "repository" / ".cache")
+    monkeypatch.setenv("TILUSBUILD_CACHE_DIR", "named")
+    assert option.get_cache_dir() == str(tmp_path / "repository" / "kernels" / "named")
+    option.cache_dir("chosen")
+    monkeypatch.chdir(tmp_path)
+    assert option.get_cache_dir() == str(tmp_path / "repository" / "kernels" / "chosen")
+
+
+@pytest.mark.parametrize(
+    ("choose", "error"),
+    [
+        (lambda: option.parallel_workers(0), "parallel_workers is at least 1, not 0"),
+        (lambda: option.parallel_workers(True), "parallel_workers takes an int, not bool"),
+        (lambda: option.bench_warmup(-1), "bench_warmup is at least 0, not -1"),
+        (lambda: option.bench_repeat(1.5), "bench_repeat takes an int, not float"),
+        (lambda: option.debug.dump_ir(1), "dump_ir takes True or False, not int"),
+        (lambda: option.cache_dir(""), "'' names no folder"),
+        (lambda: option.cache_dir(b"x"), "a cache folder is a str"),
+    ],
+)
+def test_what_is_no_choice_is_refused(choose: object, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        choose()  # type: ignore[operator]
+    assert not option.chosen()
+
+
+def test_the_module_costs_nothing_to_import() -> None:
+    code = "import sys, tilusbuild.option; print([m for m in sys.modules if 'pydantic' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]", os.linesep + done.stderr

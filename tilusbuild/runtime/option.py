@@ -1,0 +1,142 @@
+"""The settings that a running program chooses: what `tilusbuild.option` offers.
+
+They hold for the whole process, as the same words in the environment would, and go before those; a
+command line goes before both. Every call gives back what was before when it is used in a `with`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType, TracebackType
+
+__all__ = [
+    "bench_repeat",
+    "bench_warmup",
+    "cache_dir",
+    "chosen",
+    "context",
+    "debug",
+    "get_cache_dir",
+    "parallel_workers",
+]
+
+Value = str | int | bool
+
+_chosen: dict[str, Value] = {}
+_lock = threading.Lock()
+
+
+class Chosen:
+    """A choice that was made. As a context manager it lasts until the end of the `with`."""
+
+    __slots__ = ("_before", "_name")
+
+    def __init__(self, name: str, value: Value) -> None:
+        self._name = name
+        with _lock:
+            self._before = _chosen.get(name)
+            _chosen[name] = value
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with _lock:
+            if self._before is None:
+                _chosen.pop(self._name, None)
+            else:
+                _chosen[self._name] = self._before
+
+
+def chosen() -> Mapping[str, Value]:
+    """What was chosen, by the names that the settings have: `cache-dir`, `jobs`, …"""
+    with _lock:
+        return MappingProxyType(dict(_chosen))
+
+
+@contextmanager
+def context() -> Iterator[None]:
+    """Undo at the end whatever is chosen within."""
+    with _lock:
+        before = dict(_chosen)
+    try:
+        yield
+    finally:
+        with _lock:
+            _chosen.clear()
+            _chosen.update(before)
+
+
+def cache_dir(path: str | os.PathLike[str]) -> Chosen:
+    """Build into, and load from, the cache tree in a folder; relative to the working directory now.
+
+    Raises `TypeError`, and `ValueError` for an empty path.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a cache folder is a str or a path of one, not {type(text).__name__}")
+    if not text or "\0" in text:
+        raise ValueError(f"{text!r} names no folder")
+    return Chosen("cache-dir", os.path.abspath(os.path.expanduser(text)))
+
+
+def get_cache_dir() -> str:
+    """The folder, absolute, that a build or a load in the working directory would use: the one
+    chosen, else that in `TILUSBUILD_CACHE_DIR`, else the project's own, else `.cache` at the root
+    of the git repository around, else `~/.cache/tilus`."""
+    from tilusbuild.runtime.places import VARIABLE, project_cache
+
+    named = chosen().get("cache-dir") or os.environ.get(VARIABLE)
+    found = named if isinstance(named, str) else project_cache(os.getcwd())[0]
+    return os.path.abspath(os.path.expanduser(found))
+
+
+def parallel_workers(count: int) -> Chosen:
+    """Compilers at once. Raises `TypeError` and `ValueError`."""
+    return Chosen("jobs", _count("parallel_workers", count, least=1))
+
+
+def bench_warmup(count: int) -> Chosen:
+    """Calls before a tuning times anything. Raises `TypeError` and `ValueError`."""
+    return Chosen("bench-warmup", _count("bench_warmup", count, least=0))
+
+
+def bench_repeat(count: int) -> Chosen:
+    """Samples of each finalist in a tuning. Raises `TypeError` and `ValueError`."""
+    return Chosen("bench-repeat", _count("bench_repeat", count, least=1))
+
+
+class debug:  # noqa: N801 - the name that users of Tilus know
+    """For looking into a kernel."""
+
+    @staticmethod
+    def dump_ir(enable: bool = True) -> Chosen:
+        """Keep what each step of a compile makes, beside its result. Raises `TypeError`."""
+        return Chosen("dump-ir", _switch("dump_ir", enable))
+
+    @staticmethod
+    def disable_ptxas_opt(enable: bool = True) -> Chosen:
+        """Let ptxas optimise nothing; the programs are other programs then. Raises `TypeError`."""
+        return Chosen("disable-ptxas-opt", _switch("disable_ptxas_opt", enable))
+
+
+def _count(name: str, value: object, *, least: int) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{name} takes an int, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} is at least {least}, not {value}")
+    return value
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} takes True or False, not {type(value).__name__}")
+    return value
