@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 from tilusbuild.cli.parser import VERBS, parse
 from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.settings import Settings, variable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -118,3 +120,14 @@ def test_the_page_of_expressions_says_what_python_says() -> None:
             assert value == eval(said, {"frozenset": frozenset}), line
             checked += 1
     assert checked == 3
+
+
+def test_the_page_of_settings_has_each_and_its_example_runs(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "settings.md"
+    settings = [each.name for each in fields(Settings)]
+    missing = [
+        name for name in settings if variable(name.replace("_", "-")) not in page.read_text()
+    ]
+    assert not missing
+    (example,) = blocks(page, "python")
+    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)

@@ -167,3 +167,26 @@ def test_mistyped_words_get_a_suggestion(project):
         ran = project.run(*words, status=2)
         assert f"did you mean {hint}?" in ran.err
     assert not project.cache.exists()
+
+
+def test_doctor_shows_where_a_setting_came_from_and_variables_that_are_none(project):
+    wrong = "TILUSBUILD_JOB"
+    project.environment |= {"TILUSBUILD_JOBS": "3", "TILUSBUILD_DUMP_IR": "1", wrong: "4"}
+    told = project.run("doctor").out
+    assert "jobs = 3  (TILUSBUILD_JOBS)" in told
+    assert "dump-ir = True  (TILUSBUILD_DUMP_IR)" in told
+    assert f'{wrong} is no variable of tilusbuild: did you mean "TILUSBUILD_JOBS"?' in told
+    project.environment["TILUSBUILD_LEVEL"] = "x"
+    assert "TILUSBUILD_LEVEL must be a number from 0 to 2" in project.run("plan", status=2).err
+
+
+def test_without_ptxas_optimisation_programs_are_other_programs(new_project, examples, fake_cuda):
+    project = new_project(examples.manifest(examples.script(target="gpu")))
+    project.environment |= fake_cuda.environment
+    assert project.compiled() == 2
+    project.environment["TILUSBUILD_DISABLE_PTXAS_OPT"] = "1"
+    assert project.compiled() == 2
+    options = [(folder / "options.txt").read_text() for folder in project.programs.values()]
+    assert sorted("--ptxas-options=-O0" in text for text in options) == [False, False, True, True]
+    del project.environment["TILUSBUILD_DISABLE_PTXAS_OPT"]
+    assert project.compiled() == 0

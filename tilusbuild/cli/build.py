@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             options.selected(arguments, project),
             options.engine_options(arguments, project),
             options.reporter(arguments),
-            dump_ir=arguments.dump_ir,
+            dump_ir=project.settings.dump_ir.value,
             asked=Asked(arguments.record, arguments.started),
         )
     return result.summary.exit_status

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tilusbuild.manifest import Manifest, Settings
     from tilusbuild.toolchain import Finding
@@ -23,6 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, load, settings
     from tilusbuild.process.local import LocalRunner
+    from tilusbuild.runtime import option
     from tilusbuild.toolchain import StatMemory, ToolchainRequest, diagnose
 
     manifest: Manifest | None = None
@@ -32,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     except InputError as error:
         broken = error
     root = manifest.root if manifest else os.getcwd()
-    chosen = settings(root, {"cache-dir": arguments.cache_dir}, os.environ, manifest)
+    given = {"cache-dir": arguments.cache_dir}
+    chosen = settings(root, given, os.environ, manifest, option.chosen())
     nvcc = manifest.toolchain.nvcc if manifest else None
     runner = LocalRunner()
     try:
@@ -78,14 +81,25 @@ def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> N
                 print(f"           looked in {looked.where}: {looked.note}")
     print()
     for name, setting in _settings(chosen):
-        print(f"{name} = {setting[0]}  ({setting[1]})")
+        value = "as each verb has it" if setting[0] is None else setting[0]
+        print(f"{name} = {value}  ({setting[1]})")
+    for said in _strangers(os.environ):
+        print(f"warning  {said}")
 
 
 def _settings(chosen: Settings) -> list[tuple[str, tuple[object, str]]]:
-    return [
-        (name.replace("_", "-"), (getattr(chosen, name).value, getattr(chosen, name).source))
-        for name in ("cache_dir", "jobs", "level", "device_compiler")
-    ]
+    found = [(field.name, getattr(chosen, field.name)) for field in fields(chosen)]
+    return [(name.replace("_", "-"), (each.value, each.source)) for name, each in found]
+
+
+def _strangers(environment: Mapping[str, str]) -> Iterator[str]:
+    """What is said of variables that look like ours and are none."""
+    from tilusbuild.errors import did_you_mean
+    from tilusbuild.manifest.settings import VARIABLES
+
+    for name in sorted(environment):
+        if name.startswith("TILUSBUILD_") and name not in VARIABLES:
+            yield f"{name} is no variable of tilusbuild: {did_you_mean(name, VARIABLES)}"
 
 
 def _print_json(findings: Sequence[Finding], chosen: Settings, lacking: list[str]) -> None:
@@ -105,4 +119,6 @@ def _print_json(findings: Sequence[Finding], chosen: Settings, lacking: list[str
         print(json.dumps(line, ensure_ascii=False))
     for name, (value, source) in _settings(chosen):
         print(json.dumps({"event": "setting", "name": name, "value": value, "source": source}))
+    for said in _strangers(os.environ):
+        print(json.dumps({"event": "warning", "message": said}))
     print(json.dumps({"event": "summary", "missing": lacking}))

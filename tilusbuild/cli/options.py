@@ -73,6 +73,7 @@ def project(arguments: argparse.Namespace) -> Project:
         "cache-dir": arguments.cache_dir,
         "jobs": getattr(arguments, "jobs", None),
         "level": getattr(arguments, "level", None),
+        "dump-ir": getattr(arguments, "dump_ir", None) or None,
     }
     return Project.open(os.getcwd(), given, os.environ)
 

@@ -43,6 +43,7 @@ class Manifest(Table):
     )
 
     _document: Document = PrivateAttr()
+    _last_flags: tuple[str, ...] = PrivateAttr(())
 
     @property
     def path(self) -> str:
@@ -89,7 +90,14 @@ class Manifest(Table):
         owner, chosen = self.scripts[script], self.targets[target]
         if chosen.is_cpu:
             return (*chosen.flags, *(owner.override_for(target).flags or ()))
-        return (*self.build.flags, *chosen.flags, *owner.flags_for(target))
+        own = owner.flags_for(target)
+        return (*self.build.flags, *chosen.flags, *own, *self._last_flags)
+
+    def with_last_flags(self, flags: tuple[str, ...]) -> Manifest:
+        """The same manifest, whose device compiler is given these after all other arguments."""
+        changed = self.model_copy()
+        changed._last_flags = flags
+        return changed
 
     def defines_for(self, script: str, target: str) -> Mapping[str, str]:
         """Macros as `-DNAME=TEXT` spells them, sorted by name; `true` is 1, `false` leaves out."""

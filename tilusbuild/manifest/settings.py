@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tilusbuild.errors import did_you_mean, input_error
@@ -22,11 +22,14 @@ Kind = TypeVar("Kind")
 DEVICE_COMPILERS = ("nvcc", "nvrtc")
 LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[Kind]):
-    """A value, and where it came from: "--jobs", "TILUSBUILD_JOBS", "tilus.toml" or "default"."""
+    """A value, and where it came from: "--jobs", "tilusbuild.option", "TILUSBUILD_JOBS",
+    "tilus.toml" or "default"."""
 
     value: Kind
     source: str
@@ -41,6 +44,13 @@ class Settings:
     jobs: Setting[int]
     level: Setting[int]
     device_compiler: Setting[str]
+    dump_ir: Setting[bool]
+    """Whether what each step of a compile makes is kept."""
+    disable_ptxas_opt: Setting[bool]
+    bench_warmup: Setting[int | None]
+    """Calls before a tuning times anything; None leaves it to the tuning."""
+    bench_repeat: Setting[int | None]
+    """Samples of each finalist of a tuning; None leaves it to the tuning."""
 
 
 def settings(
@@ -48,20 +58,27 @@ def settings(
     options: Mapping[str, str | int | None],
     environment: Mapping[str, str],
     manifest: Manifest | Mapping[str, str | int | None] | None = None,
+    program: Mapping[str, str | int] | None = None,
 ) -> Settings:
     """Decide every setting.
 
     `root` is the folder of the manifest. `options` are those of the command line that were given,
-    by their names without dashes: `cache-dir`, `jobs`, `level`, `device-compiler`. `manifest` is
-    one, or what it says under those same names. Raises `InputError` that names the culprit.
+    by their names without dashes: `cache-dir`, `jobs`, `level`, `device-compiler`, `dump-ir`,
+    `disable-ptxas-opt`, `bench-warmup`, `bench-repeat`. `manifest` is one, or what it says under
+    those same names; `program` is what the running program chose by `tilusbuild.option`. Raises
+    `InputError` that names the culprit.
     """
     said = manifest if isinstance(manifest, Mapping) or manifest is None else said_in(manifest)
-    sources = (options, environment, said or {})
+    sources = (options, program or {}, environment, said or {})
     return Settings(
-        cache_dir=_cache_dir(root, *sources),
+        cache_dir=_cache_dir(root, sources),
         jobs=_number("jobs", available_cores(), sources, least=1),
         level=_number("level", LEVELS[-1], sources, least=0, most=LEVELS[-1]),
         device_compiler=_word("device-compiler", DEVICE_COMPILERS, sources),
+        dump_ir=_switch("dump-ir", sources),
+        disable_ptxas_opt=_switch("disable-ptxas-opt", sources),
+        bench_warmup=_count("bench-warmup", sources, least=0),
+        bench_repeat=_count("bench-repeat", sources, least=1),
     )
 
 
@@ -89,24 +106,41 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) or 1
 
 
-Sources = tuple[Mapping[str, str | int | None], Mapping[str, str], Mapping[str, str | int | None]]
+Said = Mapping[str, str | int | None]
+Sources = tuple[Said, Mapping[str, str | int], Mapping[str, str], Said]
+"""The command line's, the program's, the environment's, the manifest's."""
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return _PREFIX + name.replace("-", "_").upper()
+
+
+VARIABLES = frozenset(
+    [
+        *(variable(each.name.replace("_", "-")) for each in fields(Settings)),
+        # Told to the command that `watch --exec` runs.
+        "TILUSBUILD_REBUILT",
+        "TILUSBUILD_PROGRAMS",
+    ]
+)
+"""Every environment variable that means something."""
 
 
 def _first(name: str, sources: Sources) -> Setting[str | int] | None:
-    options, environment, said = sources
-    variable = _PREFIX + name.replace("-", "_").upper()
+    options, program, environment, said = sources
     found = (
         (options.get(name), f"--{name}"),
+        (program.get(name), "tilusbuild.option"),
         # An empty variable is how a shell unsets one for a single command.
-        (environment.get(variable) or None, variable),
+        (environment.get(variable(name)) or None, variable(name)),
         (said.get(name), "tilus.toml"),
     )
     return next((Setting(value, source) for value, source in found if value is not None), None)
 
 
-def _cache_dir(root: str, *sources: Mapping[str, str | int | None]) -> Setting[str]:
-    options, environment, said = sources
-    found = _first("cache-dir", (options, environment, said))  # type: ignore[arg-type]
+def _cache_dir(root: str, sources: Sources) -> Setting[str]:
+    found = _first("cache-dir", sources)
     if found is None:
         return Setting(default_cache_dir(root), "default")
     # The manifest's is relative to the manifest; a person's to where that person is.
@@ -121,8 +155,19 @@ def _number(
     name: str, default: int, sources: Sources, *, least: int, most: int | None = None
 ) -> Setting[int]:
     found = _first(name, sources)
+    return Setting(default, "default") if found is None else _whole(found, least, most)
+
+
+def _count(name: str, sources: Sources, *, least: int) -> Setting[int | None]:
+    """A number that has no default of its own."""
+    found = _first(name, sources)
     if found is None:
-        return Setting(default, "default")
+        return Setting(None, "default")
+    number = _whole(found, least, None)
+    return Setting(number.value, number.source)
+
+
+def _whole(found: Setting[str | int], least: int, most: int | None) -> Setting[int]:
     try:
         number = int(found.value)
     except ValueError:
@@ -143,3 +188,13 @@ def _word(name: str, words: tuple[str, ...], sources: Sources) -> Setting[str]:
             hint=did_you_mean(str(found.value), words),
         )
     return Setting(str(found.value), found.source)
+
+
+def _switch(name: str, sources: Sources) -> Setting[bool]:
+    found = _first(name, sources)
+    if found is None:
+        return Setting(False, "default")
+    value = _SWITCH.get(str(found.value).lower())
+    if value is None:
+        raise input_error(f'{found.source} must be 1 or 0, not "{found.value}"')
+    return Setting(value, found.source)

@@ -21,12 +21,16 @@ from tilusbuild.plan.planner import Planned, Planner
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.runtime import option
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+
+_UNOPTIMISED = ("--ptxas-options=-O0",)
 
 
 class Project:
@@ -46,25 +50,31 @@ class Project:
         cls, start: str, options: Mapping[str, str | int | None], environment: Mapping[str, str]
     ) -> Self:
         """The project around the folder `start`. Raises `InputError`."""
-        manifest = load(find(start))
-        project = cls(
-            manifest, settings(manifest.root, options, environment, manifest), environment
-        )
+        return cls._opened(load(find(start)), options, environment)
+
+    @classmethod
+    def _opened(
+        cls,
+        manifest: Manifest,
+        options: Mapping[str, str | int | None],
+        environment: Mapping[str, str],
+    ) -> Self:
+        chosen = settings(manifest.root, options, environment, manifest, option.chosen())
+        if chosen.disable_ptxas_opt.value:
+            manifest = manifest.with_last_flags(_UNOPTIMISED)
+        project = cls(manifest, chosen, environment)
         project._options = dict(options)
         return project
 
-    def reread(self, *, tools: bool) -> Project:
+    def reread(self, *, tools: bool) -> Self:
         """The project as its manifest says now, with this one's runner and what it remembers; with
         `tools`, the compilers are looked for anew. Only one of the two is to be closed. Raises
         `InputError`."""
-        manifest = load(self.manifest.path)
-        chosen = settings(manifest.root, self._options, self.environment, manifest)
-        fresh = Project(manifest, chosen, self.environment)
-        fresh._options = self._options
+        fresh = self._opened(load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, digests=self.digests)
-        if chosen.cache_dir == self.settings.cache_dir:
+        if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__["cache"] = self.cache
-        if not tools and manifest.toolchain == self.manifest.toolchain:
+        if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
             fresh._toolchains = self._toolchains
         return fresh
 

@@ -1,0 +1,28 @@
+"""Settings for builds and loads inside a program, under the names that users of Tilus know.
+
+They are kept by the runtime, which looks for kernels where they say; this is only their door.
+"""
+
+from __future__ import annotations
+
+from tilusbuild.runtime.option import (
+    bench_repeat,
+    bench_warmup,
+    cache_dir,
+    chosen,
+    context,
+    debug,
+    get_cache_dir,
+    parallel_workers,
+)
+
+__all__ = [
+    "bench_repeat",
+    "bench_warmup",
+    "cache_dir",
+    "chosen",
+    "context",
+    "debug",
+    "get_cache_dir",
+    "parallel_workers",
+]
