@@ -109,6 +109,7 @@ class Story:
             "hash": f"{index:064x}",
             "label": f"matmul/{index} sm_90a",
             "script": "matmul",
+            "instance": ("matmul", "h100"),
             "index": index,
             "status": status,
             "cached": False,

@@ -12,7 +12,7 @@ import pytest
 
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.events import Dropped
+from tilusbuild.engine.events import Dropped, Sharded
 from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, built, failed
 from tilusbuild.report import schema
 from tilusbuild.report.choose import choose
@@ -78,6 +78,7 @@ def test_every_event_is_a_line_that_the_schema_allows() -> None:
     for dry_run in (True, False):
         eventful_build(stdout, dry_run)
     JsonReporter(stdout).tell(Dropped("00", "matmul/0 sm_90a"))
+    JsonReporter(stdout).tell(Sharded(2, 4, 13, 50, None, "00"))
     lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
     for line in lines:
         assert valid(line, schema.schema()), line

@@ -112,3 +112,6 @@ class Options:
     """Any schedule that does not compile fails its script."""
     dry_run: bool = False
     """Decide, and compile nothing."""
+    part: bool = False
+    """The jobs are a part of their instances, whose other schedules are built elsewhere: that none
+    of an instance builds here says nothing."""

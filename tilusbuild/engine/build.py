@@ -135,6 +135,7 @@ class BuildLoop(Generic[W]):
         summary = self.ledger.summary(
             self.clock() - began,
             strict=self.options.strict,
+            part=self.options.part,
             stopped=stopped,
             error=self.error,
             signal=self.signal,
@@ -336,6 +337,7 @@ class BuildLoop(Generic[W]):
                 hash=job.hash,
                 label=job.label,
                 script=job.script,
+                instance=job.instance,
                 index=job.index,
                 status=compiled.status,
                 cached=cached,

@@ -34,6 +34,24 @@ class BuildStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Sharded(Event):
+    """This build is for one shard of the plan. Told before `Planned`."""
+
+    event: ClassVar[str] = "shard"
+    number: int
+    """From 1."""
+    count: int
+    programs: int
+    """Of this shard."""
+    of: int
+    """Of all shards."""
+    expected_seconds: float | None
+    """Compiler seconds of the whole shard, from the history given; None without one."""
+    split: str
+    """What tells this split from others: all shards of one build have the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planned(Event):
     """Every program was looked up. `programs` counts a shared hash once."""
 
@@ -70,6 +88,8 @@ class Finished(Event):
     hash: str
     label: str
     script: str
+    instance: tuple[str, ...]
+    """Script, constants and target, as in `Verdict`."""
     index: int
     status: str
     """"built", "failed", "pruned", "crashed", "killed", "timed_out", "no_output" or "changed"."""

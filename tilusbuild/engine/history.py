@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.engine.base import Job
-from tilusbuild.engine.state import StateFile
+from tilusbuild.engine.state import StateFile, header
+from tilusbuild.errors import input_error
 
 _SAVE_EVERY = 64
 
@@ -54,6 +55,30 @@ class History:
         self._file = StateFile(path, "history")
         self._groups: dict[str, _Sum] | None = None
         self._all = _Sum()
+
+    @classmethod
+    def of_file(cls, path: str) -> History:
+        """What earlier builds left in the file `path`, which is not written. Raises `InputError`
+        when it cannot be read or is of another kind."""
+        hint = "`state/history` in a cache tree is such a file"
+        try:
+            with open(path, "rb") as file:
+                start = file.read(len(header("history")))
+        except OSError as error:
+            raise input_error(f"{path}: {error.strerror}", hint=hint) from None
+        if start != header("history"):
+            raise input_error(f"{path}: no history of builds", hint=hint)
+        history = cls(None)
+        history._file = StateFile(path, "history")
+        return history
+
+    def absorb(self, other: History) -> None:
+        """Remember what another history knows and this one does not."""
+        known = {key for key, _ in self._file.items()}
+        for key, value in other._file.items():
+            if key not in known and _valid(value) is not None:
+                self._file.put(key, value)
+        self._groups, self._all = None, _Sum()
 
     def estimate(self, job: Job[Any]) -> Estimate:
         """What is to be expected of a job."""

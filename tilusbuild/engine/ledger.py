@@ -58,12 +58,13 @@ class Ledger:
         seconds: float,
         *,
         strict: bool = False,
+        part: bool = False,
         stopped: bool = False,
         error: str | None = None,
         signal: int | None = None,
     ) -> Summary:
         """The sums. A build that stopped with work left is no success, whatever it has."""
-        scripts = tuple(tally.verdict(strict) for tally in self._tallies.values())
+        scripts = tuple(tally.verdict(strict, part) for tally in self._tallies.values())
         bad = not all(verdict.ok for verdict in scripts)
         status = int(bad or error is not None or (stopped and self.counts["skipped"] > 0))
         return Summary(

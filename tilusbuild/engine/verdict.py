@@ -3,7 +3,8 @@
 Pure. A script fails, for one set of constants and one target, when none of its schedules builds or
 its default does not; with `strict`, when any does not compile. A schedule without an answer (the
 compiler crashed, was killed, ran too long, wrote nothing) fails it too: the tree is not complete,
-and the next build tries again.
+and the next build tries again. Where only a part of an instance is built, whether any of it builds
+is for whoever has the rest.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Tally:
         if is_default:
             self.default = status
 
-    def verdict(self, strict: bool) -> Verdict:
-        """What the instance came to."""
-        reason = self._reason(strict)
+    def verdict(self, strict: bool, part: bool = False) -> Verdict:
+        """What the instance came to; `part`: these are not all of its schedules."""
+        reason = self._reason(strict, part)
         return Verdict(
             script=self.script,
             instance=self.instance,
@@ -50,13 +51,13 @@ class Tally:
             reason=reason,
         )
 
-    def _reason(self, strict: bool) -> str:
+    def _reason(self, strict: bool, part: bool) -> str:
         accidents = sum(self.counts.get(status, 0) for status in _ACCIDENTS)
         failed = self.counts.get("failed", 0)
         skipped = self.counts.get("skipped", 0)
         if self.default is not None and self.default not in ("built", "skipped"):
             return f"its default schedule {_ENDED[self.default]}"
-        if not self.counts.get("built", 0) and not skipped:
+        if not self.counts.get("built", 0) and not skipped and not part:
             return "none of its schedules builds"
         if accidents:
             return f"{_count(accidents, 'schedule has', 'schedules have')} no answer"

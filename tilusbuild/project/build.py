@@ -7,7 +7,8 @@ what is wrong with the input is raised before anything was compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilusbuild.cache.scripts import ScriptRecord
@@ -25,10 +26,12 @@ from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.shards import Shard
 from tilusbuild.project.compiler import ProgramCompiler
 from tilusbuild.project.project import Project
 from tilusbuild.project.published import Published
 from tilusbuild.project.remember import Asked, remember, seen
+from tilusbuild.project.sharding import Part, part_of
 from tilusbuild.project.store import BuildStore, Stamp
 from tilusbuild.table import Cell
 
@@ -41,10 +44,21 @@ def build(
     *,
     dump_ir: bool = False,
     asked: Asked | None = None,
+    shard: Shard | None = None,
+    times: str | None = None,
 ) -> Result:
-    """Build the selected part of a project. Raises `InputError` and `CacheTrouble`."""
+    """Build the selected part of a project, or one shard of it; `times` is a history to split by.
+
+    Raises `InputError` and `CacheTrouble`.
+    """
     began = time.monotonic()
     planned = project.plan(selection)
+    if shard is not None:
+        part = part_of(planned, shard, times)
+        options = replace(options, part=True)
+        return build_planned(
+            project, planned, selection, options, reporter, dump_ir=dump_ir, part=part, began=began
+        )
     result = build_planned(
         project,
         planned,
@@ -69,10 +83,12 @@ def build_planned(
     *,
     dump_ir: bool = False,
     only: Sequence[ProgramJob] | None = None,
+    part: Part | None = None,
     began: float | None = None,
     seen: Mapping[str, Stamp] | None = None,
 ) -> Result:
-    """Build what was planned; with `only`, just those of its programs. `seen` is for the store."""
+    """Build what was planned; with `only`, just those of its programs, and nothing else is written;
+    with `part`, one shard. `seen` is for the store."""
     compiler = ProgramCompiler(
         project.cache,
         planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
@@ -81,11 +97,14 @@ def build_planned(
         dump_ir=dump_ir,
         prefix=project.launcher(),
     )
+    wanted: Iterable[ProgramJob] = jobs(planned) if only is None else only
+    if part is not None:
+        wanted = part.jobs(reporter)
     history = History(project.cache.state_path)
     with BuildStore(project.cache, seen) as store:
         try:
             result = run_engine(
-                jobs(planned) if only is None else only,
+                wanted,
                 store,
                 compiler,
                 reporter,
@@ -100,7 +119,11 @@ def build_planned(
         if "changed" in result.statuses.values():
             project.memo.forget()
         stopped = result.summary.signal is not None or result.summary.error is not None
-        if only is None and not options.dry_run and not stopped:
+        if options.dry_run or stopped:
+            return result
+        if part is not None:
+            publish(project, planned, selection, dispatchers=False)
+        elif only is None:
             statuses = result.statuses
             published = Published(project.cache.tree, project.manifest, own_code(project.digests))
             known = {
@@ -117,18 +140,25 @@ def build_planned(
 
 
 def publish(
-    project: Project, planned: Planned, selection: Selection, *, known: Container[str] = ()
+    project: Project,
+    planned: Planned,
+    selection: Selection,
+    *,
+    known: Container[str] = (),
+    dispatchers: bool = True,
 ) -> None:
     """The scripts' folders and the index, as far as they are not what they should be.
 
-    Instances whose hash is `known` are taken to say everything already.
+    Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
+    one that is made from a part of its programs is of no use to anybody.
     """
     try:
         for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
             if instance.hash in known:
                 continue
             path = project.cache.publish_script(script_record(project, instance, maker))
-            dispatcher.after_build(project.cache, path, project.manifest, maker, project.runner)
+            if dispatchers:
+                dispatcher.after_build(project.cache, path, project.manifest, maker, project.runner)
         project.cache.record_build(
             project.manifest.path,
             planned.plan.project,

@@ -99,6 +99,8 @@ class PlainReporter:
 
 def note(event: events.Event) -> str | None:
     """The line for what happens seldom."""
+    if isinstance(event, events.Sharded):
+        return shard_line(event)
     if isinstance(event, events.WouldCompile):
         return f"would compile {one_line(event.label)}"
     if isinstance(event, events.Retried):
@@ -106,6 +108,16 @@ def note(event: events.Event) -> str | None:
     if isinstance(event, events.Stopping):
         return f"stopping ({one_line(event.message)}); {event.running} still running"
     return None
+
+
+def shard_line(event: events.Sharded) -> str:
+    """Which part of the plan this is."""
+    seconds = event.expected_seconds
+    about = "" if seconds is None else f", about {clock(seconds)} of compiling"
+    return (
+        f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs{about}"
+        f" (split {event.split[:12]})"
+    )
 
 
 def plan_line(event: events.Planned, progress: Progress) -> str | None:

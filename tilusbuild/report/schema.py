@@ -16,6 +16,7 @@ from tilusbuild.engine import events
 
 EVENTS: tuple[type[events.Event], ...] = (
     events.BuildStarted,
+    events.Sharded,
     events.Planned,
     events.WouldCompile,
     events.Started,
