@@ -37,9 +37,9 @@ SCRIPTS = 10
 class Watch:
     """A `tilusbuild watch` that runs, and what it says."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *words: str) -> None:
         self.process = subprocess.Popen(
-            [*TILUSBUILD, "watch", "--json"],
+            [*TILUSBUILD, "watch", "--json", *words],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -76,6 +76,16 @@ class Watch:
     @property
     def threads(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    @property
+    def processes(self) -> int:
+        """That it started and that are there."""
+        pids = [self.process.pid]
+        for pid in pids:
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/children") as file:
+                    pids += [int(word) for word in file.read().split()]
+        return len(pids) - 1
 
     def stop(self) -> int:
         """Ctrl-C; the exit status."""
@@ -201,6 +211,9 @@ def show(saves: list[Kind], programs: int) -> dict[str, Any]:
     return found
 
 
+_ROW = "{:8.1f}{:8}{:13.1f}{:12}{:9}{:11}"
+
+
 def soak(minutes: float, programs: int) -> dict[str, Any]:
     """Random edits, mistakes, renames and reverts for so long; what the process holds meanwhile."""
     chance = random.Random(1)
@@ -208,43 +221,71 @@ def soak(minutes: float, programs: int) -> dict[str, Any]:
         nvcc = _projects.fake_toolkit(place / "toolkit")
         folder = place / "project"
         _projects.project(folder, programs, nvcc, scripts=SCRIPTS)
-        watch = Watch(folder)
+        watch = Watch(folder, "--exec", "echo $TILUSBUILD_REBUILT")
         watch.rest()
-        rows: list[tuple[float, int, int, int, int]] = []
+        rows: list[tuple[float, int, float, int, int, int]] = []
+        print(
+            f"{'minutes':>8}{'edits':>8}{'resident MB':>13}{'open files':>12}{'threads':>9}"
+            f"{'processes':>11}"
+        )
+
+        def note() -> None:
+            held = watch.memory / 1e6, watch.open_files, watch.threads, watch.processes
+            rows.append(((time.monotonic() - began) / 60, edits, *held))
+            print(_ROW.format(*rows[-1]), flush=True)
+
         began = time.monotonic()
         edits = 0
         due = 0.0
         while (elapsed := time.monotonic() - began) < 60 * minutes:
             if elapsed >= due:
-                rows.append((elapsed, edits, watch.memory, watch.open_files, watch.threads))
+                note()
                 due += 6 * minutes
-            _edit(folder, chance, edits)
+            for edit in _edits(folder, chance, edits):
+                edit()
+                watch.rest()
             edits += 1
-            watch.rest()
-        rows.append((elapsed, edits, watch.memory, watch.open_files, watch.threads))
+        note()
         assert watch.stop() == 130
-    print(f"{'minutes':>8}{'edits':>8}{'resident MB':>13}{'open files':>12}{'threads':>9}")
-    for at, count, memory, files, threads in rows:
-        print(f"{at / 60:8.1f}{count:8}{memory / 1e6:13.1f}{files:12}{threads:9}")
     return {"rows": rows}
 
 
-def _edit(folder: Path, chance: random.Random, number: int) -> None:
-    """One save that is seen: what it writes is new."""
-    kind = chance.randrange(5)
-    path = folder / f"kernels/s{chance.randrange(SCRIPTS)}.cu.j2"
-    if kind == 0:
-        save(path, _projects.TEMPLATE + f"// {number}\n")
-    elif kind == 1:
-        save(path, _projects.TEMPLATE + f"{{{{ missing_{number} }}}}\n")
-    elif kind == 2:
-        save(path, _projects.TEMPLATE + f"{{# {number} #}}")
-    elif kind == 3:
-        manifest = folder / "tilus.toml"
-        text = manifest.read_text().rpartition("# edit")[0] or manifest.read_text()
-        save(manifest, f"{text}# edit {number}\n")
-    else:
-        save(folder / f"include/h{chance.randrange(5)}.h", f"#pragma once\n// {number}\n")
+def _edits(folder: Path, chance: random.Random, number: int) -> list[Callable[[], None]]:
+    """A few steps, each of them seen: what it writes is new."""
+    kernel = folder / f"kernels/s{chance.randrange(SCRIPTS)}.cu.j2"
+    manifest = folder / "tilus.toml"
+    headers = [folder / f"include/h{each}.h" for each in range(5)]
+    header = chance.choice(headers)
+    away = folder / "away"
+
+    def write(path: Path, text: str) -> Callable[[], None]:
+        return lambda: save(path, text)
+
+    code = write(kernel, f"{_projects.TEMPLATE}// {number}\n")
+    comment = manifest.read_text().rpartition("# edit")[0] or manifest.read_text()
+
+    def check_out() -> None:
+        for path in headers:
+            save(path, f"#pragma once\n// checked out {number}\n")
+        code()
+
+    return chance.choice(
+        [
+            [code],
+            [write(kernel, f"{_projects.TEMPLATE}{{{{ missing_{number} }}}}\n"), code],
+            [code, write(kernel, f"{_projects.TEMPLATE}// {number}\n{{# {number} #}}")],
+            [write(kernel, f"{_projects.TEMPLATE}// fake: fail\n// {number}\n"), code],
+            [write(manifest, f"{comment}# edit {number}\n")],
+            [write(manifest, f"[nothing # edit {number}\n"), write(manifest, comment)],
+            [write(header, f"#pragma once\n// {number}\n")],
+            [check_out],
+            [code, kernel.unlink, write(kernel, f"{_projects.TEMPLATE}// again {number}\n")],
+            [
+                lambda: os.rename(folder / "kernels", away),
+                lambda: os.rename(away, folder / "kernels"),
+            ],
+        ]
+    )
 
 
 def main() -> None:

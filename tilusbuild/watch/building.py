@@ -77,6 +77,12 @@ class Building:
         self._thread = threading.Thread(target=self._run, name="tilusbuild-build", daemon=True)
         self._thread.start()
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether it was given a plan to end with, and not only programs ahead of one."""
+        with self._guard:
+            return self._state is not None
+
     def suits(self, project: Project, toolchain: Toolchain) -> bool:
         """Whether programs of this project's plan can be built by this build."""
         own = self._project
@@ -100,7 +106,9 @@ class Building:
             return True
 
     def abandon(self) -> None:
-        """Have nothing; returns when no compiler runs any more."""
+        """Have nothing, and publish nothing; returns when no compiler runs any more."""
+        with self._guard:
+            self._state = None
         self._control.replace(())
         self._thread.join()
 

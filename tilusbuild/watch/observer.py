@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer as NativeObserver
@@ -19,6 +20,16 @@ from tilusbuild.watch.needs import is_dropping
 from tilusbuild.watch.places import is_below
 
 _NO_CHANGE = ("opened", "closed_no_write")
+
+
+class Watcher(Protocol):
+    """What a session needs of an observer."""
+
+    trouble: str | None
+
+    def follow(self, places: Mapping[str, bool]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Observer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
@@ -28,7 +28,7 @@ from tilusbuild.watch.execute import Executed, Execution
 from tilusbuild.watch.inputs import everything
 from tilusbuild.watch.look import Looker
 from tilusbuild.watch.needs import Change, Needs, Part, affected
-from tilusbuild.watch.observer import Observer
+from tilusbuild.watch.observer import Observer, Watcher
 from tilusbuild.watch.places import is_below, places, why_poll
 from tilusbuild.watch.replan import Replanner, State
 from tilusbuild.watch.screen import Screen
@@ -92,7 +92,16 @@ class _Pending:
 class Session:
     """One `tilusbuild watch`. The project is the caller's to close."""
 
-    def __init__(self, project: Project, selection: Selection, how: How, screen: Screen) -> None:
+    def __init__(
+        self,
+        project: Project,
+        selection: Selection,
+        how: How,
+        screen: Screen,
+        *,
+        observer: Callable[[Callable[[str], None], Callable[[], str]], Watcher] = Observer,
+        debounce: Debounce | None = None,
+    ) -> None:
         self._selection = selection
         self._how = how
         self._screen = screen
@@ -100,10 +109,10 @@ class Session:
         self._inbox: SimpleQueue[_Hint | Built | Executed | int] = SimpleQueue()
         self._replanner = Replanner(selection, self._found, self._check)
         self._looker = Looker(lambda path: self._project.digests.digest(path))
-        self._observer = Observer(
+        self._observer = observer(
             lambda path: self._inbox.put(_Hint(path)), lambda: self._project.cache.root
         )
-        self._debounce = Debounce()
+        self._debounce = debounce or Debounce()
         self._pending = _Pending()
         self._history = History(project.cache.state_path)
         self._published: set[str] = set()
@@ -147,22 +156,31 @@ class Session:
 
     def _step(self) -> None:
         """Wait for one thing, and do what it asks for."""
-        now = time.monotonic()
         if not self._resting and self._is_idle():
             self._rest()
-        self._take_within(max(0.0, self._next_look() - now))
+        # What came while a plan was made is planned now: no event will tell of it again.
+        now = self._wants_plan() or self._signal is not None
+        self._take_within(0.0 if now else max(0.0, self._next_look() - time.monotonic()))
         self._look_if_due()
-        if self._pending.parts and self._signal is None and self._may_plan():
+        if self._signal is None and self._wants_plan():
             self._plan()
 
     def _is_idle(self) -> bool:
-        waits = self._pending.parts and self._broken is None
+        waits = self._wants_plan() or self._debounce.due is not None
         return self._building is None and self._executing is None and not waits
 
-    def _may_plan(self) -> bool:
-        if self._broken is not None and not self._news:
+    def _wants_plan(self) -> bool:
+        """Whether there is something to plan, and it may be planned now."""
+        if not self._pending.parts or (self._broken is not None and not self._news):
             return False
-        return self._how.restart or (self._building is None and self._executing is None)
+        return self._how.restart or not self._is_busy()
+
+    def _is_busy(self) -> bool:
+        """Whether something runs that a change is to wait for. A build does not count while it has
+        no plan yet: the plan was given up for this very change, and the build waits for the next.
+        """
+        building = self._building is not None and self._building.has_plan
+        return building or self._executing is not None
 
     def _next_look(self) -> float:
         regular = self._looked + (POLL if self._polling else SAFETY)

@@ -1,0 +1,124 @@
+"""A session on the test's own thread: what happens between two steps is the test's to say."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.events import Event, Reporter
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.project import Project
+from tilusbuild.watch import events
+from tilusbuild.watch.screen import Screen
+from tilusbuild.watch.session import How, Session
+from tilusbuild.watch.settle import Debounce
+
+
+class _EnoughError(Exception):
+    """The test has seen what it waited for."""
+
+
+class Hints:
+    """An observer that tells what the test says."""
+
+    trouble: str | None = None
+
+    def __call__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> Hints:
+        self.hint = hint
+        return self
+
+    def follow(self, places: Mapping[str, bool]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Eye(Screen):
+    """A screen that notes what it is told, and lets the test act at each event and build."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            reporter=lambda: _Silent(),
+            stderr=io.StringIO(),
+            json=None,
+            terminal=False,
+            quiet=True,
+            verbose=False,
+            clear=False,
+        )
+        self.said: list[Event] = []
+        self.at_rest: list[Callable[[], None]] = []
+        self.at_build: list[Callable[[], None]] = []
+
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        self.said.append(event)
+        if isinstance(event, events.Watching):
+            if not self.at_rest:
+                raise _EnoughError
+            self.at_rest.pop(0)()
+
+    def building(self) -> Reporter:
+        if self.at_build:
+            self.at_build.pop(0)()
+        return super().building()
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.said if isinstance(event, kind)]
+
+
+class _Silent:
+    def tell(self, event: Event, /) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def eye() -> Iterator[Eye]:
+    # What never comes to rest would wait for ever: a signal ends it, and that is no end of the test.
+    timer = threading.Timer(90, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    yield Eye()
+    timer.cancel()
+
+
+def watched(project: Any, how: How, eye: Eye, hints: Hints) -> None:
+    """Watch until the last thing that the test has to do was done, and it is at rest again."""
+    with Project.open(str(project.folder), {"jobs": 2}, os.environ) as opened:
+        selection = Selection((), (), opened.settings.level.value)
+        debounce = Debounce(quiet=0.0)
+        session = Session(opened, selection, how, eye, observer=hints, debounce=debounce)
+        with pytest.raises(_EnoughError):
+            session.run()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_save_while_a_plan_is_made_is_planned_at_once(
+    restart: bool, project: Any, eye: Eye
+) -> None:
+    hints = Hints()
+
+    def save(note: str) -> None:
+        project.kernel("scale", note)
+        hints.hint(str(project.folder / "kernels/scale.cu.j2"))
+
+    def begin() -> None:
+        eye.said.clear()
+        # The next build starts with the first new program of a plan that is not made yet.
+        eye.at_build = [lambda: save("second")]
+        save("first")
+
+    eye.at_rest = [begin]
+    watched(project, How(restart=restart), eye, hints)
+    assert len(eye.of(events.Changed)) == 2
+    assert len(eye.of(events.Replanned)) == 1, "the first of the two plans was given up"
+    assert [event.ok for event in eye.of(events.Watching)] == [True]
+    summary = project.run("build")[-1]
+    assert (summary["compiled"], summary["exit_status"]) == (0, 0)
