@@ -82,7 +82,7 @@ class _Silent:
 
 @pytest.fixture
 def eye() -> Iterator[Eye]:
-    # What never comes to rest would wait for ever: a signal ends it, and that is no end of the test.
+    # What never comes to rest would wait for ever: a signal ends it, which no test expects.
     timer = threading.Timer(90, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     yield Eye()
