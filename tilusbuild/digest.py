@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _CHUNK = 1 << 20
+
+
+def hasher() -> _Hash:
+    """For content that comes in pieces: `update` it with each, then ask for its `hexdigest`."""
+    return hashlib.sha256()
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -20,8 +29,8 @@ def sha256_text(text: str) -> str:
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """The digest of a file's content, read in pieces. Raises `OSError`."""
-    hasher = hashlib.sha256()
+    found = hasher()
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+            found.update(chunk)
+    return found.hexdigest()

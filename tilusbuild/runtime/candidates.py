@@ -29,10 +29,11 @@ class Judged(NamedTuple):
         return f"{self.script.label} ({self.script.arch}): {verdict}: {self.reason}"
 
 
-def judge(script: Script, device: Device) -> Judged:
-    """Whether and how well an instance suits a device."""
-    if script.machine != os.uname().machine:
-        return Judged(script, None, f"made for {script.machine}, not {os.uname().machine}")
+def judge(script: Script, device: Device, machine: str | None = None) -> Judged:
+    """Whether and how well an instance suits a device, in a host of this machine or of another."""
+    machine = machine or os.uname().machine
+    if script.machine != machine:
+        return Judged(script, None, f"made for {script.machine}, not {machine}")
     if script.kind != device.kind:
         return Judged(script, None, f"{script.kind} code, and the device is {device}")
     if script.kind == "cuda":
@@ -41,7 +42,7 @@ def judge(script: Script, device: Device) -> Judged:
             return Judged(script, None, problem)
     refused = []
     best: Judged | None = None
-    for arch, kind in _images(script):
+    for arch, kind in images(script.archs, script.ptx):
         verdict = compat.can_run(arch, device.arch, kind)
         if not verdict:
             refused.append(verdict.reason)
@@ -52,12 +53,13 @@ def judge(script: Script, device: Device) -> Judged:
     return best or Judged(script, None, "; ".join(refused) or "it holds no code")
 
 
-def _images(script: Script) -> list[tuple[str, Kind]]:
-    images: list[tuple[str, Kind]] = [(arch, "sass") for arch in script.archs]
-    if script.ptx:
-        plain = [arch for arch in script.archs if arch[-1:].isdigit()]
-        images += [(arch, "ptx") for arch in sorted(plain, key=compat.number_of)[-1:]]
-    return images
+def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, Kind]]:
+    """(arch, kind) of the code in a library for these architectures; the PTX is of the newest."""
+    found: list[tuple[str, Kind]] = [(arch, "sass") for arch in archs]
+    if ptx:
+        plain = [arch for arch in archs if arch[-1:].isdigit()]
+        found += [(arch, "ptx") for arch in sorted(plain, key=compat.number_of)[-1:]]
+    return found
 
 
 def _driver_problem(script: Script, device: Device) -> str | None:
@@ -79,12 +81,14 @@ def _driver_problem(script: Script, device: Device) -> str | None:
     return None
 
 
-def best(scripts: Sequence[Script], device: Device) -> tuple[Script, tuple[Judged, ...]]:
+def best(
+    scripts: Sequence[Script], device: Device, machine: str | None = None
+) -> tuple[Script, tuple[Judged, ...]]:
     """The instance that suits best, and what was thought of each.
 
     Raises `NoProgram`, and `Ambiguous` when two suit equally well.
     """
-    judged = tuple(judge(script, device) for script in scripts)
+    judged = tuple(judge(script, device, machine) for script in scripts)
     suited = sorted((each for each in judged if each.suits), key=lambda each: each.suits or (0, 0))
     if not suited:
         name = scripts[0].name if scripts else "the script"
