@@ -21,6 +21,21 @@ class Package(Table):
     formats: tuple[Literal["dir", "tar.zst", "wheel", "oci"], ...] = Field(
         ("tar.zst",), min_length=1, description="The carriers to make."
     )
+    include: tuple[Literal["sources", "logs", "all"], ...] = Field(
+        (),
+        description="What to carry besides libraries, options and tables: `sources` (and headers, "
+        "so that `compile.sh` works), `logs` (of compilers and of tuning), or `all`.",
+        examples=[["sources"]],
+    )
+    exclude: tuple[Literal["sources", "logs"], ...] = Field(
+        (), description="What not to carry of what `include` says.", examples=[["logs"]]
+    )
+    programs: Literal["all", "dispatched"] = Field(
+        "all",
+        description="`dispatched`: only the programs that a rule, a dispatch table or the default "
+        "can choose; of a script that has a model and no table, all.",
+    )
+    split: bool = Field(True, description="A wheel for each target, and one that finds them.")
     max_size: Size | None = Field(
         None,
         description="The most bytes that a carrier may have; more is an error.",

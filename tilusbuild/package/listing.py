@@ -57,7 +57,8 @@ class Needs:
     """What the libraries ask of a host. None: they ask for nothing of the kind.
 
     `machine` as `uname -m` says it; `isa` an x86-64 level or what `-march` was; `glibc` the lowest
-    version ("2.17"); `libraries` the names in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI.
+    version ("2.17"); `libraries` the names in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI;
+    `libstdcxx` the greatest GLIBCXX version ("3.4.30").
     """
 
     machine: str
@@ -65,6 +66,7 @@ class Needs:
     glibc: str | None
     libraries: tuple[str, ...]
     tvm_ffi: str | None
+    libstdcxx: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def _value(found: FileList) -> dict[str, Any]:
             "glibc": found.needs.glibc,
             "libraries": list(found.needs.libraries),
             "tvm_ffi": found.needs.tvm_ffi,
+            "libstdcxx": found.needs.libstdcxx,
         },
         "scripts": [
             {
@@ -203,8 +206,8 @@ def _list(field: Field) -> FileList:
         raise ListMalformed(f"a list of schema {schema.value}; this version reads {SCHEMA}")
     tool_name, tool_version = tool.table("name", "version")
     tool_name.one_of(TOOL)
-    machine, isa, glibc, libraries, tvm_ffi = needs.table(
-        "machine", "isa", "glibc", "libraries", "tvm_ffi"
+    machine, isa, glibc, libraries, tvm_ffi, libstdcxx = needs.table(
+        "machine", "isa", "glibc", "libraries", "tvm_ffi", "libstdcxx"
     )
     return FileList(
         name=name.name(),
@@ -219,6 +222,7 @@ def _list(field: Field) -> FileList:
             glibc=glibc.optional(Field.version),
             libraries=tuple(each.text(255) for each in libraries.items()),
             tvm_ffi=tvm_ffi.optional(Field.version),
+            libstdcxx=libstdcxx.optional(Field.version),
         ),
         scripts=tuple(_script(each) for each in scripts.items()),
         programs={key: _program(value) for key, value in programs.mapping()},
