@@ -153,7 +153,7 @@ def _survey(tree: Tree) -> _Entries:
             _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
     for program in filter(layout.is_hash, _names(tree, layout.PROGRAMS)):
         name = f"{layout.PROGRAMS}/{program}"
-        _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in _mentioned(tree.path(name))])
+        _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in mentioned(tree.path(name))])
     for digest in filter(layout.is_hash, _names(tree, layout.INCLUDE)):
         _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
     for name in entries.sizes:  # scripts come before programs, programs before headers
@@ -194,7 +194,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
     return rooted
 
 
-def _mentioned(path: str) -> list[str]:
+def mentioned(path: str) -> list[str]:
     """Digests of the header folders that a program's compile.sh uses."""
     try:
         with open(os.path.join(path, "module", "compile.sh"), "rb") as file:
