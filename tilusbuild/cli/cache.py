@@ -21,6 +21,7 @@ _ACTIONS = {
     "verify": "check everything against its digests",
     "gc": "remove what no project's last build made",
     "clear": "remove everything",
+    "export": "write the tree as another system lays it out",
 }
 
 
@@ -67,30 +68,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     made["gc"].add_argument(
         "-n", "--dry-run", action="store_true", help="say what would be removed"
     )
+    made["export"].add_argument("folder", metavar="DIR", help="a new folder, or an earlier view")
+    made["export"].add_argument("script", metavar="SCRIPT", nargs="*", help="all without one")
+    made["export"].add_argument(
+        "--layout", required=True, choices=("tilus", "tilelang", "hidet"), help="whose"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do one action; 1 when `verify` found something."""
-    cache = _cache(arguments)
+    cache = options.cache(arguments)
     action: int = globals()[f"_{arguments.action}"](cache, arguments)
     return action
-
-
-def _cache(arguments: argparse.Namespace) -> Cache:
-    """The cache of the project around the current folder, or of the settings alone."""
-    from tilusbuild.cache.cache import Cache
-    from tilusbuild.errors import InputError
-    from tilusbuild.manifest import find, load, settings
-
-    given = {"cache-dir": arguments.cache_dir}
-    try:
-        path = find(os.getcwd())
-    except InputError:
-        chosen = settings(os.getcwd(), given, os.environ, None)
-    else:
-        said = None if arguments.cache_dir else load(path)
-        chosen = settings(os.path.dirname(path), given, os.environ, said)
-    return Cache(chosen.cache_dir.value)
 
 
 def _emit(event: str, **fields: Any) -> None:
@@ -325,6 +314,24 @@ def _clear(cache: Cache, arguments: argparse.Namespace) -> int:
     cache.clear()
     if not arguments.quiet and not arguments.json:
         print(f"{cache.root} is empty")
+    return 0
+
+
+def _export(cache: Cache, arguments: argparse.Namespace) -> int:
+    from tilusbuild.views.collect import sources
+    from tilusbuild.views.layouts import LAYOUTS
+    from tilusbuild.views.write import export
+
+    found = sources(cache, arguments.script)
+    items = LAYOUTS[arguments.layout](found)
+    with cache.in_use():
+        exported = export(arguments.layout, items, arguments.folder)
+    if arguments.json:
+        _emit("exported", path=os.path.abspath(arguments.folder), layout=arguments.layout,
+              files=exported.files, linked=exported.linked, copied=exported.copied)
+    elif not arguments.quiet:
+        print(f"{arguments.folder}: {len(found)} scripts, {exported.files} files,"
+              f" {exported.linked} of them links; {_size(exported.copied)} more on disk")
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tilusbuild.cache.cache import Cache
     from tilusbuild.engine.base import Options
     from tilusbuild.engine.events import Reporter
     from tilusbuild.plan.selection import Selection
@@ -76,6 +77,23 @@ def project(arguments: argparse.Namespace) -> Project:
         "dump-ir": getattr(arguments, "dump_ir", None) or None,
     }
     return Project.open(os.getcwd(), given, os.environ)
+
+
+def cache(arguments: argparse.Namespace) -> Cache:
+    """The cache of the project around the current folder, or of the settings alone."""
+    from tilusbuild.cache.cache import Cache
+    from tilusbuild.errors import InputError
+    from tilusbuild.manifest import find, load, settings
+
+    given = {"cache-dir": arguments.cache_dir}
+    try:
+        path = find(os.getcwd())
+    except InputError:
+        chosen = settings(os.getcwd(), given, os.environ, None)
+    else:
+        said = None if arguments.cache_dir else load(path)
+        chosen = settings(os.path.dirname(path), given, os.environ, said)
+    return Cache(chosen.cache_dir.value)
 
 
 def selected(
