@@ -102,23 +102,41 @@ def publish_script(
     digest = record.hash
     path = tree.script_path(record.folder, digest)
     programs = parse_script(record.script_txt).programs
-    if statuses is None:
-        statuses = _looked_up(tree, programs)
-    links = {
-        f"{layout.PROGRAMS if status == 'built' else layout.FAILED}/{index}": program
-        for index, program in enumerate(programs)
-        if (status := statuses.get(program)) in layout.STATUSES
-    }
+    links = links_of(tree, programs, statuses)
     files = {
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
         layout.SCHEDULE_TXT: table(record.columns, record.rows).encode("utf-8", "surrogateescape"),
     }
     if record.described is not None:
         files[layout.SCRIPT_JSON] = record.described
+    put_script(tree, record.folder, digest, files, links)
+    return path
+
+
+def links_of(
+    tree: Tree, programs: Sequence[str], statuses: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The links that a script's folder has, by their names in it: to programs that are published.
+
+    Without `statuses`, by hash, the programs are looked up.
+    """
+    if statuses is None:
+        statuses = _looked_up(tree, programs)
+    return {
+        f"{layout.PROGRAMS if status == 'built' else layout.FAILED}/{index}": program
+        for index, program in enumerate(programs)
+        if (status := statuses.get(program)) in layout.STATUSES
+    }
+
+
+def put_script(
+    tree: Tree, folder: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
+) -> None:
+    """Make a script's folder, or bring it to these files and links. Raises `CacheTrouble`."""
+    path = tree.script_path(folder, digest)
     if not _is_up_to_date(path, files, links):
         with tree.held(Span("use", shared=True), Span("script", digest)), explained(path):
-            _publish(tree, record.folder, path, digest, files, links)
-    return path
+            _publish(tree, folder, path, digest, files, links)
 
 
 def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
