@@ -8,6 +8,8 @@ are as they were, the build would come to the same end, and its summary is print
   or about anything else is no record, and the build runs in full.
 - A record is written only when no input changed after the build began to read. ctime cannot be set
   back, so a file whose ctime is older than the start was not written since.
+- Many entries are looked at by several processes, each a share; one that does not say "all as it
+  was" stands for a change.
 - This module imports `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild: it runs before
   everything else, and on the way of a build with nothing to do it is all that runs.
 """
@@ -22,12 +24,19 @@ import zlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import NoReturn, TypeAlias
 
-_MAGIC = b"tilusbuild record 1\n"
+    _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stats
+
+_MAGIC = b"tilusbuild record 2\n"
 _HEAD = struct.Struct("<IQ")
 _COUNT = struct.Struct("<Q")
 _STAT = struct.Struct("<4q")
 _ABSENT = (-1, 0, 0, 0)
+_IN_A_GROUP = 1000
+"""Entries; groups are what processes share out."""
+_WORTH_A_PROCESS = 1 << 18
+"""Bytes of a record: some 2,700 entries, which take several times as long as a fork."""
 
 # Changes of these can change the plan: where tools are found, and every setting.
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
@@ -106,7 +115,9 @@ def make(
         found = [snapshot(before + middle + after) for middle in middles]
         if _ABSENT in found:
             return None
-        groups.append(((before, after), list(middles), found))
+        for start in range(0, len(middles), _IN_A_GROUP):
+            end = start + _IN_A_GROUP
+            groups.append(((before, after), list(middles[start:end]), found[start:end]))
     body = b"".join([_packed(name), _packed(summary), *(_group(*group) for group in groups)])
     return _MAGIC + _HEAD.pack(zlib.crc32(body), len(body)) + body
 
@@ -128,15 +139,60 @@ def _group(
     return _packed(names) + _packed(b"".join(_STAT.pack(*stat) for stat in stats))
 
 
-def holds(data: bytes, name: bytes, stat: Callable[..., os.stat_result] = os.stat) -> bytes | None:
-    """The summary, when the record answers `name` and everything is as it was; else None."""
+def holds(
+    data: bytes,
+    name: bytes,
+    stat: Callable[[str], os.stat_result] = os.stat,
+    processes: int | None = None,
+) -> bytes | None:
+    """The summary, when the record answers `name` and everything is as it was; else None.
+
+    Without a number, looks in as many processes as are worth starting; for a process that has one
+    thread.
+    """
     pieces = _pieces(data)
     if not pieces or pieces[0] != name:
         return None
-    for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
-        if not _unchanged(names, stats, stat):
-            return None
-    return bytes(pieces[1])
+    groups = list(zip(pieces[2::2], pieces[3::2]))  # noqa: B905 - both halves come in pairs
+    if processes is None:
+        processes = min(len(os.sched_getaffinity(0)), len(data) // _WORTH_A_PROCESS)
+    shares = [groups[number::processes] for number in range(processes)] or [groups]
+    return bytes(pieces[1]) if _hold(shares, stat) else None
+
+
+def _hold(shares: Sequence[Sequence[_Group]], stat: Callable[[str], os.stat_result]) -> bool:
+    """Whether all is as it was: the first share is looked at here, each other one in a child."""
+    own, *others = shares
+    children = []
+    for share in others:
+        try:
+            child = os.fork()
+        except OSError:
+            own = [*own, *share]
+            continue
+        if not child:
+            _look_and_exit(share, stat)
+        children.append(child)
+    same = _unchanged(own, stat)
+    for child in children:
+        same = _said_same(child) and same
+    return same
+
+
+def _look_and_exit(share: Sequence[_Group], stat: Callable[[str], os.stat_result]) -> NoReturn:
+    same = False
+    try:
+        same = _unchanged(share, stat)
+    finally:
+        os._exit(0 if same else 1)
+
+
+def _said_same(child: int) -> bool:
+    """A child that was killed, or that somebody else has waited for, has said nothing."""
+    try:
+        return os.waitpid(child, 0)[1] == 0
+    except ChildProcessError:
+        return False
 
 
 def inputs(data: bytes) -> list[str]:
@@ -149,11 +205,12 @@ def entries(data: bytes, around: tuple[str, str]) -> dict[str, tuple[int, int, i
     """What a record says of the entries whose paths begin and end so: the word between, and what
     `snapshot` gave. None when it is damaged."""
     pieces = _pieces(data)
+    found: dict[str, tuple[int, int, int, int]] = {}
     for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
         before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
         if (before, after) == around:
-            return dict(zip(middles, _STAT.iter_unpack(stats)))  # noqa: B905 - side by side
-    return {}
+            found.update(zip(middles, _STAT.iter_unpack(stats)))  # noqa: B905 - side by side
+    return found
 
 
 def _pieces(data: bytes) -> list[memoryview]:
@@ -176,33 +233,32 @@ def _pieces(data: bytes) -> list[memoryview]:
     return pieces
 
 
-def _unchanged(names: memoryview, stats: memoryview, stat: Callable[..., os.stat_result]) -> bool:
-    before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
-    if not before:
-        return _all_unchanged(middles, after, stats, stat, None)
-    # A name that is relative to an open folder is found sooner than the whole path is walked.
+def _unchanged(groups: Sequence[_Group], stat: Callable[[str], os.stat_result]) -> bool:
+    # A short name, in the folder that we are in, is found soonest.
     try:
-        folder = os.open(before, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        here = os.open(".", os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return _all_unchanged(middles, after, stats, stat, folder)
+        return all(_group_unchanged(names, stats, stat) for names, stats in groups)
     finally:
-        os.close(folder)
+        os.fchdir(here)
+        os.close(here)
 
 
-def _all_unchanged(
-    middles: Sequence[str],
-    after: str,
-    stats: memoryview,
-    stat: Callable[..., os.stat_result],
-    folder: int | None,
+def _group_unchanged(
+    names: memoryview, stats: memoryview, stat: Callable[[str], os.stat_result]
 ) -> bool:
-    for middle, (size, mtime, ctime, inode) in zip(  # noqa: B905 - written side by side
-        middles, _STAT.iter_unpack(stats)
-    ):
+    before, after, *rest = str(names, "utf-8", "surrogateescape").split("\0", 2)
+    if before:
         try:
-            found = stat(middle + after, dir_fd=folder)
+            os.chdir(before)
+        except OSError:
+            return False
+    looks = map(stat, "\0".join([*rest, ""]).replace("\0", f"{after}\0").split("\0"))
+    for size, mtime, ctime, inode in _STAT.iter_unpack(stats):
+        try:
+            found = next(looks)
         except OSError:
             if size != -1:
                 return False

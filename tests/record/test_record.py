@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -124,13 +125,69 @@ def test_one_look_at_each_file(tree: Path) -> None:
     assert data is not None
     looked: list[str] = []
 
-    def counting(path: str, *, dir_fd: int | None) -> os.stat_result:
+    def counting(path: str) -> os.stat_result:
         looked.append(path)
-        return os.stat(path, dir_fd=dir_fd)
+        return os.stat(path)
 
     assert record.holds(data, NAME, counting) == SUMMARY
     assert sorted(looked) == sorted(set(looked))
     assert len(looked) == 4 + 3
+
+
+@pytest.fixture
+def shared_out(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A record whose every entry may be looked at by another process."""
+    monkeypatch.setattr(record, "_IN_A_GROUP", 1)
+    data = made(tree)
+    assert data is not None
+    return data
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2, 3, 9])
+def test_holds_by_any_number_of_processes(shared_out: bytes, processes: int) -> None:
+    assert record.holds(shared_out, NAME, processes=processes) == SUMMARY
+
+
+@pytest.mark.parametrize("processes", [2, 3, 9])
+@pytest.mark.parametrize("file", ["in/a", "out/p/lib.so", "out/q/lib.so", "out/r/lib.so"])
+def test_any_process_may_see_the_change(
+    tree: Path, shared_out: bytes, file: str, processes: int
+) -> None:
+    time.sleep(0.02)
+    same_size_and_times(tree / file)
+    assert record.holds(shared_out, NAME, processes=processes) is None
+
+
+def test_without_another_process_all_is_looked_at_by_this_one(
+    tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "fork", refused)
+    assert record.holds(shared_out, NAME, processes=3) == SUMMARY
+    (tree / "out/r/lib.so").unlink()
+    assert record.holds(shared_out, NAME, processes=3) is None
+
+
+def test_a_process_that_is_killed_vouches_for_nothing(shared_out: bytes) -> None:
+    parent = os.getpid()
+
+    def deadly(path: str) -> os.stat_result:
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.stat(path)
+
+    assert record.holds(shared_out, NAME, deadly, 1) == SUMMARY
+    assert record.holds(shared_out, NAME, deadly, 2) is None
+
+
+def test_looking_leaves_us_in_the_folder_that_we_were_in(
+    tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree / "in")
+    record.holds(shared_out, NAME)
+    assert os.getcwd() == str(tree / "in")
 
 
 def test_keys_tell_commands_folders_and_settings_apart(
@@ -171,9 +228,8 @@ def test_reading_it_imports_nothing_else() -> None:
     }
 
 
-def test_says_what_it_saw_of_inputs_and_entries(tree: Path) -> None:
-    data = made(tree)
-    assert data is not None
+def test_says_what_it_saw_of_inputs_and_entries(tree: Path, shared_out: bytes) -> None:
+    data = shared_out
     names = ("in", "in/a", "in/b", "in/none")
     assert record.inputs(data) == [str(tree / name) for name in names]
     seen = record.entries(data, (f"{tree}/out/", "/lib.so"))
