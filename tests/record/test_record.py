@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from tilusbuild import record
 
+# Newer interpreters warn of a fork where threads run, as they do in a test's process.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 NAME = b"the command"
 SUMMARY = b"all is well"
 LATER = time.time_ns() + 10**12
