@@ -46,7 +46,7 @@ def adopt_script(
 ) -> str:
     """Make a script's folder hold these files, and links to those of its programs that are there.
 
-    `dispatcher` is a folder on the cache's disk that becomes its `dispatch`. What an earlier package
+    `dispatcher` is a folder on the cache's disk that becomes its `dispatch`. What an older package
     put there beyond that goes. Returns its path; raises `CacheTrouble`.
     """
     tree = cache.tree
