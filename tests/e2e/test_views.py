@@ -1,0 +1,124 @@
+"""A cache as Tilus, TileLang and Hidet lay out theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def built(new_project, examples):
+    """Three schedules, of which the second does not compile, and a table for two sizes."""
+    text = examples.manifest(examples.script(schedules=3))
+    broken = examples.template.replace("#}", "#}\n{% if unroll == 2 %}oops{% endif %}", 1)
+    project = new_project(text, {"kernels/scale.cu.j2": broken})
+    project.build()
+    (folder,) = project.cache.glob("scripts/scale/*")
+    entries = [[[1024], 0, "measured", 1e-6], [[2048], 2, "measured", 2e-6]]
+    fingerprint = {"script": "*", "device": "A GPU", "arch": "sm_90a"}
+    table = {"schema": 1, "keys": ["n"]}
+    table["tables"] = [{"fingerprint": fingerprint, "entries": entries}]
+    (folder / "dispatch_table.json").write_text(json.dumps(table))
+    return project
+
+
+def programs(project):
+    """The hashes in plan order."""
+    (text,) = project.cache.glob("scripts/scale/*/script.txt")
+    listed = text.read_text().partition("[programs]\n")[2]
+    return [line.split()[1] for line in listed.splitlines()]
+
+
+def test_tilus(built):
+    told = built.run("cache", "export", "--layout", "tilus", "view")
+    assert told.out.startswith("view: 1 scripts, ")
+    view, hashes = built.folder / "view", programs(built)
+    (script,) = view.glob("scripts/scale/*")
+    links = {path.name: os.readlink(path) for path in (script / "programs").iterdir()}
+    assert (
+        links
+        == {  # numbered among those that were built
+            "0": f"../../../../programs/{hashes[0][:12]}",
+            "1": f"../../../../programs/{hashes[2][:12]}",
+        }
+    )
+    for number in links:
+        there = script / "programs" / number
+        ours = built.programs[hashes[0 if number == "0" else 2]]
+        assert (there / "module/lib.so").samefile(ours / "module/lib.so")
+        assert {"program.txt", "options.txt"} <= {path.name for path in there.iterdir()}
+    assert (script / "failed/building/1").resolve().is_dir()
+    assert "oops" in (script / "failed/building/1.txt").read_text()
+    table = json.loads((script / "dispatch_table.json").read_text())
+    assert table["entries"] == [[[1024], 0], [[2048], 1]]
+    assert table["_metadata"]["gpu"] == "A GPU"
+    assert (script / "dispatch_table.txt").read_text().splitlines()[2:] == [
+        "1024         0",
+        "2048         1",
+    ]
+    rows = (script / "schedule.txt").read_text().splitlines()
+    assert [row.split() for row in rows[2:]] == [["0", "1"], ["1", "3"]]
+
+
+def test_a_program_of_the_view_compiles_to_the_same_bytes(built):
+    built.run("cache", "export", "--layout", "tilus", "view")
+    (script,) = (built.folder / "view").glob("scripts/scale/*")
+    home = script / "programs" / "0" / "module"
+    made = built.folder / "again.so"
+    subprocess.run(["bash", home / "compile.sh", made], check=True, capture_output=True)
+    assert made.read_bytes() == (home / "lib.so").read_bytes()
+
+
+def test_tilelang(built):
+    built.run("cache", "export", "--layout", "tilelang", "view")
+    kernels = list((built.folder / "view").glob("*/linux-*/kernels/*"))
+    assert {path.name for path in kernels} == set(programs(built)) - {programs(built)[1]}
+    for kernel in kernels:
+        manifest = json.loads((kernel / "manifest.json").read_text())
+        names = {"device_kernel.cu", "host_kernel.cu", "executable.so", "params.json"}
+        assert manifest["version"] == 1
+        assert set(manifest["files"]) == names
+        for name, facts in manifest["files"].items():
+            data = (kernel / name).read_bytes()
+            assert facts == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        assert json.loads((kernel / "params.json").read_text())["schedule"]["unroll"] in (1, 3)
+
+
+def test_hidet(built):
+    built.run("cache", "export", "--layout", "hidet", "view")
+    above = built.folder / "view/ops/cpu_space_2/scale"
+    folders = {path.name for path in above.iterdir() if path.is_dir()}
+    hashes = programs(built)
+    assert folders == {hashes[0][:16], hashes[2][:16]}
+    for name in folders:
+        names = {path.name for path in (above / name).iterdir()}
+        assert names == {"lib.so", "source.cu", "nvcc_log.txt", "task.txt", "meta.json"}
+    (table,) = above.glob("*.dispatch_table.txt")
+    assert table.read_text() == f"n program\n1024 {hashes[0][:16]}\n2048 {hashes[2][:16]}\n"
+
+
+def test_a_view_is_replaced_and_nothing_else_is(built):
+    built.run("cache", "export", "--layout", "tilus", "view")
+    built.run("cache", "export", "--layout", "hidet", "view", "scale")
+    assert sorted(os.listdir(built.folder / "view")) == [".tilusbuild-view", "ops"]
+    refused = built.run("cache", "export", "--layout", "tilus", "kernels", status=2)
+    assert "holds something else" in refused.err
+    assert os.listdir(built.folder / "kernels") == ["scale.cu.j2"]
+    assert 'did you mean "scale"?' in (
+        built.run("cache", "export", "--layout", "tilus", "other", "scal", status=2).err
+    )
+    leftover = [name for name in os.listdir(built.folder) if name.startswith(".view")]
+    assert not leftover
+    assert built.run("cache", "verify").out == "no problems found\n"
+
+
+def test_a_damaged_script_is_named(built):
+    (text,) = built.cache.glob("scripts/scale/*/script.json")
+    text.write_text("{")
+    told = built.run("cache", "export", "--layout", "tilus", "view", status=1)
+    assert "script.json is damaged" in told.err
+    assert not (built.folder / "view").exists()
