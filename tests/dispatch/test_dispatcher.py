@@ -185,6 +185,19 @@ def test_it_decides_as_the_runtime_does_by_model(
     agree(copied, tmp_path, made, script, list(itertools.product(EDGES, EDGES, [0, 1, 250])))
 
 
+def test_it_decides_as_the_runtime_does_by_the_built_in_model(
+    copied: Any, refreshed: Any, tmp_path: Path
+) -> None:
+    script = copied.script("roofed")
+    assert script.model.source == "built-in: DRAM, arithmetic"
+    sizes = [(n,) for n in (*EDGES, 10_000, 2_000_000)]
+    agree(copied, tmp_path, refreshed("roofed"), script, sizes)
+    kernel = tilusbuild.load("roofed", where=copied.cache)
+    chosen = {n: kernel.select(n=n) for n in (1, 100, 10_000_000)}
+    assert [each.schedule["variant"] for each in chosen.values()] == [0, 1, 2]
+    assert {each.source for each in chosen.values()} == {"model"}
+
+
 def test_it_decides_as_the_runtime_does_by_table(
     copied: Any, refreshed: Any, tmp_path: Path
 ) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.dispatch.model import Columns, built_in, declared, resources_of
+from tilusbuild.dispatch.model import Columns, declared, resources_of
+from tilusbuild.dispatch.roofline import built_in
 from tilusbuild.expr import ExprError, parse
+from tilusbuild.manifest.tune import Dispatch
 from tilusbuild.plan.model import Target
 
 SCHEDULES = [{"tile": 32, "warps": 4}, {"tile": 256, "warps": 4}, {"tile": 64, "warps": 4}]
@@ -23,11 +25,18 @@ def maker() -> Any:
     launch = SimpleNamespace(
         grid=(parse("cdiv(m, tile)"),), block=(parse("warps * 32"),), smem=parse("0")
     )
-    return SimpleNamespace(launch=launch)
+    tensors = [
+        SimpleNamespace(dims=("m",), dtype="f32"),
+        SimpleNamespace(dims=("m", parse("q")), dtype="f16"),
+        SimpleNamespace(dims=None, dtype="i32"),
+    ]
+    signature = SimpleNamespace(arguments=tensors)
+    return SimpleNamespace(launch=launch, pipeline="kernel", signature=signature)
 
 
 def meta(registers: int, status: str = "built") -> dict[str, Any]:
-    usage = {"registers": registers, "stack": 0, "spill_stores": 0, "spill_loads": 0}
+    spills = {"spill_stores": 8, "spill_loads": 16} if registers == 255 else {}
+    usage = {"registers": registers, "stack": 0, "spill_stores": 0, "spill_loads": 0, **spills}
     kernels = {"k": {"sm_90a": {**usage, "static_smem": 0}}}
     return {"status": status, "kernels": kernels, "dynamic_smem": 0}
 
@@ -65,21 +74,84 @@ def test_what_a_model_cannot_know_is_an_error() -> None:
         declared("k + m", instance({}), ("m",), columns({}))
 
 
+FACTS = {"sms": 2, "dram_gbs": 1000, "tflops": 2.0}
+
+
+def built(
+    facts: dict[str, Any], keys: tuple[str, ...] = ("m",), arch: str = "sm_90a", **dispatch: str
+) -> Any:
+    wrote = Dispatch(keys=keys, **dispatch) if dispatch else None
+    resources = columns(facts) if arch != "cpu" else Columns(SCHEDULES, {})
+    return built_in(maker(), instance(facts, arch), keys, resources, wrote)
+
+
+def cost(model: Any, program: int, **sizes: int) -> Any:
+    values = {name: column[program] for name, column in model.columns.items()}
+    return model.cost.evaluate({**sizes, **values})
+
+
 def test_the_built_in_model_fills_waves_and_hides_latency() -> None:
-    facts = {"sms": 2}
-    model = built_in(maker(), instance(facts), ("m",), columns(facts))
+    model = built({"sms": 2})
+    assert model.source == "built-in: waves, occupancy"
+    assert cost(model, 0, m=32 * 32) == 1.0  # 32 blocks in 32 places, all warps in flight
+    assert cost(model, 0, m=32 * 33) == pytest.approx(64 / 33)  # a second wave for one block
+    assert cost(model, 1, m=256 * 4) == pytest.approx(1 / 0.25)  # full, but few warps in flight
+    assert cost(model, 0, m=0) == 1.0
+
+
+def test_the_roof_of_the_memory_is_every_tensor_once_and_what_is_spilled() -> None:
+    model = built({"sms": 2, "dram_gbs": 1000})
+    assert model.source == "built-in: DRAM, waves, occupancy"
+    tensors = 4 * 1024 + 2 * 1024 * 2  # x is f32*[m], y is f16*[m, q], q = 2
+    assert cost(model, 0, m=1024) == pytest.approx(tensors / 1e12)
+    spilled = 4 * 128 * 24  # 4 blocks of 128 threads
+    assert cost(model, 1, m=1024) == pytest.approx((tensors + spilled) / 1e12 / 0.25)
+
+
+def test_declared_work_is_under_the_higher_of_two_roofs() -> None:
+    model = built(FACTS, bytes="m * tile", flops="m * m * 1000")
+    assert model.source == "built-in: DRAM, arithmetic, waves, occupancy"
+    assert cost(model, 0, m=1) == pytest.approx(1000 / 2e12 / (1 / 32))
+    assert cost(model, 0, m=1024) == pytest.approx(1024**2 * 1000 / 2e12)
+    model = built(FACTS, bytes="m * m * tile", flops="m")
+    assert cost(model, 0, m=1024) == pytest.approx(1024**2 * 32 / 1e12)
+
+
+def test_a_roof_that_is_not_known_is_none() -> None:
+    assert built({**FACTS, "dram_gbs": 0}).source == "built-in: waves, occupancy"
+    assert built({**FACTS, "dram_gbs": "fast"}).source == "built-in: waves, occupancy"
+    assert built({"sms": 2, "tflops": 2.0}, bytes="m").source == "built-in: waves, occupancy"
+    without = maker()
+    without.signature.arguments[0].dims = ("n",)  # no key: the bytes do not follow from the keys
+    model = built_in(without, instance(FACTS), ("m",), columns(FACTS), None)
     assert model is not None
+    assert model.source == "built-in: waves, occupancy"
 
-    def cost(program: int, m: int) -> Any:
-        values = {name: column[program] for name, column in model.columns.items()}
-        return model.cost.evaluate({"m": m, **values})
 
-    assert cost(0, 32 * 32) == 1.0  # 32 blocks in 32 places, all warps in flight
-    assert cost(0, 32 * 33) == pytest.approx(64 / 33)  # a second wave for one block
-    assert cost(1, 256 * 4) == pytest.approx(1 / 0.25)  # full, but few warps in flight
+def test_a_grid_of_other_sizes_than_the_keys_says_nothing_of_waves() -> None:
+    model = built(FACTS, keys=("n",), bytes="n * tile")
+    assert model.source == "built-in: DRAM"
+
+
+def test_on_the_cpu_only_declared_work_can_choose() -> None:
+    facts = {"dram_gbs": 10}
+    assert built(facts, arch="cpu") is None
+    model = built(facts, arch="cpu", bytes="m * tile")
+    assert model.source == "built-in: DRAM"
+    assert cost(model, 0, m=10) == pytest.approx(320 / 1e10)
+    assert built({}, arch="cpu", bytes="m * tile") is None
+    assert built(facts, arch="cpu", bytes="m + resources.registers") is None
+
+
+def test_work_that_reads_what_no_schedule_has_is_an_error() -> None:
+    with pytest.raises(ExprError, match="reads k"):
+        built(FACTS, bytes="m * k")
 
 
 def test_without_facts_or_a_fixed_launch_there_is_no_built_in_model() -> None:
-    assert built_in(maker(), instance({}), ("m",), columns({})) is None
-    assert built_in(SimpleNamespace(launch=None), instance({"sms": 2}), ("m",), columns({})) is None
-    assert built_in(maker(), instance({"sms": 2}), ("n",), columns({})) is None
+    assert built({}) is None
+    assert built({"dram_gbs": 1000}) is None
+    assert built({"sms": 2}, keys=("n",)) is None
+    without = maker()
+    without.launch = None
+    assert built_in(without, instance(FACTS), ("m",), columns(FACTS), None) is None

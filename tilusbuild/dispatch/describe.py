@@ -10,12 +10,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilusbuild.dispatch.model import Columns, Model, built_in, declared, resources_of
+from tilusbuild.dispatch.model import Columns, Model, declared, resources_of
+from tilusbuild.dispatch.roofline import built_in
 from tilusbuild.dispatch.trees import Tree, tree_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest import Manifest, expression
-from tilusbuild.manifest.tune import Bucket, Dispatch
+from tilusbuild.manifest.tune import COSTS, Bucket, Dispatch
 from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.spaces import surroundings
@@ -109,15 +110,7 @@ def _dispatch(
     keys = keys_of(dispatch, maker)
     buckets = dispatch.bucket if dispatch else {}
     columns = Columns(schedules, resources_of(instance, maker, schedules, metas))
-    model: Model | None = None
-    if dispatch is not None and dispatch.model is not None:
-        place = manifest.place("script", instance.script, "dispatch", "model")
-        try:
-            model = declared(dispatch.model, instance, keys, columns)
-        except ExprError as error:
-            raise InputError(Diagnostic(error.message, place)) from None
-    elif instance.default is None and maker.pipeline == "kernel":
-        model = built_in(maker, instance, keys, columns)
+    model = _model(manifest, dispatch, instance, maker, keys, columns)
     return {
         "keys": list(keys),
         "buckets": {key: bucket_json(buckets.get(key)) for key in keys},
@@ -126,6 +119,27 @@ def _dispatch(
         if model is None
         else {"source": model.source, "cost": tree_of(model.cost.tree), "columns": model.columns},
     }
+
+
+def _model(
+    manifest: Manifest,
+    dispatch: Dispatch | None,
+    instance: Instance,
+    maker: Maker,
+    keys: Sequence[str],
+    columns: Columns,
+) -> Model | None:
+    """The manifest's; else the built-in one, where it is asked for or no default is declared."""
+    wrote = [name for name in COSTS if dispatch is not None and getattr(dispatch, name) is not None]
+    try:
+        if dispatch is not None and dispatch.model is not None:
+            return declared(dispatch.model, instance, keys, columns)
+        if wrote or (instance.default is None and maker.pipeline == "kernel"):
+            return built_in(maker, instance, keys, columns, dispatch)
+    except ExprError as error:
+        place = manifest.place("script", instance.script, "dispatch", wrote[0])
+        raise InputError(Diagnostic(error.message, place)) from None
+    return None
 
 
 def _rules(

@@ -1,12 +1,7 @@
-"""Models of cost: the manifest's own expression, and one of ours from occupancy and waves.
+"""Models of cost: what they are, and the manifest's own. `roofline` has the built-in one.
 
 A model is an expression over the dispatch keys and over columns: what it reads of each program (its
 parameters, derived values, and `resources.NAME` as the compiler reported them). Lower is better.
-
-The built-in model knows no bandwidth and no arithmetic of a kernel, only how well its blocks fill
-the device: the share of the last wave that is idle, and whether enough warps are in flight to hide
-latency. It is used where nothing is measured, modelled or declared as the default, and is no more
-than a better guess than the first schedule.
 """
 
 from __future__ import annotations
@@ -25,10 +20,8 @@ from tilusbuild.plan.spaces import surroundings
 RESOURCES = RESOURCE_NAMES[:5]
 """As meta.json has them; of several kernels or architectures in a program, the greatest."""
 
-_PREFIX = "resources."
-_ENOUGH = 0.5
-"""Occupancy beyond which more warps are taken to hide no more latency (Volkov, "Better Performance
-at Lower Occupancy", GTC 2010, reaches peak at or below it)."""
+RESOURCE = "resources."
+"""How a model names what is known of a compiled program."""
 
 Column = list[Any]
 
@@ -49,15 +42,21 @@ class Columns:
     schedules: Sequence[Mapping[str, Value]]
     resources: Mapping[str, Column]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters and derived values that every schedule has."""
+        each = [frozenset(schedule) for schedule in self.schedules]
+        return frozenset.intersection(*each) if each else frozenset()
+
     def read(self, names: Sequence[str]) -> dict[str, Column]:
         """Columns by name. Raises `ExprError` for what no program has."""
         return {name: self._column(name) for name in names}
 
     def _column(self, name: str) -> Column:
-        if name.startswith(_PREFIX):
-            known = self.resources.get(name.removeprefix(_PREFIX))
+        if name.startswith(RESOURCE):
+            known = self.resources.get(name.removeprefix(RESOURCE))
             if known is None:
-                there = ", ".join(_PREFIX + each for each in self.resources)
+                there = ", ".join(RESOURCE + each for each in self.resources)
                 raise ExprError(f"there is no {name}; there is {there}")
             return known
         if any(name not in schedule for schedule in self.schedules):
@@ -74,32 +73,9 @@ def declared(
     """
     cost = parse(source).substitute({**surroundings(instance.target), **instance.params})
     reads = sorted(cost.names - set(keys))
-    if instance.target.kind == "cpu" and any(name.startswith(_PREFIX) for name in reads):
+    if instance.target.kind == "cpu" and any(name.startswith(RESOURCE) for name in reads):
         return None
     return Model(str(source), cost, columns.read(reads))
-
-
-def built_in(
-    maker: Maker, instance: Instance, keys: Sequence[str], columns: Columns
-) -> Model | None:
-    """The model of waves and occupancy; None where the device or the launch says too little."""
-    sms = instance.target.facts.get("sms")
-    launch = maker.launch
-    if not isinstance(sms, int) or sms < 1 or launch is None:
-        return None
-    blocks = " * ".join(f"({part.canonical})" for part in launch.grid)
-    slots = f"({sms} * {_PREFIX}blocks_per_sm)"
-    idle = f"cdiv({blocks}, {slots}) * {slots} / max({blocks}, 1)"
-    source = f"{idle} / min({_PREFIX}occupancy / {_ENOUGH}, 1.0)"
-    try:
-        cost = parse(source).substitute(instance.params)
-        return Model(
-            "built-in: idle share of waves, occupancy",
-            cost,
-            columns.read(sorted(cost.names - set(keys))),
-        )
-    except ExprError:
-        return None
 
 
 def resources_of(

@@ -15,7 +15,7 @@ from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.script import Script
 from tilusbuild.manifest.space import expression
 from tilusbuild.manifest.table import kind_of
-from tilusbuild.manifest.tune import Dispatch, Tune
+from tilusbuild.manifest.tune import COSTS, Dispatch, Tune
 from tilusbuild.signature import SignatureError, parse_argument
 
 
@@ -63,17 +63,28 @@ def _buckets(checks: Checks, path: Path, dispatch: Dispatch) -> None:
 
 def _model(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
     """A model chooses for a bucket of the keys, so no other size may decide."""
-    try:
-        names = expression(dispatch.model).names if dispatch.model is not None else ()
-    except ExprError:
-        return  # told where all expressions are
-    for name in sorted(names):
-        if name in scope.sizes and name not in dispatch.keys:
+    for word in COSTS:
+        source = getattr(dispatch, word)
+        if source is None:
+            continue
+        if word != "model" and dispatch.model is not None:
             checks.error(
-                f'the model depends on "{name}", which is none of the keys',
-                checks.document.value(*path, "model"),
-                f"add it: keys = {json.dumps([*dispatch.keys, name])}",
+                f'"{word}" is for the built-in model, and "model" is declared',
+                checks.document.key(*path, word),
+                "leave one of them out",
             )
+        try:
+            names = expression(source).names
+        except ExprError:
+            continue  # told where all expressions are
+        for name in sorted(names):
+            if name in scope.sizes and name not in dispatch.keys:
+                what = "the model" if word == "model" else f'"{word}"'
+                checks.error(
+                    f'{what} depends on "{name}", which is none of the keys',
+                    checks.document.value(*path, word),
+                    f"add it: keys = {json.dumps([*dispatch.keys, name])}",
+                )
 
 
 def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: Script) -> None:

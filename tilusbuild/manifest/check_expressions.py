@@ -19,7 +19,7 @@ from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import Script
 from tilusbuild.manifest.space import expression
-from tilusbuild.manifest.tune import Dispatch
+from tilusbuild.manifest.tune import COSTS, Dispatch
 from tilusbuild.signature import (
     Argument,
     Signature,
@@ -114,8 +114,10 @@ def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
 def _dispatch_places(dispatch: Dispatch | None) -> Iterator[_Place]:
     if dispatch is None:
         return
-    if dispatch.model is not None:
-        yield _Place(("dispatch", "model"), dispatch.model, _CALL)
+    for name in COSTS:
+        source = getattr(dispatch, name)
+        if source is not None:
+            yield _Place(("dispatch", name), source, _CALL)
     for number, row in enumerate(dispatch.table):
         yield _Place(("dispatch", "table", number, "when"), row.when, _RULE)
 
@@ -190,7 +192,8 @@ def _name_problem(
     checks: Checks, path: Path, name: str, scope: Scope, target: str, sees: frozenset[str]
 ) -> Problem | None:
     if "." in name:
-        return _dotted_problem(name, scope, target, in_model=path[-2:] == ("dispatch", "model"))
+        in_model = path[-2] == "dispatch" and path[-1] in COSTS
+        return _dotted_problem(name, scope, target, in_model=in_model)
     if any(name in getattr(scope, section) for section in sees):
         return None
     if name in scope.space or name in scope.derived:

@@ -119,6 +119,10 @@ class Rule(Table):
     )
 
 
+COSTS = ("model", "bytes", "flops")
+"""The expressions of `Dispatch` that say what a schedule costs."""
+
+
 class Dispatch(Table):
     """Which schedule serves which sizes, where nothing is measured or a person knows better.
 
@@ -141,6 +145,17 @@ class Dispatch(Table):
         description="An expression for the cost of a schedule at some sizes: lower is better. It "
         "sees the keys, the schedule, and `resources.NAME` of the compiled program.",
         examples=["cdiv(m, block_m) * cdiv(n, block_n) / facts.sms"],
+    )
+    bytes: Text | None = Field(
+        None,
+        description="For the built-in model in place of one's own: the bytes that a call moves to "
+        "and from memory, over the same names. It needs `facts.dram_gbs`.",
+        examples=["2 * (m * k * cdiv(n, block_n) + n * k * cdiv(m, block_m) + m * n)"],
+    )
+    flops: Text | None = Field(
+        None,
+        description="Likewise the operations of a call. It needs `facts.tflops`.",
+        examples=["2 * m * n * k"],
     )
     table: tuple[Rule, ...] = Field(
         (),
