@@ -1,0 +1,224 @@
+"""What each operation of an expression does to columns: numpy's arithmetic where it is the scalar
+form's, an interval for every integer result, and a mark on every point without a value."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from tilusbuild.expr.parts import (
+    BOOL,
+    INT,
+    REAL,
+    TEXT,
+    Part,
+    UnprovenError,
+    either,
+    fits,
+    integer,
+    real,
+)
+from tilusbuild.expr.tree import INT64_MAX
+
+
+def integers(low: int, high: int, compute: Any, bad: Any, estimate: Any = None) -> Part:
+    """The integers that `compute` gives, if what they lie in fits 64 bits.
+
+    Where the intervals are too wide to show it, `estimate`, the same in doubles, may: it is off by
+    less than a part in 2^40 and 4096.
+    """
+    if not fits(low, high):
+        if estimate is None:
+            raise UnprovenError
+        most = float(np.max(np.abs(estimate()), initial=0.0))
+        if not most < 2.0**62:
+            raise UnprovenError
+        high = int(most * (1 + 2.0**-40)) + 4096
+        low = 0 if low >= 0 else -high
+    return Part(INT, compute(), low, high, bad)
+
+
+def reals(data: Any, bad: Any) -> Part:
+    """Doubles, with a mark on those that are beyond the finite ones."""
+    beyond = ~np.isfinite(data)
+    if beyond.any():
+        return Part(REAL, np.where(beyond, 0.0, data), bad=either(bad, beyond))
+    return Part(REAL, data, bad=bad)
+
+
+def _nonzero(divisor: Any, bad: Any) -> tuple[Any, Any]:
+    """The divisor with 1 for 0, and the marks with those points added."""
+    zero = divisor == 0
+    if not zero.any():
+        return divisor, bad
+    return np.where(zero, divisor.dtype.type(1), divisor), either(bad, zero)
+
+
+def real_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
+    """`+ - * / // %` of doubles."""
+    a, b = real(left), real(right)
+    if op in ("/", "//", "%"):
+        b, bad = _nonzero(b, bad)
+    function = {
+        "+": np.add,
+        "-": np.subtract,
+        "*": np.multiply,
+        "/": np.divide,
+        "//": np.floor_divide,
+        "%": np.remainder,
+    }[op]
+    return reals(function(a, b), bad)
+
+
+def integer_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
+    """Every binary operator but `/` and `**`, of integers."""
+    a, b = left.data, right.data
+    match op:
+        case "+" | "-" | "*":
+            function = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
+            ends = [function(x, y) for x in (left.low, left.high) for y in (right.low, right.high)]
+            estimate = lambda: function(a.astype(np.float64), b.astype(np.float64))  # noqa: E731
+            return integers(min(ends), max(ends), lambda: function(a, b), bad, estimate)
+        case "<<":
+            n = int(b)
+            return integers(left.low << n, left.high << n, lambda: a * np.int64(1 << n), bad)
+        case ">>":
+            negative = b < 0
+            bad = either(bad, negative) if negative.any() else bad
+            low, high = min(left.low, 0), max(left.high, 0)
+            return integers(low, high, lambda: np.right_shift(a, np.clip(b, 0, 63)), bad)
+        case "//":
+            return _floor_division(left, right, bad)
+        case "%":
+            b, bad = _nonzero(b, bad) if right.low <= 0 <= right.high else (b, bad)
+            low, high = min(right.low + 1, 0), max(right.high - 1, 0)
+            return integers(low, high, lambda: np.remainder(a, b), bad)
+        case _:
+            bitwise = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[op]
+            sides = (left.low, left.high, right.low, right.high)
+            most = 1 << max(max(end, ~end).bit_length() for end in sides)
+            low = 0 if min(sides) >= 0 else -most
+            return integers(low, most - 1, lambda: bitwise(a, b), bad)
+
+
+def _floor_division(left: Part, right: Part, bad: Any) -> Part:
+    divisor = right.data
+    if right.low <= 0 <= right.high:
+        divisor, bad = _nonzero(divisor, bad)
+    if left.low >= 0 and right.low >= 0:
+        low, high = 0, left.high // max(right.low, 1)
+    else:
+        high = max(abs(left.low), abs(left.high))
+        low = -high
+    return integers(low, high, lambda: np.floor_divide(left.data, divisor), bad)
+
+
+def power(base: Part, exponent: int) -> Part:
+    """`base ** exponent`; of doubles by squaring, in the scalar form's order."""
+    if base.kind == REAL:
+        result, square, left = np.float64(1.0), base.data, exponent
+        while left:
+            if left & 1:
+                result = result * square
+            left >>= 1
+            if left:
+                square = square * square
+        return reals(result, base.bad)
+    part = integer(base)
+    corners = [part.low**exponent, part.high**exponent]
+    if part.low <= 0 <= part.high:
+        corners.append(0**exponent)
+    return integers(
+        min(corners), max(corners), lambda: np.power(part.data, np.int64(exponent)), part.bad
+    )
+
+
+_COMPARISONS = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+
+
+def compared(op: str, left: Part, right: Part) -> Any:
+    """A comparison, as booleans."""
+    if (left.kind == TEXT) != (right.kind == TEXT):
+        if op not in ("==", "!="):
+            raise UnprovenError
+        return np.bool_(op == "!=")
+    if left.kind == TEXT:
+        return _COMPARISONS[op](np.asarray(left.data), np.asarray(right.data))
+    if REAL in (left.kind, right.kind):
+        return _COMPARISONS[op](real(left), real(right))
+    if left.kind == right.kind == BOOL:
+        return _COMPARISONS[op](left.data, right.data)
+    return _COMPARISONS[op](integer(left).data, integer(right).data)
+
+
+def extreme(name: str, parts: list[Part], bad: Any) -> Part:
+    """`min` or `max`."""
+    function, bound = (np.minimum, min) if name == "min" else (np.maximum, max)
+    if any(part.kind == REAL for part in parts):
+        data = real(parts[0])
+        for part in parts[1:]:
+            data = function(data, real(part))
+        return Part(REAL, data, bad=bad)
+    whole = [integer(part) for part in parts]
+    data = whole[0].data
+    for part in whole[1:]:
+        data = function(data, part.data)
+    return Part(INT, data, bound(p.low for p in whole), bound(p.high for p in whole), bad)
+
+
+def absolute(part: Part) -> Part:
+    """`abs`."""
+    if part.kind == REAL:
+        return Part(REAL, np.abs(part.data), bad=part.bad)
+    whole = integer(part)
+    high = max(abs(whole.low), abs(whole.high))
+    return integers(0, high, lambda: np.abs(whole.data), whole.bad)
+
+
+def integer_call(name: str, parts: list[Part], bad: Any) -> Part:
+    """The functions that take integers: `cdiv align divides pow2 log2 gcd`."""
+    first, last = parts[0], parts[-1]
+    most = max(abs(end) for part in parts for end in (part.low, part.high))
+    match name:
+        case "cdiv":
+            divisor, bad = _nonzero(last.data, bad)
+            return integers(-most, most, lambda: -np.floor_divide(-first.data, divisor), bad)
+        case "align":
+            step, bad = _within(last.data, 1, INT64_MAX, bad)
+            low, high = first.low - max(last.high, 1), first.high + max(last.high, 1)
+            compute = lambda: -np.floor_divide(-first.data, step) * step  # noqa: E731
+            return integers(min(low, -most), high, compute, bad)
+        case "divides":
+            divisor, bad = _nonzero(first.data, bad)
+            return Part(BOOL, np.remainder(last.data, divisor) == 0, bad=bad)
+        case "pow2":
+            exponent, bad = _within(first.data, 0, 62, bad)
+            high = 1 << min(max(first.high, 0), 62)
+            return integers(0, high, lambda: np.left_shift(np.int64(1), exponent), bad)
+        case "log2":
+            number, bad = _within(first.data, 1, INT64_MAX, bad)
+            return integers(0, 62, lambda: _floor_log2(number), bad)
+        case _:
+            return integers(-most, most, lambda: np.gcd(first.data, last.data), bad)
+
+
+def _within(data: Any, low: int, high: int, bad: Any) -> tuple[Any, Any]:
+    outside = (data < low) | (data > high)
+    if not outside.any():
+        return data, bad
+    return np.where(outside, np.int64(low), data), either(bad, outside)
+
+
+def _floor_log2(number: Any) -> Any:
+    """The double nearest to a large integer may lie in the next octave: look, and step back."""
+    exponent = np.minimum(np.frexp(number.astype(np.float64))[1].astype(np.int64) - 1, 62)
+    return exponent - (np.left_shift(np.int64(1), exponent) > number)
