@@ -64,6 +64,10 @@ class FileChanged(PackageError):  # noqa: N818 - named for what is the case
     """A file has not the size or the digest that the list gives."""
 
 
+class Incoherent(PackageError):  # noqa: N818 - named for what is the case
+    """Files that are what the list says, and do not belong together or to their names."""
+
+
 class CodeMismatch(PackageError):  # noqa: N818 - named for what is the case
     """A library holds other GPU code than the list says."""
 

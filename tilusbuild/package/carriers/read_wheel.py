@@ -1,0 +1,197 @@
+"""A package as a wheel: a zip file with the package in `<import name>/tilus`, and what pip needs.
+
+Zip says everything twice, and readers differ in which they believe; whatever does not agree with
+itself is refused: names in two spellings, entries that overlap, bytes that belong to none. Only
+stored and deflated entries are read: other methods may ask for gigabytes of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Container, Iterator
+from typing import IO
+
+from tilusbuild.package import names
+from tilusbuild.package.carriers.read_directory import open_plain
+from tilusbuild.package.errors import FileUnlisted, NoPackage, OverLimit, Truncated, UnsafeEntry
+from tilusbuild.package.listing import MOST_BYTES, MOST_FILES
+from tilusbuild.package.reader import LARGEST_BESIDE, Item
+
+MAGIC = b"PK\x03\x04"
+INSIDE = "tilus"
+"""The folder of the package in the module that is imported."""
+_LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")
+_DIST_INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_END = struct.Struct("<4s4H2LH")
+_MOST_ENTRIES = MOST_FILES + 100
+_LARGEST_DIRECTORY = 256 << 20
+_LARGEST_MODULE = 64 << 10
+
+
+class WheelReader:
+    """The package in the file at `path`. Raises `PackageError`s."""
+
+    kind = "wheel"
+
+    def __init__(self, path: str) -> None:
+        handle = open_plain(path, os.path.basename(path))
+        self._file: IO[bytes] = os.fdopen(handle, "rb")
+        try:
+            self.packed: int | None = os.fstat(handle).st_size
+            _check_directory(self._file, os.fstat(handle).st_size)
+            self._zip = _opened(self._file)
+            self._entries = _checked(self._zip.infolist())
+            self.module = _module(self._entries)
+        except BaseException:
+            self._file.close()
+            raise
+        self._prefix = f"{self.module}/{INSIDE}/"
+
+    def list_bytes(self) -> bytes:
+        return self._whole(self._prefix + names.LIST, MOST_BYTES)
+
+    def attestations(self) -> dict[str, bytes]:
+        there = [name for name in names.BESIDE if self._prefix + name in self._entries]
+        return {name: self._whole(self._prefix + name, LARGEST_BESIDE) for name in there}
+
+    def module_source(self) -> bytes:
+        """The code that an import of the wheel runs."""
+        return self._whole(f"{self.module}/__init__.py", _LARGEST_MODULE)
+
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+        for name, info in self._entries.items():
+            path = name.removeprefix(self._prefix)
+            if path == name:
+                self._check_stranger(name)
+            elif path != names.LIST and path not in names.BESIDE:
+                with _guarded(self._zip, info) as member:
+                    yield Item(path, info.file_size, member.read)
+
+    def close(self) -> None:
+        self._zip.close()
+        self._file.close()
+
+    def _check_stranger(self, name: str) -> None:
+        folder, _, file = name.rpartition("/")
+        of_pip = folder.endswith(".dist-info") and "/" not in folder and file in _DIST_INFO
+        if not of_pip and name != f"{self.module}/__init__.py":
+            raise FileUnlisted(f"{name!r:.200} is in the wheel, and not listed")
+
+    def _whole(self, name: str, most: int) -> bytes:
+        info = self._entries.get(name)
+        if info is None:
+            raise NoPackage(f"there is no {name}")
+        if info.file_size > most:
+            raise OverLimit(f"{name} has {info.file_size} bytes; at most {most} are read")
+        with _guarded(self._zip, info) as member:
+            return b"".join(iter(lambda: member.read(1 << 20), b""))
+
+
+class _guarded:  # noqa: N801 - a function that is used in `with`
+    """An entry opened, with our errors for zipfile's."""
+
+    def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        try:
+            self._member = archive.open(info)
+        except _BROKEN as error:
+            raise _damaged(info, error) from None
+        self._info = info
+
+    def read(self, count: int) -> bytes:
+        try:
+            return self._member.read(count)
+        except _BROKEN as error:
+            raise _damaged(self._info, error) from None
+
+    def __enter__(self) -> _guarded:
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        self._member.close()
+
+
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+
+
+def _damaged(info: zipfile.ZipInfo, error: Exception) -> Truncated:
+    return Truncated(f"{info.filename!r:.200} in the wheel is damaged: {error}")
+
+
+def _check_directory(file: IO[bytes], size: int) -> None:
+    """The directory is read whole, so its size is looked at before; and nothing but entries stands
+    before it."""
+    file.seek(max(0, size - _END.size))
+    end = file.read(_END.size)
+    if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
+        raise Truncated("the wheel is cut short, or bytes follow its end")
+    *_, count, length, offset, comment = _END.unpack(end)
+    if count == 0xFFFF or 0xFFFFFFFF in (length, offset):
+        _check_directory64(file, size)
+    elif comment or offset + length != size - _END.size:
+        raise Truncated("the wheel holds bytes that belong to no entry")
+    elif length > _LARGEST_DIRECTORY:
+        raise OverLimit(f"the wheel's directory has {length} bytes")
+
+
+def _check_directory64(file: IO[bytes], size: int) -> None:
+    file.seek(max(0, size - _END.size - 20 - 56))
+    end = file.read(56)
+    if len(end) < 56 or not end.startswith(b"PK\x06\x06"):
+        raise Truncated("the wheel's directory is damaged")
+    length, offset = struct.unpack_from("<QQ", end, 40)
+    if length > _LARGEST_DIRECTORY:
+        raise OverLimit(f"the wheel's directory has {length} bytes")
+    if offset + length != size - _END.size - 20 - 56:
+        raise Truncated("the wheel holds bytes that belong to no entry")
+
+
+def _opened(file: IO[bytes]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except _BROKEN as error:
+        raise Truncated(f"the wheel is damaged: {error}") from None
+
+
+def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    if len(infos) > _MOST_ENTRIES:
+        raise OverLimit(f"the wheel has {len(infos)} entries")
+    found: dict[str, zipfile.ZipInfo] = {}
+    end = 0
+    for info in sorted(infos, key=lambda each: each.header_offset):
+        name = info.orig_filename
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG) or name.endswith("/"):
+            what = "a link" if kind == stat.S_IFLNK else "no plain file"
+            raise UnsafeEntry(f"{name!r:.200} is {what}")
+        if info.compress_type not in _METHODS or info.flag_bits & 1:
+            raise UnsafeEntry(f"{name!r:.200} is packed or encrypted in a way that is not read")
+        if name != info.filename:
+            raise UnsafeEntry(f"{name!r:.200} has a second name")
+        if name in found:
+            raise FileUnlisted(f"{name!r:.200} is there twice")
+        if info.header_offset < end or (not found and info.header_offset):
+            raise Truncated(f"{name!r:.200} overlaps another entry, or bytes stand before it")
+        end = info.header_offset + 30 + len(name) + info.compress_size
+        found[name] = info
+    return found
+
+
+def _module(entries: dict[str, zipfile.ZipInfo]) -> str:
+    lists = [match[1] for name in entries if (match := _LIST.fullmatch(name))]
+    if len(lists) != 1:
+        raise NoPackage(f"the wheel holds {len(lists) or 'no'} packages of kernels")
+    return lists[0]
