@@ -58,8 +58,10 @@ def exact(size: int) -> int:
 
 
 def up_to(bucket: object, low: int, high: int, limit: int = 10_000) -> list[int]:
-    """The buckets of the sizes `low` to `high`, rising; at most `limit` of them."""
-    to_bucket, found, size = rounding(bucket), list[int](), low
+    """The buckets of the sizes `low` to `high`, rising; at most `limit` of them. `bucket` is as a
+    manifest writes it, or the function that `rounding` makes of that."""
+    to_bucket: Callable[[int], int] = bucket if callable(bucket) else rounding(bucket)
+    found, size = list[int](), low
     while size <= high and len(found) < limit:
         found.append(to_bucket(size))
         if found[-1] < size:  # the open bucket after the last edge

@@ -31,7 +31,7 @@ def launcher(script: Script, program: int, device: Device | None) -> Callable[..
     path = script.library(program)
     meta = read_meta(script, program)
     if device is not None and device.kind == "cuda":
-        _check_images(script, program, meta, device)
+        check_images(script, program, meta, device)
     digest = meta["files"][LIBRARY]["sha256"]
     with _lock:
         if (path, digest) not in _open:
@@ -81,8 +81,8 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
     return meta
 
 
-def _check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
-    """What the binary itself holds, against the device."""
+def check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
+    """What the binary itself holds, against the device. Raises `NoProgram`."""
     refused = []
     for image in meta.get("images", ()):
         kind: compat.Kind = "ptx" if image.get("kind") == "ptx" else "sass"
