@@ -116,7 +116,7 @@ def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
             yield Problem(entry, "is unknown", BY_HAND)
             continue
         try:
-            found = list(_program_problems(path, program, deep))
+            found = list(program_problems(path, program, deep))
         except FileNotFoundError:
             continue
         except (Broken, OSError) as error:
@@ -125,7 +125,8 @@ def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
             yield Problem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
-def _program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
+def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
+    """(relative name, what is wrong) of a program's folder. Raises `Broken`, `OSError`."""
     meta = read_meta(path, program)
     files = {name: (size, digest) for name, size, digest in listed(meta)}
     for name in layout.files_below(path):

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.cli import options
+from tilusbuild.cli import merge, options
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -21,6 +21,7 @@ _ACTIONS = {
     "verify": "check everything against its digests",
     "gc": "remove what no project's last build made",
     "clear": "remove everything",
+    "merge": "join the caches of several machines into this one",
     "export": "write the tree as another system lays it out",
 }
 
@@ -54,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="remove what is damaged; the next build makes it again",
     )
+    merge.configure(made["merge"])
     made["gc"].add_argument(
         "--older-than", metavar="AGE", help="only what is older, as in 30d or 12h"
     )
@@ -78,6 +80,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do one action; 1 when `verify` found something."""
     cache = options.cache(arguments)
+    if arguments.action == "merge":
+        return merge.run(cache, arguments)
     action: int = globals()[f"_{arguments.action}"](cache, arguments)
     return action
 
@@ -327,11 +331,19 @@ def _export(cache: Cache, arguments: argparse.Namespace) -> int:
     with cache.in_use():
         exported = export(arguments.layout, items, arguments.folder)
     if arguments.json:
-        _emit("exported", path=os.path.abspath(arguments.folder), layout=arguments.layout,
-              files=exported.files, linked=exported.linked, copied=exported.copied)
+        _emit(
+            "exported",
+            path=os.path.abspath(arguments.folder),
+            layout=arguments.layout,
+            files=exported.files,
+            linked=exported.linked,
+            copied=exported.copied,
+        )
     elif not arguments.quiet:
-        print(f"{arguments.folder}: {len(found)} scripts, {exported.files} files,"
-              f" {exported.linked} of them links; {_size(exported.copied)} more on disk")
+        print(
+            f"{arguments.folder}: {len(found)} scripts, {exported.files} files,"
+            f" {exported.linked} of them links; {_size(exported.copied)} more on disk"
+        )
     return 0
 
 

@@ -15,6 +15,7 @@ from tilusbuild.cache.scripts import ScriptRecord
 from tilusbuild.cache.trouble import CacheReadOnly
 from tilusbuild.dispatch import dispatcher
 from tilusbuild.dispatch.describe import script_json
+from tilusbuild.dispatch.schedules import columns_of, rows_of
 from tilusbuild.engine.admission import Memory
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.build import build as run_engine
@@ -33,7 +34,6 @@ from tilusbuild.project.published import Published
 from tilusbuild.project.remember import Asked, remember, seen
 from tilusbuild.project.sharding import Part, part_of
 from tilusbuild.project.store import BuildStore, Stamp
-from tilusbuild.table import Cell
 
 
 def build(
@@ -171,33 +171,15 @@ def publish(
         return
 
 
-_RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
-
-
 def script_record(project: Project, instance: Instance, maker: Maker) -> ScriptRecord:
-    """What a script's folder says: every schedule, and the resources of its program.
-
-    Of several kernels or architectures in one program, the greatest of each number is shown.
-    """
-    columns = ("index", *instance.parameters, "status", *_RESOURCES, "dynamic_smem", "program")
-    rows: list[tuple[Cell, ...]] = []
-    metas: list[Mapping[str, Any] | None] = []
-    pairs = zip(maker.space.take(instance.schedules), instance.programs, strict=True)
-    for index, (schedule, program) in enumerate(pairs):
-        entry = project.cache.lookup(program)
-        meta = entry.meta if entry else {}
-        metas.append(entry.meta if entry else None)
-        values = schedule.values
-        usages = [u for kernel in meta.get("kernels", {}).values() for u in kernel.values()]
-        rows.append(
-            (
-                index,
-                *(values[name] for name in instance.parameters),
-                entry.status if entry else "missing",
-                *(max((u[name] for u in usages), default=None) for name in _RESOURCES),
-                meta.get("dynamic_smem"),
-                program,
-            )
-        )
-    described = script_json(project.manifest, instance, maker, metas)
-    return ScriptRecord(instance.folder, instance.script_txt, columns, rows, described)
+    """What a script's folder says: every schedule, and the resources of its program."""
+    entries = [project.cache.lookup(program) for program in instance.programs]
+    metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]
+    schedules = (schedule.values for schedule in maker.space.take(instance.schedules))
+    return ScriptRecord(
+        instance.folder,
+        instance.script_txt,
+        columns_of(instance.parameters),
+        rows_of(instance.parameters, schedules, instance.programs, metas),
+        script_json(project.manifest, instance, maker, metas),
+    )

@@ -1,0 +1,157 @@
+"""Merging: what other caches hold comes in once it is checked, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.cache import merging
+from tilusbuild.cache.disk import RealDisk
+from tilusbuild.errors import InputError
+
+
+@pytest.fixture
+def shards(tmp_path, sample_at):
+    """Two caches: "a" and "both" in the first, "b" and "both" in the second, with headers."""
+    made = [sample_at(str(tmp_path / name), RealDisk()) for name in ("one", "two")]
+    for shard, name in zip(made, "ab", strict=True):
+        shard.program(name, include=shard.include(common="text"))
+        shard.program("both")
+        shard.program(f"bad {name}", status="failed")
+    return made
+
+
+def taken(cache, shards):
+    return merging.take(cache, merging.sources(cache, [shard.cache.root for shard in shards]))
+
+
+def files_of(cache) -> dict[str, bytes]:
+    found = (path for name in ("programs", "include") for path in Path(cache.root, name).rglob("*"))
+    return {os.path.relpath(p, cache.root): p.read_bytes() for p in found if p.is_file()}
+
+
+def test_everything_comes_in_once_with_the_same_bytes(cache, shards):
+    result = taken(cache, shards)
+    assert (result.programs, result.known, result.includes) == (5, 0, 1)
+    assert result.refused == []
+    assert files_of(cache) == files_of(shards[0].cache) | files_of(shards[1].cache)
+    assert cache.verify() == []
+    assert cache.lookup(shards[0].hash("bad a")).status == "failed"
+
+
+def test_a_second_time_nothing_is_written(cache, shards, look):
+    taken(cache, shards)
+    before = look(cache.tree.path("programs")) | look(cache.tree.path("include"))
+    again = taken(cache, shards)
+    assert (again.programs, again.known, again.includes, again.refused) == (0, 5, 0, [])
+    assert look(cache.tree.path("programs")) | look(cache.tree.path("include")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "what"),
+    [
+        ("module/lib.so", lambda path: path.write_bytes(b"y" * 100), "was modified"),
+        ("module/lib.so", lambda path: path.write_bytes(b""), "has 0 bytes instead of 100"),
+        ("module/lib.so", lambda path: path.unlink(), "is missing"),
+        ("module/more", lambda path: path.write_text(""), "is not listed in meta.json"),
+        ("program.txt", lambda path: path.write_text("x"), "has 1 bytes"),
+        ("meta.json", lambda path: path.write_text("{}"), "meta.json is damaged"),
+    ],
+)
+def test_what_does_not_verify_stays_where_it_is(cache, shards, name, damage, what):
+    damage(Path(shards[0].cache.program_path(shards[0].hash("a")), name))
+    result = taken(cache, shards)
+    (refused,) = result.refused
+    assert refused.source == shards[0].cache.root
+    assert refused.name.startswith(f"programs/{shards[0].hash('a')}")
+    assert what in str(refused)
+    assert cache.lookup(shards[0].hash("a")) is None
+    assert result.programs == 4
+    assert cache.verify() == []
+
+
+def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache, shards):
+    Path(shards[0].cache.program_path(shards[0].hash("both")), "module/lib.so").unlink()
+    result = taken(cache, shards)
+    assert len(result.refused) == 1
+    assert cache.lookup(shards[0].hash("both")) is not None
+
+
+def test_damaged_headers_stay_where_they_are(cache, shards):
+    (folder,) = Path(shards[0].cache.root, "include").iterdir()
+    (folder / "project/common.h").write_text("other")
+    result = taken(cache, shards)
+    assert [str(r).rpartition(": ")[2] for r in result.refused] == ["was modified"]
+    assert result.includes == 1  # the second cache has them whole
+    assert cache.verify() == []
+
+
+def test_one_program_with_different_bytes_is_an_alarm_and_neither_comes_in(cache, shards):
+    program = shards[1].hash("both")
+    shutil.rmtree(shards[1].cache.program_path(program))
+    shards[1].program("both", size=99)
+    result = taken(cache, shards)
+    (refused,) = result.refused
+    assert refused.name == f"programs/{program}/module/lib.so"
+    assert "was not reproduced: the same inputs gave other bytes" in refused.what
+    assert shards[0].cache.root in refused.what
+    assert cache.lookup(program) is None
+
+
+def test_what_is_here_stays_when_another_cache_has_other_bytes(cache, sample, shards):
+    sample.program("both", size=99)
+    result = taken(cache, shards[:1])
+    assert len(result.refused) == 1
+    assert cache.lookup(sample.hash("both")).size == sample.program("both", size=99).size
+
+
+def test_that_it_builds_in_one_cache_and_not_in_another_is_an_alarm(cache, sample, shards):
+    sample.program("a", status="failed")
+    (refused,) = taken(cache, shards).refused
+    assert "is built, and failed" in refused.what
+
+
+def test_that_one_cache_kept_more_of_a_program_is_none(cache, sample, shards):
+    stage = cache.stage()
+    os.mkdir(os.path.join(stage.path, "module"))
+    here = shards[0].cache.program_path(shards[0].hash("a"))
+    for name in os.listdir(os.path.join(here, "module")):
+        shutil.copy(os.path.join(here, "module", name), os.path.join(stage.path, "module", name))
+    Path(stage.path, "module", "dump.ptx").write_text("more")
+    options = Path(here, "options.txt").read_text()
+    stage.publish_program(sample.hash("a"), sample.program_txt("a"), options, {"status": "built"})
+    assert taken(cache, shards).refused == []
+    assert "module/dump.ptx" in cache.lookup(sample.hash("a")).meta["files"]
+
+
+def test_a_program_folder_that_is_a_link_is_not_followed(cache, shards, tmp_path):
+    path = shards[0].cache.program_path(shards[0].hash("a"))
+    shutil.move(path, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", path)
+    (refused,) = taken(cache, shards).refused
+    assert refused.what == "is a link"
+    assert cache.lookup(shards[0].hash("a")) is None
+
+
+def test_a_read_only_cache_can_be_merged_from(cache, shards, look):
+    before = look(shards[0].cache.root)
+    taken(cache, shards[:1])
+    assert look(shards[0].cache.root) == before
+
+
+def test_what_is_no_cache_is_told(cache, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes/file").write_text("")
+    cache.ensure()
+    for name, what in (
+        ("nowhere", "is not there"),
+        ("empty", "is empty"),
+        ("notes", "it holds 'file'"),
+        ("cache", "is the cache to merge into"),
+    ):
+        with pytest.raises(InputError, match=what):
+            merging.sources(cache, [str(tmp_path / name)])

@@ -1,0 +1,215 @@
+"""Shards: machines that build a part each and never talk come, merged, to what one would have."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.state import StateFile
+
+NewProject = Callable[..., Any]
+
+
+@pytest.fixture
+def two_scripts(new_project: NewProject, examples: Any) -> Any:
+    """Scripts with 4 and 3 schedules; `scale` is dispatched by hand and by what was measured."""
+    dispatch = """[script.scale.dispatch]
+keys = ["n"]
+bucket = { n = "pow2" }
+table = [{ when = "n <= 16", use = { unroll = 2 } }]
+"""
+    text = examples.manifest(
+        examples.script(schedules=4, more=dispatch), examples.script("other", schedules=3)
+    )
+    files = {f"kernels/{name}.cu.j2": examples.template for name in ("scale", "other")}
+    return new_project(text, files)
+
+
+def tree(cache: Path) -> dict[str, bytes | str]:
+    """What a cache holds for its readers, by relative name; links by what they hold."""
+    found = [p for part in ("programs", "scripts", "include") for p in (cache / part).rglob("*")]
+    return {
+        str(p.relative_to(cache)): os.readlink(p) if p.is_symlink() else p.read_bytes()
+        for p in found
+        if p.is_symlink() or p.is_file()
+    }
+
+
+def built_apart(project: Any, count: int, *words: str, **how: Any) -> list[Any]:
+    """A copy of the project for each shard, each in a folder of its own, built."""
+    shards = []
+    for number in range(1, count + 1):
+        shard = project.copy(project.folder.parent / f"shard {number}", cache=False)
+        shard.summary = shard.build("--shard", f"{number}/{count}", *words, **how)
+        shards.append(shard)
+    return shards
+
+
+def test_shards_built_apart_and_merged_are_the_tree_of_one_build(two_scripts: Any) -> None:
+    shards = built_apart(two_scripts, 4)
+    assert sum(shard.summary["compiled"] for shard in shards) == 7
+    assert all(len(shard.programs) == shard.summary["compiled"] for shard in shards)
+    assert len({name for shard in shards for name in shard.programs}) == 7
+    whole = two_scripts.copy(two_scripts.folder.parent / "whole", cache=False)
+    whole.build()
+
+    merged = two_scripts.run("cache", "merge", *(str(shard.cache) for shard in shards))
+    assert "7 programs came in" in merged.out
+    assert merged.err == ""
+    assert tree(two_scripts.cache) == tree(whole.cache)
+    assert two_scripts.compiled() == 0
+    assert tree(two_scripts.cache) == tree(whole.cache)
+    two_scripts.run("cache", "verify")
+    two_scripts.run("cache", "gc")
+    assert tree(two_scripts.cache) == tree(whole.cache)
+
+
+def test_merging_again_and_in_another_order_changes_nothing(two_scripts: Any) -> None:
+    shards = [str(shard.cache) for shard in built_apart(two_scripts, 3)]
+    for shard in shards:
+        two_scripts.run("cache", "merge", shard)
+    before = tree(two_scripts.cache)
+    two_scripts.run("cache", "merge", *reversed(shards))
+    assert tree(two_scripts.cache) == before
+
+
+def test_a_shard_that_is_missing_is_told_and_the_next_build_makes_up_for_it(
+    two_scripts: Any,
+) -> None:
+    shards = built_apart(two_scripts, 3)
+    merged = two_scripts.run("cache", "merge", *(str(shard.cache) for shard in shards[:2]))
+    assert "of its programs are in none of the caches" in merged.err
+    assert two_scripts.compiled() == shards[2].summary["compiled"]
+
+
+def test_more_shards_than_programs_leaves_some_with_nothing_to_do(project: Any) -> None:
+    shards = built_apart(project, 3)
+    assert sorted(shard.summary["programs"] for shard in shards) == [0, 1, 1]
+    project.run("cache", "merge", *(str(shard.cache) for shard in shards))
+    assert project.compiled() == 0
+
+
+def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(
+    new_project: NewProject, examples: Any
+) -> None:
+    """Given schedules of which the first does not compile, when each is a shard of its own, then
+    that shard is no failure, and the failure is known after the merge."""
+    template = examples.template.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
+    project = new_project(files={"kernels/scale.cu.j2": template})
+    first, second = built_apart(project, 2)
+    assert sorted((s.summary["failed"], s.summary["compiled"]) for s in (first, second)) == [
+        (0, 1),
+        (1, 0),
+    ]
+    project.run("cache", "merge", str(first.cache), str(second.cache))
+    summary = project.build()
+    assert (summary["attempts"], summary["failed"], summary["cached"]) == (0, 1, 1)
+
+
+def test_a_default_that_does_not_compile_fails_its_shard_and_no_other(
+    new_project: NewProject, examples: Any
+) -> None:
+    template = examples.template.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
+    text = examples.manifest(examples.script(more="default = { unroll = 1 }"))
+    project = new_project(text, {"kernels/scale.cu.j2": template})
+    shards = built_apart(project, 2, status=None)
+    assert sorted(shard.summary["exit_status"] for shard in shards) == [0, 1]
+    (verdict,) = next(s.summary["scripts"] for s in shards if s.summary["exit_status"])
+    assert verdict["reason"] == "its default schedule does not compile"
+
+
+def test_what_does_not_verify_is_refused_by_name(two_scripts: Any) -> None:
+    (shard,) = built_apart(two_scripts, 1)
+    program = next(iter(shard.libraries))
+    library = shard.programs[program] / "module/lib.so"
+    library.write_bytes(library.read_bytes()[::-1])
+    merged = two_scripts.run("cache", "merge", "--json", str(shard.cache), status=1)
+    (refused,) = [event for event in merged.events if event["event"] == "refused"]
+    assert refused["name"] == f"programs/{program}/module/lib.so"
+    assert refused["what"] == "was modified"
+    assert program not in two_scripts.programs
+    assert two_scripts.compiled() == 1
+
+
+def test_shards_of_different_sources_are_not_mixed(project: Any) -> None:
+    first, second = built_apart(project, 2)
+    second.edit("kernels/scale.cu.j2", "a * x", "a + x")
+    shutil.rmtree(second.cache)
+    second.build("--shard", "2/2")
+    merged = project.run("cache", "merge", str(first.cache), str(second.cache), status=1)
+    assert "they were not built from the same inputs" in merged.err
+
+
+def test_what_each_machine_measured_is_joined(two_scripts: Any) -> None:
+    """Given two caches with tables of their own, of different devices and different sizes, when
+    they are merged, then all rows are there, and where both say something the first stays."""
+    one, two = (two_scripts.copy(two_scripts.folder.parent / n, cache=False) for n in "ab")
+    for project, tables in (
+        (one, {"X": [[[16], 1, "measured", 1e-6]], "Y": [[[32], 0, "measured", 5e-6]]}),
+        (two, {"X": [[[16], 3, "measured", 9e-6], [[64], 2, "measured", 2e-6]]}),
+    ):
+        project.build()
+        (folder,) = project.cache.glob("scripts/scale/*")
+        written = [
+            {
+                "fingerprint": {"script": folder.name, "device": device, "arch": "cpu"},
+                "entries": rows,
+            }
+            for device, rows in tables.items()
+        ]
+        value = {"schema": 1, "keys": ["n"], "tables": written}
+        (folder / "dispatch_table.json").write_text(json.dumps(value))
+    two_scripts.run("cache", "merge", str(one.cache), str(two.cache))
+    (made,) = two_scripts.cache.glob("scripts/scale/*/dispatch_table.json")
+    found = {
+        table["fingerprint"]["device"]: [row[:2] for row in table["entries"]]
+        for table in json.loads(made.read_text())["tables"]
+    }
+    assert found == {"X": [[[16], 1], [[64], 2]], "Y": [[[32], 0]]}
+    assert (made.parent / "dispatch_table.txt").exists()
+
+
+def test_a_history_given_to_all_shards_decides_the_split(project: Any, examples: Any) -> None:
+    """Given a history in which one schedule takes as long as all others together, when it splits
+    the plan, then that schedule has a shard to itself; without it they are dealt out evenly."""
+    project.write("tilus.toml", examples.manifest(examples.script(schedules=5)))
+    history = StateFile(str(project.folder / "times"), "history")
+    for index in range(5):
+        history.put(f"scale/cpu#{index}", [8.0 if index == 2 else 2.0, 1 << 20])
+    history.save()
+    known = [shard_event(project, f"{number}/2", "--history", "times") for number in (1, 2)]
+    assert [event["programs"] for event in known] == [1, 4]
+    assert [event["expected_seconds"] for event in known] == [8.0, 8.0]
+    plain = [shard_event(project, f"{number}/2") for number in (1, 2)]
+    assert [event["programs"] for event in plain] == [3, 2]
+    assert [event["expected_seconds"] for event in plain] == [None, None]
+    assert len({event["split"] for event in known}) == len({e["split"] for e in plain}) == 1
+
+
+def shard_event(project: Any, shard: str, *words: str) -> dict[str, Any]:
+    """The event that says what a shard is."""
+    events = project.run("build", "--json", "-n", "--shard", shard, *words).events
+    found: dict[str, Any] = next(event for event in events if event["event"] == "shard")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--shard", "5/4"], 'error: --shard "5/4": there is no shard 5 of 4'),
+        (["--shard", "half"], 'error: --shard "half": not a shard'),
+        (["--history", "x"], "error: --history is what --shard splits by"),
+        (["--shard", "1/2", "--history", "x"], "error: x: No such file or directory"),
+        (["--shard", "1/2", "--history", "tilus.toml"], "error: tilus.toml: no history of builds"),
+    ],
+)
+def test_bad_words_end_with_status_2(project: Any, words: list[str], says: str) -> None:
+    ran = project.run("build", *words, status=2)
+    assert ran.err.startswith(says)
+    assert not project.cache.exists()

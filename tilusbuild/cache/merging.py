@@ -1,0 +1,200 @@
+"""Taking over what other caches hold: programs and the headers that they were compiled with.
+
+Everything is checked against its digests before any of it is taken, and what does not hold is left
+where it is. A digest of a program is of its inputs, so the same name with other bytes means that a
+compile was not reproduced: neither side can then be told to be right, and neither is taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Entry, find_entry, listed
+from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.listing import programs
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.trouble import explained
+from tilusbuild.cache.verify import program_problems
+from tilusbuild.digest import sha256_bytes
+from tilusbuild.errors import input_error
+
+_OWN = ("schema", "program", "files")
+"""What publishing adds to meta.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Something that is not taken. `name` is relative to the cache `source`."""
+
+    source: str
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{os.path.join(self.source, self.name)}: {self.what}"
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came of it."""
+
+    programs: int = 0
+    includes: int = 0
+    known: int = 0
+    """Programs that were there already."""
+    refused: list[Refused] = field(default_factory=list)
+
+
+def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
+    """The caches at these paths. Raises `InputError` for a path that is none, or is `cache`."""
+    found = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
+    for tree in found:
+        if not tree.exists() or not os.path.isfile(tree.path(layout.TAG)):
+            there = "is empty" if os.path.isdir(tree.root) else "is not there"
+            raise input_error(
+                f"{tree.root} is no cache of tilusbuild: it {there}",
+                hint="name the folders that shards built into; their CACHEDIR.TAG belongs to them",
+            )
+        if os.path.isdir(cache.root) and os.path.samefile(tree.root, cache.root):
+            raise input_error(f"{tree.root} is the cache to merge into")
+    return found
+
+
+def take(cache: Cache, trees: Sequence[Tree]) -> Taken:
+    """Bring in what `cache` lacks. Raises `CacheTrouble`."""
+    taken = Taken()
+    having: dict[str, list[Tree]] = {}
+    for tree in trees:
+        _take_includes(cache, tree, taken)
+        for program in programs(tree):
+            what = next(_problems(tree, program), None)
+            if what is None:
+                having.setdefault(program, []).append(tree)
+            else:
+                taken.refused.append(Refused(tree.root, *what))
+    for program, owners in having.items():
+        _take_program(cache, program, owners, taken)
+    return taken
+
+
+def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
+    name, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
+    if os.path.islink(path):
+        yield name, "is a link"
+        return
+    try:
+        for inside, what in program_problems(path, program, deep=True):
+            yield os.path.join(name, inside).rstrip("/"), what
+    except FileNotFoundError:
+        yield name, "was removed meanwhile"
+    except (Broken, OSError) as error:
+        yield name, str(error)
+
+
+def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Taken) -> None:
+    there = cache.lookup(program)
+    sides = [(cache.root, there)] if there else []
+    sides += [(t.root, find_entry(t.program_path(program), program)) for t in owners]
+    found = [(root, entry) for root, entry in sides if entry is not None]
+    for root, entry in found[1:]:
+        difference = _difference(found[0][1], entry)
+        if difference is not None:
+            name, what = difference
+            taken.refused.append(
+                Refused(root, f"{layout.PROGRAMS}/{program}/{name}", f"{what} in {found[0][0]}")
+            )
+            return
+    if there is not None:
+        taken.known += 1
+        return
+    problem = _copy(cache, found[0][1]) if found else "was removed meanwhile"
+    if problem is None:
+        taken.programs += 1
+    else:
+        taken.refused.append(Refused(owners[0].root, f"{layout.PROGRAMS}/{program}", problem))
+
+
+def _difference(one: Entry, other: Entry) -> tuple[str, str] | None:
+    """(file, how it differs) of two entries of one program. That one side kept more is none."""
+    if one.status != other.status:
+        return layout.META, f"is {other.status}, and {one.status}"
+    digests = {name: digest for name, _, digest in listed(one.meta)}
+    for name, _, digest in listed(other.meta):
+        if digests.get(name, digest) != digest:
+            return name, (
+                "was not reproduced: the same inputs gave other bytes:"
+                f" sha256 {digest[:12]}…, and {digests[name][:12]}…"
+            )
+    return None
+
+
+def _copy(cache: Cache, entry: Entry) -> str | None:
+    """Publish an entry of another cache; what is wrong when it changes while it is read."""
+    texts: dict[str, str] = {}
+    stage = cache.stage()
+    try:
+        with explained(stage.path):
+            made = {""}
+            for name, _, digest in listed(entry.meta):
+                data = _read(os.path.join(entry.path, name))
+                if data is None or sha256_bytes(data) != digest:
+                    return f"{name} changed while it was copied"
+                if name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
+                    texts[name] = data.decode("utf-8", "surrogateescape")
+                    continue
+                _make_folders(cache.tree, stage.path, os.path.dirname(name), made)
+                cache.tree.disk.write(os.path.join(stage.path, name), data)
+        meta = {key: value for key, value in entry.meta.items() if key not in _OWN}
+        stage.publish_program(
+            entry.hash, texts[layout.PROGRAM_TXT], texts[layout.OPTIONS_TXT], meta
+        )
+    finally:
+        stage.discard()
+    return None
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _make_folders(tree: Tree, top: str, folder: str, made: set[str]) -> None:
+    if folder not in made:
+        _make_folders(tree, top, os.path.dirname(folder), made)
+        tree.disk.make_folder(os.path.join(top, folder))
+        made.add(folder)
+
+
+def _take_includes(cache: Cache, tree: Tree, taken: Taken) -> None:
+    try:
+        names = sorted(filter(layout.is_hash, os.listdir(tree.path(layout.INCLUDE))))
+    except OSError:
+        return
+    for digest in names:
+        path, name = tree.include_path(digest), f"{layout.INCLUDE}/{digest}"
+        try:
+            problems = include_problems(path, digest)
+            if problems:
+                inside, what = problems[0]
+                taken.refused.append(Refused(tree.root, f"{name}/{inside}", what))
+                continue
+            if not os.path.isdir(cache.include_path(digest)):
+                taken.includes += 1
+            cache.publish_include(digest, _files_of(path))
+        except (FileNotFoundError, NotADirectoryError):
+            taken.refused.append(Refused(tree.root, name, "was removed meanwhile"))
+
+
+def _files_of(path: str) -> Mapping[str, Any]:
+    files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
+    files[layout.MANIFEST] = _read(os.path.join(path, layout.MANIFEST)) or b""
+    return files

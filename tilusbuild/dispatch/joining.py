@@ -1,0 +1,207 @@
+"""The folders of scripts of several caches, joined: what one side lacks, another one has.
+
+A folder is named by its text, so two of one name speak of the same programs; each says which of
+them it has, and what was measured of them. The programs themselves are taken over before. Of two
+that measured the same on the same kind of device, the one that comes first stays: the cache that is
+joined into, then the others in the order in which they are named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.merging import Refused
+from tilusbuild.cache.scripts import ScriptRecord, read_script
+from tilusbuild.cache.sealed import Broken, seal, unseal
+from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch.schedules import columns_of, rows_of
+from tilusbuild.runtime import script as scripts
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.tables import Entry, Table, read_tables
+
+_MISSING = "missing"
+
+
+@dataclass(slots=True)
+class Joined:
+    """What came of it."""
+
+    scripts: list[Script] = field(default_factory=list)
+    """Those of any source, as they are now."""
+    refused: list[Refused] = field(default_factory=list)
+
+
+def join(cache: Cache, trees: Sequence[Tree]) -> Joined:
+    """Bring every script of the trees into the cache. Raises `CacheTrouble` and `OSError`."""
+    joined = Joined()
+    having: dict[tuple[str, str], list[Tree]] = {}
+    for tree in trees:
+        for folder, digest in _folders(tree):
+            having.setdefault((folder, digest), []).append(tree)
+    for (folder, digest), owners in sorted(having.items()):
+        _join(cache, folder, digest, owners, joined)
+    return joined
+
+
+def _folders(tree: Tree) -> Iterator[tuple[str, str]]:
+    for folder in filter(layout.is_script_folder, _names(tree.path(layout.SCRIPTS))):
+        for digest in filter(layout.is_hash, _names(tree.path(layout.SCRIPTS, folder))):
+            yield folder, digest
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _join(cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined: Joined) -> None:
+    name = f"{layout.SCRIPTS}/{folder}/{digest}"
+    described: list[dict[str, Any]] = []
+    texts: list[str] = []
+    sides: list[Tree] = []
+    for tree in owners:
+        try:
+            value, text = _described(tree.script_path(folder, digest), digest)
+        except (LoadError, Broken, FileNotFoundError) as error:
+            joined.refused.append(Refused(tree.root, name, str(error)))
+            continue
+        if described and _alike(value) != _alike(described[0]):
+            what = f"says something else than that of {sides[0].root}: another manifest made it"
+            joined.refused.append(Refused(tree.root, name, what))
+            continue
+        described.append(value)
+        texts.append(text)
+        sides.append(tree)
+    if not sides:
+        return
+    with suppress(LoadError, Broken, FileNotFoundError):
+        value, _ = _described(cache.tree.script_path(folder, digest), digest)
+        if _alike(value) == _alike(described[0]):
+            described.append(value)
+    path = cache.publish_script(_record(cache, folder, texts[0], described))
+    script = scripts.read_script(path)
+    for tree in sides:
+        try:
+            _join_measured(script, tree.script_path(folder, digest))
+        except LoadError as error:
+            joined.refused.append(Refused(tree.root, name, str(error)))
+    joined.scripts.append(script)
+
+
+def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:
+    """script.json and script.txt. Raises `LoadError`, `Broken`, `FileNotFoundError`."""
+    read_script(path, digest)
+    scripts.read_script(path)
+    with open(os.path.join(path, layout.SCRIPT_JSON), "rb") as file:
+        value = unseal(file.read())
+    with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as text:
+        return value, text.read().decode("utf-8", "surrogateescape")
+
+
+def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What all that describe a script must say alike: all but what each has of its programs."""
+    dispatch = dict(value["dispatch"])
+    if dispatch["model"] is not None:
+        dispatch["model"] = {**dispatch["model"], "columns": sorted(dispatch["model"]["columns"])}
+    return {**value, "not_built": None, "dispatch": dispatch}
+
+
+def _record(
+    cache: Cache, folder: str, text: str, described: Sequence[dict[str, Any]]
+) -> ScriptRecord:
+    """What the folder is to say, by the programs that are there now."""
+    first = described[0]
+    programs: list[str] = first["programs"]
+    metas = [entry.meta if (entry := cache.lookup(p)) else None for p in programs]
+    not_built = {
+        str(index): meta["status"] if meta else _MISSING
+        for index, meta in enumerate(metas)
+        if meta is None or meta["status"] != "built"
+    }
+    dispatch = dict(first["dispatch"])
+    if dispatch["model"] is not None:
+        columns = {
+            name: [_value(described, name, index) for index in range(len(programs))]
+            for name in dispatch["model"]["columns"]
+        }
+        dispatch["model"] = {**dispatch["model"], "columns": columns}
+    parameters: list[str] = first["parameters"]
+    schedules = (
+        {name: first["schedules"][name][index] for name in parameters}
+        for index in range(len(programs))
+    )
+    return ScriptRecord(
+        folder,
+        text,
+        columns_of(parameters),
+        rows_of(parameters, schedules, programs, metas),
+        seal({**first, "not_built": not_built, "dispatch": dispatch}),
+    )
+
+
+def _value(described: Sequence[Mapping[str, Any]], name: str, index: int) -> Any:
+    """What a model reads of a program, from who has it."""
+    values = [
+        (value["not_built"].get(str(index)), value["dispatch"]["model"]["columns"][name][index])
+        for value in described
+    ]
+    return next((value for status, value in values if status != _MISSING), values[0][1])
+
+
+def _join_measured(script: Script, path: str) -> None:
+    """Bring in tables and latencies from the folder `path`. Raises `LoadError`, `OSError`."""
+    other = script._replace(path=path)
+    found = read_tables(other)
+    measured = latency.read(other)
+    if found:
+        with tables.alone(script):
+            there = read_tables(script)
+            both = _tables_joined(there, found)
+            if both != list(there):
+                tables.write(script, both)
+    known = {(_print(each.fingerprint), each.key): each for each in latency.read(script)}
+    for new in measured:
+        old = known.get((_print(new.fingerprint), new.key))
+        both_measured = new if old is None else _measured_joined(old, new)
+        if both_measured != old:
+            latency.write(script, both_measured)
+
+
+def _print(fingerprint: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(fingerprint.items()))
+
+
+def _tables_joined(there: Sequence[Table], others: Sequence[Table]) -> list[Table]:
+    joined = {_print(table.fingerprint): table for table in there}
+    for table in others:
+        known = joined.get(_print(table.fingerprint))
+        if known is None:
+            joined[_print(table.fingerprint)] = table
+            continue
+        rows: dict[tuple[int, ...], Entry] = {entry.key: entry for entry in known.entries}
+        new = [entry for entry in table.entries if entry.key not in rows]
+        if new:
+            entries = tuple(sorted([*known.entries, *new], key=lambda entry: entry.key))
+            joined[_print(table.fingerprint)] = known._replace(entries=entries)
+    return list(joined.values())
+
+
+def _measured_joined(old: latency.Measured, new: latency.Measured) -> latency.Measured:
+    seconds = {**new.seconds, **old.seconds}
+    refused = {**new.refused, **old.refused}
+    return latency.Measured(
+        old.fingerprint,
+        old.key,
+        seconds,
+        {program: why for program, why in refused.items() if program not in seconds},
+    )
