@@ -16,6 +16,14 @@ def test_rules_answer_and_the_journal_remembers():
     assert runner.argvs[1] == ("nvcc", "-cubin", "x.cu")
 
 
+def test_what_it_prints_is_heard():
+    runner = FakeRunner()
+    runner.on("sh", finished("one\ntwo\n"))
+    pieces = []
+    runner.run(Command(("sh",), "/", heard=pieces.append))
+    assert b"".join(pieces) == b"one\ntwo\n"
+
+
 def test_an_unknown_program_is_not_installed_and_exceptions_are_raised():
     runner = FakeRunner()
     with pytest.raises(FileNotFoundError):

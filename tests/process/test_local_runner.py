@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,6 +18,36 @@ from tilusbuild.process.warden import Output
 def test_both_streams_come_in_the_order_written(runner, sh):
     done = runner.run(sh("echo one; echo two >&2; echo three; exit 7"))
     assert (done.status, done.output, done.ok) == (7, b"one\ntwo\nthree\n", False)
+
+
+def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
+    pieces = []
+
+    def hear(piece):
+        pieces.append(piece)
+        (tmp_path / "heard").touch()
+
+    script = 'echo before; while ! test -e "$0"; do sleep 0.01; done; echo after'
+    command = Command(("sh", "-c", script, str(tmp_path / "heard")), "/", heard=hear)
+    assert runner.run(command).output == b"before\nafter\n"
+    assert b"".join(pieces) == b"before\nafter\n"
+
+
+def test_who_is_far_behind_hears_that_something_is_left_out(runner, tmp_path):
+    pieces = []
+
+    def hear(piece):
+        # The first piece is held until all is printed.
+        while not pieces and not (tmp_path / "printed").exists():
+            time.sleep(0.01)
+        pieces.append(piece)
+
+    script = 'head -c 100000000 /dev/zero; touch "$0"'
+    done = runner.run(Command(("sh", "-c", script, str(tmp_path / "printed")), "/", heard=hear))
+    heard = b"".join(pieces)
+    assert heard.count(b"[... output left out ...]") >= 1
+    assert len(heard) < 50_000_000
+    assert b"bytes left out" in done.output
 
 
 def test_success_is_ok_and_measured(runner, sh):

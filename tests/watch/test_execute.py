@@ -10,7 +10,7 @@ import pytest
 
 from tilusbuild.process.base import Cancelled, Command
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.watch.execute import LONG, Executed, Execution
+from tilusbuild.watch.execute import LONG, Executed, Execution, Lines
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -23,8 +23,13 @@ def runner() -> Iterator[LocalRunner]:
 
 def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> Executed:
     ended: queue.Queue[Executed] = queue.Queue()
-    Execution(runner, command, str(folder), PATH, ["scale", "add"], programs, ended.put)
-    return ended.get(timeout=60)
+    lines: list[str] = []
+    Execution(
+        runner, command, str(folder), PATH, ["scale", "add"], programs, lines.append, ended.put
+    )
+    done = ended.get(timeout=60)
+    assert lines == done.output.splitlines()
+    return done
 
 
 def test_it_knows_what_was_rebuilt(runner: LocalRunner, tmp_path: Path) -> None:
@@ -46,9 +51,32 @@ def test_a_long_list_of_programs_is_a_file(runner: LocalRunner, tmp_path: Path) 
 
 def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> None:
     ended: queue.Queue[Executed] = queue.Queue()
-    started = Execution(runner, "sleep 1000", str(tmp_path), PATH, [], [], ended.put)
+    started = Execution(runner, "sleep 1000", str(tmp_path), PATH, [], [], print, ended.put)
     started.cancel()
     assert ended.get(timeout=60).status is None
+
+
+def test_a_line_is_told_while_the_command_still_runs(runner: LocalRunner, tmp_path: Path) -> None:
+    lines: queue.Queue[str] = queue.Queue()
+    ended: queue.Queue[Executed] = queue.Queue()
+    script = "echo before; while ! test -e go; do sleep 0.01; done; echo after"
+    Execution(runner, script, str(tmp_path), PATH, [], [], lines.put, ended.put)
+    assert lines.get(timeout=60) == "before"
+    assert ended.empty()
+    (tmp_path / "go").touch()
+    assert lines.get(timeout=60) == "after"
+    assert ended.get(timeout=60).status == 0
+
+
+def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
+    said: list[str] = []
+    lines = Lines(said.append)
+    text = "one\r\n\n10%\r50%\rall\nh\u00e4lf"
+    for byte in text.encode():
+        lines.add(bytes([byte]))
+    assert said == ["one", "", "all"]
+    lines.end()
+    assert said[3:] == ["h\u00e4lf"]
 
 
 def test_what_cannot_be_started_is_told(runner: LocalRunner, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tilusbuild.watch.screen import Screen
 CHANGED = events.Changed(("kernels/a.j2", "include/b.h"), 3, ("scale gpu", "add gpu"))
 WATCHING = events.Watching(12, None, True)
 PROBLEM = events.Problem("kernels/a.j2:1:2: error: no\x1b[31m")
+STARTED = events.CommandStarted("make")
 ENDED = events.CommandEnded("make", 2, 1.0, "one\ntwo\n")
 
 
@@ -42,6 +43,24 @@ def test_the_last_line_of_a_terminal_is_taken_away_before_another() -> None:
     assert shown(WATCHING, terminal=True).endswith("\r\x1b[2K"), "and at the end"
 
 
+def test_lines_of_a_command_go_above_the_line_that_says_that_it_runs() -> None:
+    told = (STARTED, events.Printed("one\x1b[31m"), ENDED, WATCHING)
+    assert shown(*told, terminal=True).split("\r\x1b[2K") == [
+        "running make; Ctrl-C ends",
+        "one\nrunning make; Ctrl-C ends",
+        "error: make: exit status 2\nwatching 12 paths; Ctrl-C ends",
+        "",
+    ]
+    assert shown(*told).splitlines() == ["one", "error: make: exit status 2"]
+
+
+def test_a_long_command_leaves_the_last_line_one_line() -> None:
+    command = "make " + "x" * 200
+    text = shown(events.CommandStarted(command), terminal=True).split("\r")[0]
+    assert len(text) < 80
+    assert text.startswith("running make xxx")
+
+
 def test_looking_in_turn_is_said() -> None:
     text = shown(events.Watching(12, "it is on nfs4", False), terminal=True)
     assert text.startswith("looking at 12 paths, not all is well")
@@ -62,8 +81,9 @@ def test_errors_are_shown_also_when_quiet_and_without_foreign_escapes() -> None:
 
 def test_json_has_every_event() -> None:
     out = io.StringIO()
-    shown(CHANGED, PROBLEM, ENDED, WATCHING, json=out)
+    shown(CHANGED, PROBLEM, STARTED, events.Printed("one"), ENDED, WATCHING, json=out)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [line["event"] for line in lines] == ["changed", "problem", "command", "watching"]
+    names = ["changed", "problem", "running", "output", "command", "watching"]
+    assert [line["event"] for line in lines] == names
     assert lines[0]["paths"] == ["kernels/a.j2", "include/b.h"]
-    assert lines[2]["status"] == 2
+    assert (lines[3]["line"], lines[4]["status"]) == ("one", 2)

@@ -100,6 +100,17 @@ def test_while_it_builds_it_shows_what_runs(project, terminal):
     assert "0/3" not in text, "the frame is gone"
 
 
+def test_what_a_command_prints_is_shown_above_the_line_that_says_that_it_runs(project, terminal):
+    script = "echo begun; while ! test -e go; do sleep 0.05; done; echo done so far"
+    terminal.start(command("--exec", script), str(project.folder))
+    text = terminal.until(lambda text: "begun" in text.splitlines())
+    assert text.splitlines()[-1].startswith("running echo begun; while")
+    (project.folder / "go").touch()
+    text = terminal.until(lambda text: "watching" in text.splitlines()[-1])
+    assert "done so far" in text.splitlines()
+    assert "; Ctrl-C ends" not in "".join(text.splitlines()[:-1])
+
+
 def test_clear_begins_each_change_on_an_empty_screen(project, terminal):
     terminal.start(command("--clear"), str(project.folder))
     terminal.until(at_rest)

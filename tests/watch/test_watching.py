@@ -227,6 +227,7 @@ def test_a_command_runs_after_each_build_that_is_well(project, watch):
     watching.rest()
     project.kernel("add", "edited")
     said = watching.rest()
+    assert next(e["line"] for e in said if e["event"] == "output") == "[add]"
     (ended,) = [event for event in said if event["event"] == "command"]
     assert ended["status"] == 3
     lines = ended["output"].splitlines()

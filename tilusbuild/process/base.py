@@ -6,7 +6,7 @@ is the double that tests share. A runner may be called from several threads at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,9 @@ class Command:
     output_limit: int = 4 << 20
     """Bytes of output kept: the first half and the last half of what was printed. Between the two
     stands a line that says how much was left out."""
+    heard: Callable[[bytes], None] | None = field(default=None, compare=False)
+    """Called in `Runner.run`, on its thread, with each piece of output as it comes. Who is far
+    behind hears, in place of some pieces, a line that says so."""
 
 
 @dataclass(frozen=True, slots=True)

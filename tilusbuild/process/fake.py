@@ -70,6 +70,8 @@ class FakeRunner:
                 given = answer(command) if callable(answer) else answer
                 if isinstance(given, BaseException):
                     raise given
+                if command.heard is not None and given.output:
+                    command.heard(given.output)
                 return given
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command.argv[0])
 

@@ -16,6 +16,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
@@ -31,16 +33,37 @@ _SWEEPS = 500
 """How often, 10 ms apart, what a killed warden left is killed: a process may be uninterruptible."""
 
 
-class _Pending:
-    """A command in flight. The reader thread sets `frame` (or nobody does), then `done`."""
+_FAR_BEHIND = 256
+"""Pieces of output, of at most 64 KiB each, that wait for who hears them."""
+_GAP = b"\n[... output left out ...]\n"
 
-    __slots__ = ("cancelled", "done", "frame", "scope")
+
+class _Pending:
+    """A command in flight. The reader thread sets `frame` (or nobody does), then says `end`."""
+
+    __slots__ = ("_pieces", "cancelled", "frame", "scope")
 
     def __init__(self, scope: Scope | None) -> None:
-        self.done = threading.Event()
+        self._pieces: SimpleQueue[bytes | None] = SimpleQueue()
         self.frame: tuple[int, bytes] | None = None
         self.cancelled = False
         self.scope = scope
+
+    def add(self, piece: bytes) -> None:
+        waiting = self._pieces.qsize()
+        if waiting < _FAR_BEHIND:
+            self._pieces.put(piece)
+        elif waiting == _FAR_BEHIND:
+            self._pieces.put(_GAP)
+
+    def end(self) -> None:
+        self._pieces.put(None)
+
+    def wait(self, heard: Callable[[bytes], None] | None) -> None:
+        """Until the end; tell `heard` of what is printed meanwhile."""
+        while (piece := self._pieces.get()) is not None:
+            if heard is not None:
+                heard(piece)
 
 
 class Scope:
@@ -107,7 +130,7 @@ class LocalRunner:
         with self._lock:
             number, pending = self._submit(payload, scope)
         try:
-            pending.done.wait()
+            pending.wait(command.heard)
         except BaseException:  # KeyboardInterrupt: nobody waits for the command any more
             with self._lock:
                 self._send(warden.KILL, number)
@@ -212,13 +235,21 @@ class LocalRunner:
                 end = warden.HEADER.size + length
                 if len(received) < end:
                     break
-                frame = kind, bytes(received[warden.HEADER.size : end])
+                payload = bytes(received[warden.HEADER.size : end])
                 del received[:end]
-                with self._lock:
-                    pending = self._pending.pop(number)
-                pending.frame = frame
-                pending.done.set()
+                self._take(kind, number, payload)
         self._warden_ended()
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == warden.PRINTED:
+            with self._lock:
+                pending = self._pending[number]
+            pending.add(payload)
+            return
+        with self._lock:
+            pending = self._pending.pop(number)
+        pending.frame = kind, payload
+        pending.end()
 
     def _warden_ended(self) -> None:
         """It was told to end, or killed: then the session that it led is ours to kill."""
@@ -239,7 +270,7 @@ class LocalRunner:
             waiting = list(self._pending.values())
             self._pending.clear()
         for pending in waiting:
-            pending.done.set()
+            pending.end()
 
     def _answer(self, pending: _Pending, command: Command) -> Finished:
         if pending.cancelled:
@@ -273,7 +304,11 @@ def _request(command: Command) -> bytes:
     if any(b"\0" in s for s in strings):
         raise ValueError("a command's strings cannot hold NUL")
     numbers = warden.REQUEST.pack(
-        command.timeout or 0.0, command.output_limit, len(command.argv), len(variables)
+        command.timeout or 0.0,
+        command.output_limit,
+        command.heard is not None,
+        len(command.argv),
+        len(variables),
     )
     return numbers + b"\0".join(strings) + b"\0"
 

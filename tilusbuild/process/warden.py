@@ -30,14 +30,15 @@ import sys
 import time
 
 HEADER = struct.Struct("<IBQ")
-REQUEST = struct.Struct("<dQII")
-"""Time limit in seconds (0: none), output limit in bytes, number of arguments, of variables."""
+REQUEST = struct.Struct("<dQ?II")
+"""Time limit in seconds (0: none), output limit in bytes, whether to tell of output as it comes,
+number of arguments, of variables."""
 RESULT = struct.Struct("<idQ?")
 """Wait status, seconds, peak resident set in bytes, timed out; the output follows."""
 REFUSAL = struct.Struct("<i")
 """The errno with which a start failed; the path that it is about follows."""
 
-RUN, KILL, FINISHED, REFUSED = 1, 2, 3, 4
+RUN, KILL, FINISHED, REFUSED, PRINTED = 1, 2, 3, 4, 5
 EVERYTHING = 0
 """The command number that stands for all commands in a `KILL`."""
 
@@ -87,16 +88,27 @@ class Output:
 class Child:
     """A command that runs. `pid` is its process group too; a pipe that is closed is -1."""
 
-    __slots__ = ("deadline", "errors", "number", "output", "pid", "pipe", "started", "timed_out")
+    __slots__ = (
+        "deadline",
+        "errors",
+        "number",
+        "output",
+        "pid",
+        "pipe",
+        "started",
+        "tells",
+        "timed_out",
+    )
 
     def __init__(
-        self, number: int, pid: int, pipe: int, errors: int, limit: int, timeout: float
+        self, number: int, pid: int, pipe: int, errors: int, limit: int, timeout: float, tells: bool
     ) -> None:
         self.number = number
         self.pid = pid
         self.pipe = pipe
         self.errors = errors
         self.output = Output(limit)
+        self.tells = tells
         self.started = time.monotonic()
         self.deadline = self.started + timeout if timeout > 0 else None
         self.timed_out = False
@@ -201,7 +213,7 @@ class Warden:
             raise Disconnected from error
 
     def _start(self, number: int, payload: bytes) -> None:
-        timeout, limit, arguments, variables = REQUEST.unpack_from(payload)
+        timeout, limit, tells, arguments, variables = REQUEST.unpack_from(payload)
         strings = payload[REQUEST.size :].split(b"\0")
         cwd, argv = strings[0], strings[1 : 1 + arguments]
         environment = strings[1 + arguments : 1 + arguments + variables]
@@ -224,7 +236,7 @@ class Warden:
             os.setpgid(pid, pid)  # as the child does: whoever is first
         os.set_blocking(pipe, False)
         os.set_blocking(errors, False)
-        child = Child(number, pid, pipe, errors, limit, timeout)
+        child = Child(number, pid, pipe, errors, limit, timeout, tells)
         self._children[pid] = child
         self._pipes[pipe] = child
         self._poller.register(pipe, select.POLLIN)
@@ -256,9 +268,14 @@ class Warden:
         except BlockingIOError:
             return
         if data:
-            child.output.add(data)
+            self._heard(child, data)
         else:
             self._close_output(child)
+
+    def _heard(self, child: Child, data: bytes) -> None:
+        child.output.add(data)
+        if child.tells:
+            self._send(PRINTED, child.number, data)
 
     def _close_output(self, child: Child) -> None:
         if child.pipe >= 0:
@@ -313,7 +330,7 @@ class Warden:
                 break
             if not data:
                 break
-            child.output.add(data)
+            self._heard(child, data)
         self._close_output(child)
 
     def _expire(self) -> None:

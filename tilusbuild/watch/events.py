@@ -75,6 +75,23 @@ class Rebuilt(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CommandStarted(Event):
+    """What `--exec` runs begins."""
+
+    event: ClassVar[str] = "running"
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Printed(Event):
+    """A line of what `--exec` runs, as it comes."""
+
+    event: ClassVar[str] = "output"
+    line: str
+    """Without its end; of one that was written over (`\\r`), what was seen last."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommandEnded(Event):
     """What `--exec` ran has ended, or was ended for a new change."""
 

@@ -1,7 +1,11 @@
-"""What `--exec` runs: a shell command in a process group of its own, ended for the next change."""
+"""What `--exec` runs: a shell command in a process group of its own, ended for the next change.
+
+Its lines are told as they come. None is told after `cancel` has returned.
+"""
 
 from __future__ import annotations
 
+import codecs
 import os
 import tempfile
 import threading
@@ -12,6 +16,8 @@ from dataclasses import dataclass
 from tilusbuild.process.base import Cancelled, Command, RunnerLost
 from tilusbuild.process.local import LocalRunner
 
+_LONGEST_LINE = 1 << 16
+"""Characters. What goes on for longer is told in parts."""
 LONG = 1 << 16
 """Bytes. One variable of an environment cannot hold much more than this on Linux (128 KiB)."""
 
@@ -26,8 +32,34 @@ class Executed:
     output: str
 
 
+class Lines:
+    """Cuts pieces of output into lines. Of a line that was written over, the last state counts."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = ""
+
+    def add(self, piece: bytes) -> None:
+        *lines, self._begun = (self._begun + self._decoder.decode(piece)).split("\n")
+        for line in lines:
+            self._say(line)
+        if len(self._begun) > _LONGEST_LINE:
+            self.end()
+
+    def end(self) -> None:
+        """What has no end of line is a line too."""
+        if self._begun:
+            self._say(self._begun)
+        self._begun = ""
+
+    def _say(self, line: str) -> None:
+        self._tell(line.rstrip("\r").rpartition("\r")[2])
+
+
 class Execution:
-    """A command that runs. `ended` is called once, on another thread."""
+    """A command that runs. `printed` is called with each line and `ended` once, on another
+    thread."""
 
     def __init__(
         self,
@@ -37,6 +69,7 @@ class Execution:
         environment: Mapping[str, str],
         scripts: Sequence[str],
         programs: Sequence[str],
+        printed: Callable[[str], None],
         ended: Callable[[Executed], None],
     ) -> None:
         self._scope = runner.scope()
@@ -45,6 +78,7 @@ class Execution:
         self._environment = environment
         self._scripts = scripts
         self._programs = programs
+        self._lines = Lines(printed)
         self._ended = ended
         self._thread = threading.Thread(target=self._run, name="tilusbuild-exec", daemon=True)
         self._thread.start()
@@ -71,6 +105,7 @@ class Execution:
                 ("/bin/sh", "-c", self._command),
                 cwd=self._folder,
                 env={**self._environment, **variables},
+                heard=self._lines.add,
             )
             finished = self._scope.run(command)
             status, seconds = finished.status, finished.seconds
@@ -79,7 +114,9 @@ class Execution:
             pass
         except (OSError, RunnerLost) as error:
             status, output = 127, f"{error}\n"
+            self._lines.add(output.encode(errors="replace"))
         finally:
+            self._lines.end()
             if listing is not None:
                 with suppress(OSError):
                     os.unlink(listing)

@@ -1,7 +1,8 @@
 """What a person or a program sees of watching: lines, on a terminal around the live display.
 
 While a build draws its frame, lines go above it; between builds the last line of a terminal says
-what is watched, and is taken away before anything else is written. Called from several threads.
+what is watched, or what `--exec` runs, and everything else is written above it. Called from several
+threads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tilusbuild.watch import events
 
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _ERASE = "\r\x1b[2K"
+_LONGEST = 50
+"""Characters of a command in the last line, which must not wrap."""
 
 
 @runtime_checkable
@@ -51,12 +54,13 @@ class Screen:
         self._clear = clear
         self._guard = threading.RLock()
         self._build: _Guarded | None = None
-        self._status = False
+        self._status = ""
+        """The last line of the terminal."""
 
     def building(self) -> Reporter:
         """The display of a build that begins now."""
         with self._guard:
-            self._take_status_away()
+            self._show("")
             self._build = _Guarded(self._make(), self._guard)
             return self._build
 
@@ -66,8 +70,15 @@ class Screen:
             if self._json is not None:
                 self._json.tell(event)
             if isinstance(event, events.Watching):
-                self._rest(event)
+                how = "looking at" if event.polling else "watching"
+                state = "" if event.ok else ", not all is well"
+                self._show(f"{how} {counted(event.paths, 'path')}{state}; Ctrl-C ends")
                 return
+            if isinstance(event, events.CommandStarted):
+                self._show(f"running {_short(event.command)}; Ctrl-C ends")
+                return
+            if not isinstance(event, events.Printed):
+                self._show("")
             if self._clear and self._terminal and isinstance(event, events.Changed):
                 self._write(_CLEAR)
             for line in self._lines(event):
@@ -76,22 +87,15 @@ class Screen:
     def close(self) -> None:
         """Leave the terminal as it should be."""
         with self._guard:
-            self._take_status_away()
-
-    def _rest(self, event: events.Watching) -> None:
-        if self._json is not None or self._quiet or not self._terminal:
-            return
-        self._take_status_away()
-        how = "looking at" if event.polling else "watching"
-        state = "" if event.ok else ", not all is well"
-        self._out.write(f"{how} {counted(event.paths, 'path')}{state}; Ctrl-C ends")
-        self._status = True
+            self._show("")
 
     def _lines(self, event: Event) -> list[str]:
         if isinstance(event, events.Problem):
             return [cleaned(event.message), "the last good state stays; the next save tries again"]
         if isinstance(event, events.CommandEnded):
-            return self._command(event)
+            return self._ended(event)
+        if isinstance(event, events.Printed):
+            return [cleaned(event.line)] if self._json is None else []
         if self._quiet or (self._json is not None and not self._verbose):
             return []
         if isinstance(event, events.Changed):
@@ -105,16 +109,13 @@ class Screen:
             return [_rebuilt(event)]
         return []
 
-    def _command(self, event: events.CommandEnded) -> list[str]:
-        if event.status is None:
-            return []
-        lines = cleaned(event.output).rstrip("\n").splitlines()
+    def _ended(self, event: events.CommandEnded) -> list[str]:
         command = one_line(event.command)
         if event.status:
-            lines.append(f"error: {command}: exit status {event.status}")
-        elif not self._quiet and self._json is None:
-            lines.append(f"{command}: done in {duration(event.seconds)}")
-        return lines if event.status or self._json is None else []
+            return [f"error: {command}: exit status {event.status}"]
+        if event.status is None or self._quiet or self._json is not None:
+            return []
+        return [f"{command}: done in {duration(event.seconds)}"]
 
     def _say(self, line: str) -> None:
         display = self._build
@@ -123,13 +124,16 @@ class Screen:
         self._write(line + "\n")
 
     def _write(self, text: str) -> None:
-        self._take_status_away()
-        self._out.write(text)
+        erase = _ERASE if self._status else ""
+        self._out.write(f"{erase}{text}{self._status}")
 
-    def _take_status_away(self) -> None:
-        if self._status:
-            self._status = False
-            self._out.write(_ERASE)
+    def _show(self, status: str) -> None:
+        """Have this as the terminal's last line, or none."""
+        if self._json is not None or self._quiet or not self._terminal:
+            return
+        if status != self._status:
+            self._out.write(f"{_ERASE if self._status else ''}{status}")
+            self._status = status
 
 
 def _rebuilt(event: events.Rebuilt) -> str:
@@ -138,6 +142,11 @@ def _rebuilt(event: events.Rebuilt) -> str:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
     what = f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
     return f"{what}, {after}" if event.ok else f"{what}, not all is well ({after})"
+
+
+def _short(command: str) -> str:
+    text = one_line(command)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 class _Guarded:

@@ -429,6 +429,7 @@ class Session:
     def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:
         self._cancel_command()
         project = self._project
+        self._screen.tell(events.CommandStarted(command))
         self._executing = Execution(
             project.runner,
             command,
@@ -436,6 +437,7 @@ class Session:
             project.environment,
             scripts,
             [project.cache.program_path(program) for program in programs],
+            lambda line: self._screen.tell(events.Printed(line)),
             self._inbox.put,
         )
 
