@@ -68,7 +68,14 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
             other.__exit__(None, None, None)
 
     reporter.tell = tell  # type: ignore[method-assign]
-    build(jobs[:4], store, FakeCompiler(script), reporter, Options(jobs=1, dry_run=dry_run))
+    build(
+        jobs[:4],
+        store,
+        FakeCompiler(script),
+        reporter,
+        Options(jobs=1, dry_run=dry_run),
+        warnings=["make keeps its jobserver to itself"],
+    )
     if not dry_run:
         build(jobs, store, FakeCompiler(script), reporter, Options(jobs=1))
 

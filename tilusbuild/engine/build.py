@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.ledger import Ledger
 from tilusbuild.engine.order import Line, Ticket
+from tilusbuild.engine.slots import Slots, Unasked
 from tilusbuild.engine.store import RECORDED, Entry, Store
 from tilusbuild.errors import TilusbuildError
 
@@ -49,16 +50,21 @@ def build(
     *,
     history: History | None = None,
     admission: Admission | None = None,
+    slots: Slots | None = None,
+    warnings: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
     began: float | None = None,
 ) -> Result:
     """Have every program: found in the store, or compiled and published there.
 
-    `began` is the time by `clock` from which the summary counts its seconds, when not from now.
+    `warnings` are told if anything is to be compiled beside something else. `began` is the time by
+    `clock` from which the summary counts its seconds, when not from now.
     Returns also when the build was interrupted or could not go on; `summary.exit_status` tells.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
-    run = BuildLoop(store, compiler, reporter, options or Options(), history, admission, clock)
+    run = BuildLoop(
+        store, compiler, reporter, options or Options(), history, admission, slots, warnings, clock
+    )
     with signals.caught(run.inbox.put):
         return run.build(jobs, clock() if began is None else began)
 
@@ -75,6 +81,11 @@ class _Through(Generic[W]):
     """A compiler is through; its worker publishes now."""
 
     ticket: Ticket[W]
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotFree:
+    """There may be leave for one more compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,8 @@ class BuildLoop(Generic[W]):
         options: Options,
         history: History | None,
         admission: Admission | None,
+        slots: Slots | None,
+        warnings: Sequence[str],
         clock: Callable[[], float],
     ) -> None:
         self.store = store
@@ -104,6 +117,10 @@ class BuildLoop(Generic[W]):
         self.options = options
         self.history = history or History(None)
         self.admission = admission or Unlimited()
+        self.slots = slots or Unasked()
+        self.held = 0
+        """Slots that were taken, at least one less than there are compilers."""
+        self.warnings = warnings
         self.clock = clock
         self.width = max(1, options.jobs or usable_cores())
         self.inbox: SimpleQueue[Any] = SimpleQueue()
@@ -129,6 +146,7 @@ class BuildLoop(Generic[W]):
             stopped = self.stopped.is_set()
         finally:
             self._end_workers()
+            self._give_back(0)
             self.history.save()
         if self.bug is not None:
             raise self.bug
@@ -176,6 +194,10 @@ class BuildLoop(Generic[W]):
                 dry_run=self.options.dry_run,
             )
         )
+        if len(tickets) > 1 and not self.options.dry_run:
+            for message in self.warnings:
+                self.reporter.tell(events.Warned(message))
+            self.warnings = ()
 
     def _known(self, job: Job[W]) -> tuple[Compiled, bool] | None:
         """A program's answer and whether it is from before, or None."""
@@ -228,9 +250,11 @@ class BuildLoop(Generic[W]):
 
     def _has_room(self) -> bool:
         """Whether one more may compile."""
-        publishing = len(self.publishing)
-        compiling = len(self.running) - publishing
-        return compiling < self.width and publishing <= _PUBLISHING * self.width
+        return self._compiling < self.width and len(self.publishing) <= _PUBLISHING * self.width
+
+    @property
+    def _compiling(self) -> int:
+        return len(self.running) - len(self.publishing)
 
     def _fits(self, ticket: Ticket[W]) -> bool:
         # Asked anew, because what ran meanwhile may have taught us something.
@@ -238,7 +262,25 @@ class BuildLoop(Generic[W]):
         if not self.running:
             return True
         peaks = [peak for other, peak in self.running.items() if other not in self.publishing]
-        return self.admission.admits(ticket.estimate.peak_rss, peaks)
+        return self.admission.admits(ticket.estimate.peak_rss, peaks) and self._has_slot()
+
+    def _has_slot(self) -> bool:
+        """Whether one more compile has leave to run beside those that do; takes it if need be."""
+        if self.held >= self._compiling:
+            return True
+        if self.slots.take():
+            self.held += 1
+            return True
+        self.slots.when_some(partial(self.inbox.put, _SlotFree()))
+        return False
+
+    def _give_back(self, keep: int) -> None:
+        """Give leave back, but for so many compiles beside the first."""
+        while self.held > max(0, keep):
+            self.held -= 1
+            self.slots.give()
+        if not self._compiling:
+            self.slots.idle()
 
     def _hire(self) -> None:
         # A daemon, so that a second Ctrl-C need not wait for it; else `_end_workers` does.
@@ -287,9 +329,11 @@ class BuildLoop(Generic[W]):
             self.reporter.tell(events.Started(job.hash, job.label, job.script, job.index, seconds))
         elif isinstance(message, _Through):
             self.publishing.add(message.ticket)
-        else:
+            self._give_back(self._compiling - 1)
+        elif isinstance(message, _Ended):
             del self.running[message.ticket]
             self.publishing.discard(message.ticket)
+            self._give_back(self._compiling - 1)
             self._answered(message.ticket, message.answer)
         self.reporter.tick()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol
@@ -23,6 +23,7 @@ from tilusbuild.engine.events import Dropped, Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.ledger import Ledger
 from tilusbuild.engine.order import Ticket
+from tilusbuild.engine.slots import Slots
 from tilusbuild.engine.store import Store
 
 
@@ -102,11 +103,15 @@ def build_changing(
     *,
     history: History | None = None,
     admission: Admission | None = None,
+    slots: Slots | None = None,
+    warnings: Sequence[str] = (),
     began: float | None = None,
 ) -> Result:
     """As `build.build`, with the jobs that `control` names; not for the main thread, as it catches
     no signals."""
-    loop = _Changing(control, store, compiler, reporter, options, history, admission)
+    loop = _Changing(
+        control, store, compiler, reporter, options, history, admission, slots, warnings
+    )
     try:
         return loop.build((), time.monotonic() if began is None else began)
     finally:
@@ -128,8 +133,20 @@ class _Changing(BuildLoop[W]):
         options: Options,
         history: History | None,
         admission: Admission | None,
+        slots: Slots | None,
+        warnings: Sequence[str],
     ) -> None:
-        super().__init__(store, compiler, reporter, options, history, admission, time.monotonic)
+        super().__init__(
+            store,
+            compiler,
+            reporter,
+            options,
+            history,
+            admission,
+            slots,
+            warnings,
+            time.monotonic,
+        )
         self._control = control
         self.inbox = control.inbox
         self._tickets: dict[str, Ticket[W]] = {}

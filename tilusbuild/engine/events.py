@@ -69,6 +69,14 @@ class Planned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Warned(Event):
+    """Something that the user may want to change; the build goes on. Told after `Planned`."""
+
+    event: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Started(Event):
     """A compiler runs."""
 

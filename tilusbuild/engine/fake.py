@@ -17,7 +17,6 @@ from tilusbuild.digest import sha256_text
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.events import Event
 from tilusbuild.engine.store import Stage
-from tilusbuild.process.base import Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,6 @@ class FakeCompiler:
     def __init__(self, script: Callable[[Job[Any]], Compiled] | None = None) -> None:
         self.runs: Counter[str] = Counter()
         self.order: list[str] = []
-        self.cancelled = threading.Event()
         self._script = script or (lambda job: built())
         self._guard = threading.Lock()
 
@@ -146,12 +144,53 @@ class FakeCompiler:
         return self._script(job)
 
     def cancel(self) -> None:
-        self.cancelled.set()
+        """Only told: what a test's own script does of it is that script's."""
 
-    def hang(self, job: Job[Any]) -> Compiled:
-        """A script for a compiler that runs until it is cancelled."""
-        self.cancelled.wait()
-        raise Cancelled
+
+class FakeSlots:
+    """So many tokens, which a test may take away and put back on any thread."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.held = 0
+        self.most = 0
+        """The most that were ever held."""
+        self.idles = 0
+        self._waiting: Callable[[], None] | None = None
+        self._guard = threading.Lock()
+
+    def take(self) -> bool:
+        with self._guard:
+            if not self.tokens:
+                return False
+            self.tokens -= 1
+            self.held += 1
+            self.most = max(self.most, self.held)
+            return True
+
+    def give(self) -> None:
+        assert self.held, "more given back than were taken"  # noqa: S101 - a double's promise
+        self.held -= 1
+        self.put(1)
+
+    def put(self, tokens: int) -> None:
+        """As when others give tokens back."""
+        with self._guard:
+            self.tokens += tokens
+            tell, self._waiting = self._waiting, None
+        if tell is not None:
+            tell()
+
+    def when_some(self, tell: Callable[[], None], /) -> None:
+        with self._guard:
+            if not self.tokens:
+                self._waiting = tell
+                return
+        tell()
+
+    def idle(self) -> None:
+        assert not self.held, "idle, and tokens are held"  # noqa: S101 - a double's promise
+        self.idles += 1
 
 
 def built(seconds: float = 0.0, peak_rss: int = 0) -> Compiled:

@@ -22,6 +22,8 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     """Seconds until the whole process group is killed."""
+    nice: int = 0
+    """How much less urgent than we are, 0 to 19."""
     output_limit: int = 4 << 20
     """Bytes of output kept: the first half and the last half of what was printed. Between the two
     stands a line that says how much was left out."""

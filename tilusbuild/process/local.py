@@ -103,6 +103,8 @@ class LocalRunner:
         self._reader: threading.Thread | None = None
         self._warden = 0
         self._closed = False
+        self._held = threading.Event()
+        """The warden knows where tokens go, or is no more."""
         self._lost: str | None = None
 
     def __enter__(self) -> Self:
@@ -136,6 +138,19 @@ class LocalRunner:
                 self._send(warden.KILL, number)
             raise
         return self._answer(pending, command)
+
+    def hold(self, path: str, tokens: bytes) -> None:
+        """Have these bytes written to `path` should this process be killed: a `jobserver.Note`."""
+        with self._lock:
+            if self._closed or self._lost is not None or self._owner != os.getpid():
+                return
+            if not tokens:
+                self._held.clear()
+            elif self._socket is None:
+                self._start()
+            self._send(warden.HOLD, 0, os.fsencode(path) + b"\0" + tokens)
+        if tokens:
+            self._held.wait()
 
     def cancel(self, scope: Scope | None = None) -> None:
         """Kill every running process group now, or those of a scope; each `run` of them that is in
@@ -241,6 +256,9 @@ class LocalRunner:
         self._warden_ended()
 
     def _take(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == warden.HELD:
+            self._held.set()
+            return
         if kind == warden.PRINTED:
             with self._lock:
                 pending = self._pending[number]
@@ -269,6 +287,7 @@ class LocalRunner:
                 self._lost = f"the process that starts compilers ended unexpectedly ({how})"
             waiting = list(self._pending.values())
             self._pending.clear()
+        self._held.set()
         for pending in waiting:
             pending.end()
 
@@ -307,6 +326,7 @@ def _request(command: Command) -> bytes:
         command.timeout or 0.0,
         command.output_limit,
         command.heard is not None,
+        command.nice,
         len(command.argv),
         len(variables),
     )

@@ -1,4 +1,4 @@
-"""A runner that starts every command through another one: `srun -n1`, `nice`, a compiler cache."""
+"""A runner that starts every command in another way: through `srun -n1`, less urgently, or both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from tilusbuild.process.base import Command, Finished, Runner
 
 
 class PrefixRunner:
-    """Runs `prefix` followed by each command, on `runner`. `prefix[0]` is a path."""
+    """Runs `prefix` followed by each command, on `runner`, with a niceness from 0 to 19.
 
-    def __init__(self, prefix: tuple[str, ...], runner: Runner) -> None:
+    `prefix[0]` is a path.
+    """
+
+    def __init__(self, prefix: tuple[str, ...], runner: Runner, nice: int = 0) -> None:
         self._prefix = prefix
         self._runner = runner
+        self._nice = nice
 
     def run(self, command: Command) -> Finished:
-        return self._runner.run(replace(command, argv=(*self._prefix, *command.argv)))
+        argv = (*self._prefix, *command.argv)
+        return self._runner.run(replace(command, argv=argv, nice=self._nice))
 
     def cancel(self) -> None:
         self._runner.cancel()

@@ -9,6 +9,7 @@ over one socket. What it guarantees:
 - a command leads its own process group, and the group is killed when its leader ends or is late;
 - what escapes the group (a daemon with its own session) falls to the warden, which is a
   subreaper, and is killed as soon as no command runs;
+- tokens of a jobserver that the client held when it died are given back, after all of that;
 - should the warden itself be killed, the kernel kills the leaders (PR_SET_PDEATHSIG), and the
   client the rest of the session.
 
@@ -17,6 +18,8 @@ process's peak memory starts at that of the process it was forked from.
 
 A frame is `HEADER` (payload length, kind, command number) and a payload. `RUN` carries `REQUEST`
 and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment.
+`HOLD` carries the path that tokens are written to, a NUL, and the tokens that the client has now;
+`HELD` answers the first, from where on they are safe.
 """
 
 from __future__ import annotations
@@ -30,15 +33,15 @@ import sys
 import time
 
 HEADER = struct.Struct("<IBQ")
-REQUEST = struct.Struct("<dQ?II")
+REQUEST = struct.Struct("<dQ?BII")
 """Time limit in seconds (0: none), output limit in bytes, whether to tell of output as it comes,
-number of arguments, of variables."""
+niceness, number of arguments, of variables."""
 RESULT = struct.Struct("<idQ?")
 """Wait status, seconds, peak resident set in bytes, timed out; the output follows."""
 REFUSAL = struct.Struct("<i")
 """The errno with which a start failed; the path that it is about follows."""
 
-RUN, KILL, FINISHED, REFUSED, PRINTED = 1, 2, 3, 4, 5
+RUN, KILL, FINISHED, REFUSED, PRINTED, HOLD, HELD = 1, 2, 3, 4, 5, 6, 7
 EVERYTHING = 0
 """The command number that stands for all commands in a `KILL`."""
 
@@ -127,6 +130,10 @@ class Warden:
         self._received = bytearray()
         self._children: dict[int, Child] = {}
         self._pipes: dict[int, Child] = {}
+        self._client_is_gone = False
+        self._token_end = -1
+        self._token_path = b""
+        self._tokens = b""
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
@@ -198,7 +205,11 @@ class Warden:
                 return
             payload = bytes(self._received[HEADER.size : end])
             del self._received[:end]
-            if kind == RUN:
+            if kind == HOLD:
+                self._hold(payload)
+            elif self._client_is_gone:
+                continue
+            elif kind == RUN:
                 self._start(number, payload)
             elif kind == KILL:
                 self._kill_commands(number)
@@ -213,7 +224,7 @@ class Warden:
             raise Disconnected from error
 
     def _start(self, number: int, payload: bytes) -> None:
-        timeout, limit, tells, arguments, variables = REQUEST.unpack_from(payload)
+        timeout, limit, tells, nice, arguments, variables = REQUEST.unpack_from(payload)
         strings = payload[REQUEST.size :].split(b"\0")
         cwd, argv = strings[0], strings[1 : 1 + arguments]
         environment = strings[1 + arguments : 1 + arguments + variables]
@@ -229,7 +240,7 @@ class Warden:
             self._send(REFUSED, number, REFUSAL.pack(error.errno or 0), argv[0])
             return
         if pid == 0:
-            self._become(cwd, argv, environment, output, complaint)
+            self._become(cwd, argv, environment, output, complaint, nice)
         os.close(output)
         os.close(complaint)
         with contextlib.suppress(OSError):
@@ -242,7 +253,13 @@ class Warden:
         self._poller.register(pipe, select.POLLIN)
 
     def _become(
-        self, cwd: bytes, argv: list[bytes], environment: list[bytes], output: int, complaint: int
+        self,
+        cwd: bytes,
+        argv: list[bytes],
+        environment: list[bytes],
+        output: int,
+        complaint: int,
+        nice: int,
     ) -> None:
         """In the forked child: turn into the command, or say why not. Never returns."""
         subject = cwd
@@ -254,6 +271,8 @@ class Warden:
             os.dup2(self._null, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
+            if nice:
+                os.nice(nice)
             os.chdir(cwd)
             subject = argv[0]
             execute(argv, environment)
@@ -345,6 +364,29 @@ class Warden:
             if number in (EVERYTHING, child.number):
                 kill_group(child.pid)
 
+    def _hold(self, payload: bytes) -> None:
+        """Know what to give back, and open where to while the client is there to ask."""
+        path, _, self._tokens = payload.partition(b"\0")
+        if self._token_end >= 0 and (path != self._token_path or not self._tokens):
+            os.close(self._token_end)
+            self._token_end = -1
+        if self._token_end < 0 and self._tokens:
+            with contextlib.suppress(OSError):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                self._token_end, self._token_path = os.open(path, flags), path
+            self._send(HELD, 0)
+
+    def give_tokens_back(self) -> None:
+        """What the client had in the end: its last words may not have been heard yet."""
+        self._client_is_gone = True
+        os.set_blocking(self._channel, False)
+        with contextlib.suppress(Disconnected):
+            while True:
+                self._receive()
+        if self._token_end >= 0 and self._tokens:
+            with contextlib.suppress(OSError):
+                os.write(self._token_end, self._tokens)
+
     def kill_everything(self) -> None:
         """Kill every descendant and wait until the last one is gone."""
         for pid in self._children:
@@ -427,6 +469,7 @@ def main() -> None:
     finally:
         if warden is not None:
             warden.kill_everything()
+            warden.give_tokens_back()
 
 
 if __name__ == "__main__":

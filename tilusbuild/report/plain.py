@@ -103,6 +103,8 @@ def note(event: events.Event) -> str | None:
         return shard_line(event)
     if isinstance(event, events.WouldCompile):
         return f"would compile {one_line(event.label)}"
+    if isinstance(event, events.Warned):
+        return f"warning: {one_line(event.message)}"
     if isinstance(event, events.Retried):
         return f"{one_line(event.label)} was killed for memory; it is tried once more, alone"
     if isinstance(event, events.Stopping):

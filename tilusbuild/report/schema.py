@@ -18,6 +18,7 @@ EVENTS: tuple[type[events.Event], ...] = (
     events.BuildStarted,
     events.Sharded,
     events.Planned,
+    events.Warned,
     events.WouldCompile,
     events.Started,
     events.Finished,

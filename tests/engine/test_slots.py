@@ -1,0 +1,122 @@
+"""Compiles beside each other by leave of a jobserver: how many run, and that nothing is kept."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.build import build
+from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeSlots, FakeStore, Listener, built
+from tilusbuild.process.base import Cancelled
+
+
+def jobs(count: int) -> list[FakeJob]:
+    return [FakeJob(f"matmul {i}", index=i) for i in range(count)]
+
+
+def together(most: int) -> tuple[FakeCompiler, list[int]]:
+    """A compiler that goes on when `most` of it run at once, and how many those were."""
+    running: set[str] = set()
+    seen: list[int] = []
+    gate = threading.Barrier(most)
+
+    def script(job: Any) -> Compiled:
+        running.add(job.text)
+        gate.wait(timeout=60)
+        seen.append(len(running))
+        gate.wait(timeout=60)
+        running.discard(job.text)
+        return built()
+
+    return FakeCompiler(script), seen
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "most"), [(0, 4, 1), (1, 4, 2), (3, 4, 4), (9, 4, 4), (9, 1, 1)]
+)
+def test_the_first_needs_no_token_and_each_further_compile_holds_one(
+    tokens: int, width: int, most: int
+) -> None:
+    slots = FakeSlots(tokens)
+    compiler, seen = together(most)
+    result = build(
+        jobs(4 * most), FakeStore(), compiler, Listener(), Options(jobs=width), slots=slots
+    )
+    assert result.summary.compiled == 4 * most
+    assert set(seen) == {most}
+    assert (slots.most, slots.held, slots.tokens) == (most - 1, 0, tokens)
+    assert slots.idles
+
+
+def test_a_token_that_comes_later_is_taken_then() -> None:
+    slots = FakeSlots(0)
+    compiler, seen = together(2)
+    listener = Listener()
+    listener.react = lambda event: slots.put(1) if event.event == "started" and not seen else None
+    result = build(jobs(2), FakeStore(), compiler, listener, Options(jobs=2), slots=slots)
+    assert result.summary.compiled == 2
+    assert seen == [2, 2]
+    assert slots.held == 0
+
+
+def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
+    class Full:
+        def admits(self, need: int | None, running: list[int], /) -> bool:
+            return False
+
+    slots = FakeSlots(3)
+    result = build(
+        jobs(6),
+        FakeStore(),
+        FakeCompiler(),
+        Listener(),
+        Options(jobs=4),
+        admission=Full(),
+        slots=slots,
+    )
+    assert result.summary.compiled == 6
+    assert slots.most == 0
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), Cancelled()])
+def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
+    slots = FakeSlots(3)
+    gate = threading.Barrier(4)
+
+    def script(job: Any) -> Compiled:
+        gate.wait(timeout=60)
+        raise error
+
+    def run() -> None:
+        build(jobs(4), FakeStore(), FakeCompiler(script), Listener(), Options(jobs=4), slots=slots)
+
+    if isinstance(error, ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError):
+            run()
+    else:
+        run()
+    assert (slots.most, slots.held, slots.tokens) == (3, 0, 3)
+
+
+def test_a_reporter_that_fails_keeps_no_token() -> None:
+    slots = FakeSlots(3)
+    listener = Listener()
+
+    def react(event: Any) -> None:
+        if event.event == "finished":
+            raise KeyboardInterrupt
+
+    listener.react = react
+    with pytest.raises(KeyboardInterrupt):
+        build(jobs(9), FakeStore(), FakeCompiler(), listener, Options(jobs=4), slots=slots)
+    assert (slots.held, slots.tokens) == (0, 3)
+
+
+def test_a_warning_is_told_when_there_is_something_to_share_and_once() -> None:
+    for count, told in ((0, 0), (1, 0), (2, 1)):
+        listener = Listener()
+        build(jobs(count), FakeStore(), FakeCompiler(), listener, warnings=["begin with +"])
+        assert [event.message for event in listener.named("warning")] == ["begin with +"] * told

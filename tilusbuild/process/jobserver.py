@@ -1,0 +1,249 @@
+"""GNU make's jobserver: a client of one, and a pool of our own for the threads of compilers.
+
+`make -jN` puts N-1 bytes, its tokens, into a pipe that everything it starts shares. Who was started
+by make may do one thing at a time; for each further one it reads a byte first, and writes the same
+byte back afterwards. What is kept here:
+
+- The token that we were started with is never read and never written: one compile may always run.
+- A byte is read only when a compile is there to run with it, and only by the build's own thread; it
+  is written back once. `close` writes back what is left.
+- Before a byte is used, and before one is written back, `note` is told what is held then. Who notes
+  it outside this process can give it back when we are killed. Between the two a byte can be lost,
+  but never be there twice: make would start more than it was asked to.
+- Nobody looks again and again: a thread sleeps until there may be a byte.
+- Reading never blocks, and changes nothing for others: whether a read waits belongs to an open
+  file, so we open the pipe anew.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+Note = Callable[[str, bytes], None]
+"""Called with the path to write to and the bytes that are held."""
+
+_TOKEN = b"+"
+_AUTH = ("--jobserver-auth=", "--jobserver-fds=")
+"""How MAKEFLAGS names it; make 4.1 and older write the second."""
+
+
+class Unusable(Exception):  # noqa: N818 - something to tell, not a mistake of ours
+    """Make offers a jobserver that cannot be used; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Paths to open for reading and for writing; one and the same for a fifo."""
+
+    read: str
+    write: str
+
+
+def announced(environment: Mapping[str, str]) -> Address | None:
+    """The jobserver that MAKEFLAGS names, or None. Raises `Unusable`."""
+    auth = None
+    for word in environment.get("MAKEFLAGS", "").split():
+        if word == "--":  # what follows are make's variables
+            break
+        for option in _AUTH:
+            if word.startswith(option):
+                auth = word[len(option) :]  # the last one is of the innermost make
+    if auth is None:
+        return None
+    if auth.startswith("fifo:"):
+        path = auth.removeprefix("fifo:")
+        return Address(path, path)
+    ends = auth.split(",")
+    if len(ends) != 2 or not all(end.lstrip("-").isdecimal() for end in ends):
+        raise Unusable(f"make's jobserver is of an unknown kind: {auth}")
+    reading, writing = map(int, ends)
+    if not (_is_end(reading, os.O_RDONLY) and _is_end(writing, os.O_WRONLY)):
+        raise Unusable(
+            "make keeps its jobserver from this recipe, so that more may run at once than its -j "
+            "says: begin the recipe's line with +"
+        )
+    return Address(f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}")
+
+
+def _is_end(number: int, mode: int) -> bool:
+    """Whether a descriptor is that end of a pipe. Its number may be another file's by now."""
+    import fcntl
+
+    try:
+        if not stat.S_ISFIFO(os.fstat(number).st_mode):
+            return False
+        return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE in (mode, os.O_RDWR)
+    except (OSError, OverflowError):
+        return False
+
+
+def _ignored(path: str, held: bytes) -> None:
+    """For a jobserver whose bytes nobody else needs."""
+
+
+class Jobserver:
+    """A client. Used by one thread; close it, or use it as a context manager."""
+
+    def __init__(self, address: Address, note: Note = _ignored) -> None:
+        """Raises `Unusable`."""
+        self._held = b""
+        self._note = note
+        self._read = self._write = -1
+        try:
+            self._read = os.open(address.read, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._write = os.open(address.write, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
+                raise Unusable(f"make's jobserver is no pipe: {address.read}")
+            os.set_blocking(self._write, True)
+        except OSError as error:
+            self._close_ends()
+            raise Unusable(
+                f"make's jobserver cannot be opened: {address.read}: {error.strerror}"
+            ) from None
+        except Unusable:
+            self._close_ends()
+            raise
+        self._sleeper: _Sleeper | None = None
+
+    @property
+    def path(self) -> str:
+        """Under which other processes of this user find it, for as long as it is open."""
+        return f"/proc/{os.getpid()}/fd/{self._write}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def take(self) -> bool:
+        """One more token, if there is one now."""
+        try:
+            token = os.read(self._read, 1)
+        except BlockingIOError:
+            return False
+        if not token:
+            return False
+        self._held += token
+        self._note(self.path, self._held)
+        return True
+
+    def give(self) -> None:
+        """Give one back that was taken."""
+        token, self._held = self._held[-1:], self._held[:-1]
+        self._note(self.path, self._held)
+        os.write(self._write, token)
+
+    def when_some(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called, once and from another thread, when a token may be there."""
+        if self._sleeper is None:
+            self._sleeper = _Sleeper(self._read)
+        self._sleeper.wait(tell)
+
+    def idle(self) -> None:
+        """No compile of ours runs now."""
+
+    def close(self) -> None:
+        """Give back what is held. May be called again."""
+        if self._write < 0:
+            return
+        if self._sleeper is not None:
+            self._sleeper.close()
+        while self._held:
+            self.give()
+        self._close_ends()
+
+    def _close_ends(self) -> None:
+        for end in (self._read, self._write):
+            if end >= 0:
+                os.close(end)
+        self._read = self._write = -1
+
+
+class Pool(Jobserver):
+    """A jobserver of ours, which compilers with threads of their own may be clients of.
+
+    It is a pipe without a name: others find it at `path`, and nothing is left when we are killed.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = _TOKEN * tokens
+        reading, writing = os.pipe()
+        try:
+            super().__init__(Address(f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"))
+        finally:
+            os.close(reading)
+            os.close(writing)
+        os.write(self._write, self._tokens)
+
+    @property
+    def makeflags(self) -> str:
+        """MAKEFLAGS for a client."""
+        return f" -j{len(self._tokens) + 1} --jobserver-auth=fifo:{self.path}"
+
+    def idle(self) -> None:
+        """Make it whole: a compiler that was killed did not give back what it had."""
+        if self._held:
+            return
+        with suppress(BlockingIOError):
+            while os.read(self._read, len(self._tokens) + 1):
+                pass
+        os.write(self._write, self._tokens)
+
+
+class _Sleeper:
+    """A thread that sleeps until a descriptor can be read."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        self._poller = select.poll()
+        self._poller.register(descriptor, select.POLLIN)
+        self._poller.register(self._wake_read, select.POLLIN)
+        self._asked = threading.Semaphore(0)
+        self._tell: Callable[[], None] | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="jobserver", daemon=True)
+        self._thread.start()
+
+    def wait(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when there is something to read; without effect while one waits already."""
+        if self._tell is None:
+            self._tell = tell
+            self._asked.release()
+
+    def _run(self) -> None:
+        while True:
+            self._asked.acquire()
+            if not self._closing:
+                self._poller.poll()
+            if self._closing:
+                return
+            tell, self._tell = self._tell, None
+            if tell is not None:
+                tell()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing = True
+        os.write(self._wake_write, b"x")
+        self._asked.release()
+        self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
