@@ -8,6 +8,7 @@ can ask for no more memory, disk or time than its list admits, and the list for 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -68,6 +69,18 @@ class Arrival:
             raise FileChanged(
                 f"{self.path} was modified: sha256 {found.hexdigest()}, listed {self.entry.sha256}"
             )
+
+
+def written(arrival: Arrival, folder: str) -> Iterator[bytes]:
+    """The pieces, each after it was written to the file's place below `folder`. Raises as `pieces`,
+    and `OSError`. The folder is private, so that nothing in it leads out."""
+    path = os.path.join(folder, arrival.path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(handle, "wb") as file:
+        for piece in arrival.pieces():
+            file.write(piece)
+            yield piece
 
 
 def raising(error: PackageError) -> NoReturn:

@@ -1,0 +1,254 @@
+"""What a package would do on a machine that is not here: what loads, what is chosen, what lacks.
+
+The rules are the runtime's own, asked about a device that is only described. Nothing of the package
+is run and no driver is asked. What is not said of the machine is not judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilusbuild.package.listing import FileList, Needs
+from tilusbuild.project.explain import sections
+from tilusbuild.runtime import buckets, candidates, library
+from tilusbuild.runtime.candidates import Judged
+from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram
+from tilusbuild.runtime.script import TEXT, Script, read_script
+from tilusbuild.runtime.tables import Entry, Table, read_tables
+
+NEWEST_DRIVER = 99_990
+"""A driver that supports every CUDA version, for where none is named."""
+_MOST_CHOICES = 4096
+_RANGE = re.compile(r"\brange (-?\d*)\.\.(-?\d*)", re.ASCII)
+_LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine. None: not said, and not compared. `device.name` is "" when it is not said."""
+
+    device: Device
+    machine: str
+    glibc: str | None = None
+    libstdcxx: str | None = None
+    isa: str | None = None
+    tvm_ffi: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Who serves the buckets of the declared size range: how many, by the source of the choice.
+
+    `buckets` is how many there are, `judged` how many of them were asked for. `sizes` is the range
+    by key, inclusive; None for a key whose greatest size nobody says.
+    """
+
+    sizes: Mapping[str, tuple[int, int] | None]
+    buckets: int
+    judged: int
+    sources: Mapping[str, int]
+
+    def __str__(self) -> str:
+        if not self.sizes:
+            return "no dispatch keys"
+        if not self.judged:
+            return "no size range is declared, and nothing is measured"
+        shares = ", ".join(
+            f"{source} {100 * count / self.judged:.0f} %" for source, count in self.sources.items()
+        )
+        return f"{shares} of {self.buckets} buckets"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An instance of a script on the machine. `chosen` is None when nothing of it runs there."""
+
+    label: str
+    params: Mapping[str, object]
+    chosen: Script | None
+    judged: tuple[Judged, ...]
+    coverage: Coverage | None
+    tables: tuple[str, ...]
+    """The GPUs that the dispatch tables in use were measured on."""
+    problems: tuple[str, ...]
+
+    @property
+    def why(self) -> str:
+        """Why the chosen one suits."""
+        return next((j.reason for j in self.judged if j.script is self.chosen), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """The answers, and what of the host itself is not enough."""
+
+    host: Host
+    answers: tuple[Answer, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing would be missing."""
+        return not self.problems and not any(answer.problems for answer in self.answers)
+
+
+def preflight(listing: FileList, folder: str, host: Host) -> Preflight:
+    """Ask for one machine. `folder` holds the scripts of the package.
+
+    Raises `LoadError` for scripts that the runtime would not read.
+    """
+    carried = {each.hash: frozenset(each.programs) for each in listing.scripts}
+    groups: dict[tuple[str, str], list[Script]] = {}
+    for each in listing.scripts:
+        script = read_script(os.path.join(folder, "scripts", each.folder))
+        groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
+    answers = tuple(_answer(listing, group, carried, host) for group in groups.values())
+    needed = any(answer.chosen for answer in answers)
+    return Preflight(host, answers, tuple(_host_problems(listing.needs, host)) if needed else ())
+
+
+# One instance.
+
+
+def _answer(
+    listing: FileList, scripts: Sequence[Script], carried: Mapping[str, frozenset[str]], host: Host
+) -> Answer:
+    fixed = ", ".join(f"{name}={value}" for name, value in scripts[0].params.items())
+    label = scripts[0].name + (f"[{fixed}]" if fixed else "")
+    try:
+        chosen, judged = candidates.best(scripts, host.device, host.machine)
+    except (NoProgram, Ambiguous) as error:
+        judged = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
+        what = str(error).splitlines()[0]
+        return Answer(label, scripts[0].params, None, judged, None, (), (what,))
+    there = frozenset(i for i, p in enumerate(chosen.programs) if p in carried[chosen.hash])
+    problems = [*_code_problems(listing, chosen, there, host)]
+    tables = _tables(chosen, host)
+    entries = tables[0].entries if tables else ()
+    coverage = None
+    try:
+        coverage = _coverage(chosen, Chooser(chosen, entries, there), entries)
+    except LoadError as error:
+        problems.append(str(error))
+    measured_on = tuple(table.fingerprint["device"] for table in tables)
+    return Answer(label, chosen.params, chosen, judged, coverage, measured_on, tuple(problems))
+
+
+def _code_problems(
+    listing: FileList, script: Script, there: frozenset[int], host: Host
+) -> Iterator[str]:
+    """Programs whose own code, as read from the binary, does not run where the target's would."""
+    if not there:
+        yield f"none of the programs of {script.label} is carried"
+    if host.device.kind != "cuda":
+        return
+    for program in sorted(there):
+        images = listing.programs[script.programs[program]].images
+        meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
+        try:
+            library.check_images(script, program, meta, host.device)
+        except NoProgram as error:
+            yield str(error)
+
+
+def _tables(script: Script, host: Host) -> list[Table]:
+    """Those that hold on the device, or on some GPU of its architecture when it has no name."""
+    wanted = host.device.fingerprint(script.hash)
+    return [
+        table
+        for table in read_tables(script)
+        if not table.refusal(
+            wanted if host.device.name else {**wanted, "device": table.fingerprint["device"]}
+        )
+    ]
+
+
+# Sizes.
+
+
+def _coverage(script: Script, chooser: Chooser, entries: Sequence[Entry]) -> Coverage:
+    ranges = _ranges(script, entries)
+    known = [sizes for sizes in ranges.values() if sizes is not None]
+    if len(known) < len(ranges):
+        return Coverage(ranges, 0, 0, {})
+    axes = [
+        buckets.up_to(to_bucket, *sizes, limit=1 << 16)
+        for to_bucket, sizes in zip(script.buckets, known, strict=True)
+    ]
+    count = math.prod(map(len, axes))
+    sources: dict[str, int] = {}
+    others = dict.fromkeys(_integers(script), 1)
+    judged = 0
+    for key in itertools.islice(_spread(axes, count), _MOST_CHOICES):
+        choice = chooser.choose({**others, **dict(zip(script.keys, key, strict=True))})
+        sources[choice.source] = sources.get(choice.source, 0) + 1
+        judged += 1
+    return Coverage(ranges, count, judged, sources)
+
+
+def _ranges(script: Script, entries: Sequence[Entry]) -> dict[str, tuple[int, int] | None]:
+    """The declared range of each key, else what was measured."""
+    with open(os.path.join(script.path, TEXT), encoding="utf-8", errors="replace") as file:
+        declared = sections(file.read()).get("args", {})
+    found: dict[str, tuple[int, int] | None] = {}
+    for axis, key in enumerate(script.keys):
+        match = _RANGE.search(declared.get(key, ""))
+        sizes = [entry.key[axis] for entry in entries]
+        low = int(match[1]) if match and match[1] else 1
+        high = int(match[2]) if match and match[2] else max(sizes, default=None)
+        found[key] = None if high is None else (max(1, low), high)
+    return found
+
+
+def _spread(axes: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+    """All combinations, or `_MOST_CHOICES` of them evenly spread over all."""
+    for number in range(0, count, max(1, -(-count // _MOST_CHOICES))):
+        key, rest = [], number
+        for axis in reversed(axes):
+            rest, place = divmod(rest, len(axis))
+            key.append(axis[place])
+        yield tuple(reversed(key))
+
+
+def _integers(script: Script) -> list[str]:
+    return [a.name for a in script.arguments if a.dims is None and a.dtype[0] in "iub"]
+
+
+# The host.
+
+
+def _host_problems(needs: Needs, host: Host) -> Iterator[str]:
+    if needs.machine != host.machine:
+        yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
+    for what, needed, there in (
+        ("glibc", needs.glibc, host.glibc),
+        ("libstdc++ symbols GLIBCXX", needs.libstdcxx, host.libstdcxx),
+    ):
+        if needed and there and _numbers(there) < _numbers(needed):
+            yield f"the libraries need {what} {needed}, and the host has {there}"
+    if needs.tvm_ffi and host.tvm_ffi and _numbers(host.tvm_ffi)[:2] != _numbers(needs.tvm_ffi):
+        yield f"the libraries are for tvm-ffi {needs.tvm_ffi}, and the host has {host.tvm_ffi}"
+    if needs.isa and host.isa:
+        yield from _isa_problem(needs.isa, host.isa)
+
+
+def _isa_problem(needed: str, there: str) -> Iterator[str]:
+    levels = [_level(name) for name in (needed, there)]
+    if needed != there and (None in levels or levels[0] > levels[1]):  # type: ignore[operator]
+        yield f"the libraries need a CPU with {needed}, and the host's has {there}"
+
+
+def _level(name: str) -> int | None:
+    match = _LEVEL.fullmatch(name)
+    return None if match is None else int(match[1] or 1)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in version.split("."))
