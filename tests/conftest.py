@@ -51,6 +51,6 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """No test reads or writes the user's own cache or settings."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
-    for name in [name for name in os.environ if name.startswith("TILUSBUILD_")]:
+    for name in [name for name in os.environ if name.startswith(("TILUSBUILD_", "GITHUB_"))]:
         monkeypatch.delenv(name)
     return home

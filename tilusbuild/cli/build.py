@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
+
+if TYPE_CHECKING:
+    from tilusbuild.engine.events import Reporter
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what programs took in an earlier build, for --shard to split by: the same for all",
     )
+    parser.add_argument("--junit", metavar="FILE", help="also write a JUnit file, for CI to show")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,10 +56,23 @@ def run(arguments: argparse.Namespace) -> int:
             project,
             options.selected(arguments, project),
             options.engine_options(arguments, project),
-            options.reporter(arguments),
-            dump_ir=arguments.dump_ir,
+            _reporter(arguments, project.manifest.root),
+            dump_ir=project.settings.dump_ir.value,
             asked=Asked(arguments.record, arguments.started),
             shard=shard,
             times=arguments.history,
         )
     return result.summary.exit_status
+
+
+def _reporter(arguments: argparse.Namespace, root: str) -> Reporter:
+    """The display, and what other programs are to read."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.report.choose import with_files
+
+    junit = arguments.junit
+    if junit is not None and not os.path.isdir(os.path.dirname(os.path.abspath(junit))):
+        raise input_error(f"--junit {junit}: there is no folder {os.path.dirname(junit)}")
+    return with_files(
+        options.reporter(arguments), stderr=sys.stderr, env=os.environ, root=root, junit=junit
+    )

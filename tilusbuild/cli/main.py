@@ -53,6 +53,10 @@ def _run(words: Sequence[str], started: int) -> int:
         return status
     except TilusbuildError as error:
         sys.stderr.write(error.render() + "\n")
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from tilusbuild.report.github import annotate
+
+            annotate(error, sys.stderr, os.environ)
         return error.exit_status
 
 

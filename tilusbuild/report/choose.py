@@ -54,6 +54,28 @@ def choose(
     return PlainReporter(stderr, quiet=quiet, verbose=verbose)
 
 
+def with_files(
+    reporter: Reporter,
+    *,
+    stderr: TextIO,
+    env: Mapping[str, str],
+    root: str,
+    junit: str | None = None,
+) -> Reporter:
+    """The reporter, and those that write for other programs: a JUnit file when one is asked for,
+    annotations and a summary on GitHub Actions. `root` is the project's folder."""
+    more: list[Reporter] = []
+    if junit is not None:
+        from tilusbuild.report.junit import JUnitReporter
+
+        more.append(JUnitReporter(junit, stderr))
+    if env.get("GITHUB_ACTIONS") == "true":
+        from tilusbuild.report.github import GithubReporter
+
+        more.append(GithubReporter(stderr, env, root))
+    return Several(reporter, *more) if more else reporter
+
+
 def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
     """Whether a stream is a terminal that understands cursor movement."""
     try:

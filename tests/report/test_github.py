@@ -1,0 +1,156 @@
+"""On GitHub Actions: annotations at the lines that are wrong, and a summary of the step."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.engine.events import FailureGroup, Sharded, Summary, Verdict
+from tilusbuild.errors import Place, input_error
+from tilusbuild.report.choose import with_files
+from tilusbuild.report.failures import Spot, first_spot, inside
+from tilusbuild.report.github import GithubReporter, annotate, command
+from tilusbuild.report.plain import PlainReporter
+
+LOG = "kernels/matmul.cu.j2(12): error: tile too wide\n    static_assert(false);\n"
+
+
+def group(message: str = LOG, error: str = "error: tile too wide", count: int = 1) -> FailureGroup:
+    labels = tuple(f"matmul/{i} h100" for i in range(count))
+    return FailureGroup(error, count, labels, "failed", message, None)
+
+
+def summary(*, ok: bool = True, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
+    verdict = Verdict("matmul", ("matmul", "h100"), 9, 8, 1, 0, ok, "" if ok else "it is | bad")
+    counts = dict.fromkeys(("cached", "failed", "pruned", "crashed", "skipped"), 0)
+    return Summary(
+        programs=9,
+        compiled=9,
+        **counts,
+        attempts=9,
+        seconds=3.25,
+        exit_status=int(not ok),
+        scripts=(verdict,),
+        failures=failures,
+        **more,
+    )
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A checkout whose project is in a folder of its own."""
+    template = tmp_path / "project/kernels/matmul.cu.j2"
+    template.parent.mkdir(parents=True)
+    template.write_text("")
+    return tmp_path
+
+
+def told(workspace: Path, *events: Any) -> tuple[str, str]:
+    """What goes to stderr and into the summary."""
+    stderr = io.StringIO()
+    env = {"GITHUB_WORKSPACE": str(workspace), "GITHUB_STEP_SUMMARY": str(workspace / "summary")}
+    reporter = GithubReporter(stderr, env, str(workspace / "project"))
+    for event in events:
+        reporter.tell(event)
+    return stderr.getvalue(), (workspace / "summary").read_text()
+
+
+def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> None:
+    said, _ = told(workspace, summary(ok=False, failures=(group(),)))
+    first, second = said.splitlines()
+    assert first == (
+        "::error file=project/kernels/matmul.cu.j2,line=12,title=1 schedule%3A matmul/0 h100"
+        "::kernels/matmul.cu.j2(12): error: tile too wide%0A    static_assert(false);"
+    )
+    assert second == "::error title=matmul h100::matmul h100: it is | bad"
+
+
+def test_failures_that_do_not_fail_the_build_are_warnings(workspace: Path) -> None:
+    said, _ = told(workspace, summary(failures=(group(),)))
+    assert [line.split(" ")[0] for line in said.splitlines()] == ["::warning"]
+
+
+def test_a_place_outside_the_checkout_is_left_out(workspace: Path) -> None:
+    log = "/usr/include/stdio.h(3): error: no\n"
+    said, _ = told(workspace, summary(failures=(group(log),)))
+    assert said.startswith("::warning title=1 schedule")
+
+
+def test_the_summary_has_a_row_a_script_and_the_log_of_each_kind_of_failure(
+    workspace: Path,
+) -> None:
+    shard = Sharded(2, 4, 9, 36, None, "ab" * 32)
+    _, text = told(workspace, shard, summary(ok=False, failures=(group(count=5),)))
+    lines = text.splitlines()
+    assert lines[0] == "### tilusbuild: 9 programs: 9 compiled (3.25 s)"
+    assert lines[2] == "shard 2/4: 9 of 36 programs (split abababababab)"
+    assert "| ❌ | matmul h100 | 8 | 1 | 0 | 9 | it is \\| bad |" in lines
+    assert "<details><summary>5 schedules: error: tile too wide</summary>" in lines
+    assert "    static_assert(false);" in lines
+
+
+def test_several_steps_add_to_one_summary(workspace: Path) -> None:
+    _, once = told(workspace, summary())
+    _, twice = told(workspace, summary())
+    assert twice == once + once
+
+
+def test_a_summary_is_never_larger_than_github_takes(workspace: Path) -> None:
+    many = tuple(group("é" * 4000, f"error {i}") for i in range(400))
+    _, text = told(workspace, summary(failures=many))
+    assert len(text.encode()) <= 1 << 20
+
+
+@given(st.text())
+def test_whatever_a_compiler_prints_is_one_command(text: str) -> None:
+    line = command("error", text, text, {"file": text})
+    assert line.count("\n") == 1
+    assert line.startswith("::error file=")
+    assert line.endswith("\n")
+    _, _, rest = line.partition(" ")
+    properties, _, _ = rest.partition("::")
+    assert len(properties.split(",")) in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("log", "spot"),
+    [
+        (LOG, Spot("kernels/matmul.cu.j2", 12, None)),
+        ("a.cc:3:14: error: expected ;\n", Spot("a.cc", 3, 14)),
+        ("a.cc:3:14: fatal error: x.h: No such file\n", Spot("a.cc", 3, 14)),
+        ("a.cc:3: error: no\n", Spot("a.cc", 3, None)),
+        ("In file included from a.cc:1:\nb.h:9:1: error: x\na.cc:3:1: error: y", Spot("b.h", 9, 1)),
+        ("a file.cu(7): error: x\n", Spot("a file.cu", 7, None)),
+        ("a.cc:3:14: warning: no error here\n", None),
+        ("ptxas fatal: Unresolved extern\n", None),
+        ("", None),
+    ],
+)
+def test_the_first_place_of_an_error_is_found(log: str, spot: Spot | None) -> None:
+    assert first_spot(log) == spot
+
+
+def test_a_file_is_named_from_the_top_of_the_checkout(workspace: Path) -> None:
+    root, top = str(workspace / "project"), str(workspace)
+    assert inside("kernels/matmul.cu.j2", root, top) == "project/kernels/matmul.cu.j2"
+    assert inside("kernels/none.cu.j2", root, top) is None
+    assert inside("../../etc/passwd", root, top) is None
+
+
+def test_what_is_wrong_with_the_manifest_is_annotated_there(workspace: Path) -> None:
+    manifest = workspace / "tilus.toml"
+    manifest.write_text("x = 1\n")
+    stderr = io.StringIO()
+    error = input_error("unknown key", place=Place(str(manifest), 1, 1, "x = 1"), hint="leave out")
+    annotate(error, stderr, {"GITHUB_WORKSPACE": str(workspace)})
+    assert stderr.getvalue() == "::error file=tilus.toml,line=1,col=1::unknown key%0Aleave out\n"
+
+
+def test_elsewhere_nothing_more_is_written() -> None:
+    plain = PlainReporter(io.StringIO())
+    assert with_files(plain, stderr=io.StringIO(), env={}, root=".") is plain
