@@ -163,9 +163,30 @@ def test_an_unrelated_header_does_not(machine: World, added: str) -> None:
     assert not before.headers(cuda=True).beyond(["vector"], machine.memory)
 
 
-def test_the_second_search_starts_only_what_may_answer_otherwise(machine: World) -> None:
+def test_the_second_search_starts_nothing(machine: World) -> None:
     machine.discover()
     machine.runner.journal.clear()
+    machine.discover()
+    assert machine.runner.journal == []
+
+
+def test_a_searched_folder_that_comes_or_goes_is_asked_about_anew(machine: World) -> None:
+    folder = machine.root / "usr/include/c++/12"
+    machine.discover()
+    machine.runner.journal.clear()
+    folder.rename(machine.root / "elsewhere")
+    machine.discover()
+    folder.symlink_to(machine.root / "elsewhere")
+    machine.discover()
+    assert [c.argv[1] for c in machine.runner.journal] == ["-E", "-E"]
+
+
+def test_another_compiler_behind_the_same_driver_is_asked_about_its_folders(
+    machine: World,
+) -> None:
+    machine.discover()
+    machine.runner.journal.clear()
+    machine.write("usr/lib/cc1plus", "another", executable=True)
     machine.discover()
     assert [c.argv[1] for c in machine.runner.journal] == ["-E"]
 

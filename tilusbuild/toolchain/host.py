@@ -94,7 +94,7 @@ def _examine(probe: Probe, cxx: str, cc: str) -> Host:
     for name in ("as", "ld"):
         if paths[name] is None:
             raise _missing(f"{name} not found", "apt install binutils")
-    compiler, system = _search_folders(probe, cxx)
+    compiler, system = _search_folders(probe, cxx, paths["cc1plus"])
     features = [f"{folder}/features.h" for folder in system]
     features = [header for header in features if os.path.isfile(header)]
     if not features:
@@ -144,10 +144,16 @@ def _file(probe: Probe, driver: str, name: str) -> str | None:
     return os.path.realpath(said) if os.path.isabs(said) and os.path.isfile(said) else None
 
 
-def _search_folders(probe: Probe, cxx: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _search_folders(
+    probe: Probe, cxx: str, cc1plus: str | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The folders of `#include <…>`: those that the compiler brings, and the system's."""
-    # Which of them exist is no property of the compiler's content.
-    said = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", remember=False)
+
+    def ground(said: str) -> str:
+        searching = probe.memory.digest(cc1plus) if cc1plus else ""
+        return f"{searching}\n{_mentioned_folders(said)}"
+
+    said = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=ground)
     _, _, tail = said.partition("#include <...> search starts here:\n")
     listed = [line.strip() for line in tail.partition("End of search list.")[0].splitlines()]
     folders = [os.path.realpath(folder) for folder in listed if folder]
@@ -162,6 +168,18 @@ def _search_folders(probe: Probe, cxx: str) -> tuple[tuple[str, ...], tuple[str,
     # glibc has no stddef.h of its own: it is the compiler's.
     compiler = tuple(folder for folder, is_own in zip(folders, own, strict=True) if is_own)
     return compiler, tuple(folder for folder in dict.fromkeys(folders) if folder not in compiler)
+
+
+_MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
+
+
+def _mentioned_folders(said: str) -> str:
+    """Each folder that the compiler would search, and what it is: one that is not there is passed
+    over, and of two that are the same one is."""
+    folders = [listed or ignored for listed, ignored in _MENTIONED.findall(said)]
+    return "\n".join(
+        f"{folder} {os.path.realpath(folder)} {os.path.isdir(folder)}" for folder in folders
+    )
 
 
 def _libc_version(features: str) -> str:

@@ -7,7 +7,7 @@ A program is asked in the user's environment less the variables that change what
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.digest import sha256_text
@@ -40,22 +40,34 @@ class Probe:
     env: Mapping[str, str]
     memory: DigestMemory
 
-    def ask(self, program: str, *arguments: str, remember: bool = True) -> str:
+    def ask(
+        self,
+        program: str,
+        *arguments: str,
+        remember: bool = True,
+        rests_on: Callable[[str], str] | None = None,
+    ) -> str:
         """What a program prints, stdout and stderr together. Raises `ProbeError`.
 
         The answer is remembered by the program's content, its path and the arguments, unless it
-        may depend on more (`remember=False`: a script, a list of folders that exist).
+        may depend on more (`remember=False`: a script). What else it depends on may be told by
+        `rests_on`, which reads it off an answer, as it is now.
         """
         try:
             identity = "\0".join((self.memory.digest(program), program, *arguments))
         except OSError as error:
             raise ProbeError(error.strerror or str(error)) from error
         key = "answer " + sha256_text(identity)
+        ground = f"{key} rests on"
         known = self.memory.recall(key) if remember else None
+        if known is not None and rests_on is not None:
+            known = known if self.memory.recall(ground) == rests_on(known) else None
         if known is None:
             known = self._run(program, *arguments)
             if remember:
                 self.memory.record(key, known)
+            if remember and rests_on is not None:
+                self.memory.record(ground, rests_on(known))
         return known
 
     def which(self, *names: str) -> str | None:
