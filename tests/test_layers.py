@@ -15,7 +15,7 @@ LAYERS = [
     "errors", "digest", "files", "table", "record",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "views", "project", "package", "tune", "watch", "cli",
+    "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune", "watch", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

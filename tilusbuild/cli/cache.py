@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.cli import merge, options
+from tilusbuild.cli import foreign, merge, options
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -25,6 +25,8 @@ _ACTIONS = {
     "export": "write the tree as another system lays it out",
 }
 
+_OTHERS = "another cache: of tilusbuild, Tilus, TileLang, Hidet or Triton"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """One action, each with its own options."""
@@ -35,7 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     }
     for action in made.values():
         options.common(action, defaults=False)
-    made["ls"].add_argument("script", metavar="SCRIPT", nargs="?")
+    made["ls"].add_argument("folder", metavar="SCRIPT|DIR", nargs="?", help=_OTHERS)
+    for name in ("stats", "verify", "gc"):
+        made[name].add_argument("folder", metavar="DIR", nargs="?", help=_OTHERS)
+    made["gc"].add_argument(
+        "--broken", action="store_true", help="of another system's: what is broken, too"
+    )
     made["show"].add_argument(
         "program", metavar="PROGRAM", help="SCRIPT/I, or the first digits of a hash"
     )
@@ -79,11 +86,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do one action; 1 when `verify` found something."""
+    named = getattr(arguments, "folder", None)
+    if arguments.action in ("ls", "stats", "verify", "gc") and _is_folder(arguments, named):
+        if foreign.is_foreign(named):
+            return foreign.run(arguments, _size)
+        arguments.cache_dir, arguments.folder = named, None
     cache = options.cache(arguments)
     if arguments.action == "merge":
         return merge.run(cache, arguments)
     action: int = globals()[f"_{arguments.action}"](cache, arguments)
     return action
+
+
+def _is_folder(arguments: argparse.Namespace, word: str | None) -> bool:
+    """Whether a word names a cache; `ls` takes the name of a script in its place."""
+    return word is not None and (arguments.action != "ls" or "/" in word or os.path.isdir(word))
 
 
 def _emit(event: str, **fields: Any) -> None:
@@ -103,12 +120,12 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
     from tilusbuild.table import table
 
     listed = cache.scripts()
-    if arguments.script is not None:
+    if arguments.folder is not None:
         known = {script.folder for script in listed}
-        listed = [script for script in listed if script.folder == arguments.script]
+        listed = [script for script in listed if script.folder == arguments.folder]
         if not listed:
             raise input_error(
-                f'no script "{arguments.script}" in {cache.root}',
+                f'no script "{arguments.folder}" in {cache.root}',
                 hint=did_you_mean(arguments.script, known),
             )
         return _ls_programs(cache, arguments, listed)
