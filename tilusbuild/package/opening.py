@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tilusbuild.cache import layout
+from tilusbuild.errors import input_error
 from tilusbuild.package import names
 from tilusbuild.package.carriers import frames, read_wheel
 from tilusbuild.package.errors import NoPackage, PackageError
@@ -20,7 +21,8 @@ _KNOWN = "a package is a folder, a .tar.zst, a wheel, or an OCI image layout"
 def opened(path: str) -> Iterator[Reader]:
     """The package at a path. Every `PackageError` of the block is told with the path.
 
-    Raises `NoPackage`, and what opening the container raises.
+    Raises `NoPackage`, what opening the container raises, and `InputError` for a file that cannot
+    be read.
     """
     try:
         reader = _reader(path)
@@ -46,7 +48,8 @@ def _reader(path: str) -> Reader:
         with open(path, "rb") as file:
             start = file.read(4)
     except (OSError, ValueError) as error:
-        raise NoPackage(f"it cannot be read: {getattr(error, 'strerror', error)}") from None
+        what = getattr(error, "strerror", None) or str(error)
+        raise input_error(f"{path!r} cannot be read: {what}") from None
     if start == frames.MAGIC:
         from tilusbuild.package.carriers.read_archive import ArchiveReader
 

@@ -23,6 +23,8 @@ from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram
 from tilusbuild.runtime.script import TEXT, Script, read_script
 from tilusbuild.runtime.tables import Entry, Table, read_tables
 
+ANY_GPU = "any GPU"
+"""The name of a device of which only the architecture is known."""
 NEWEST_DRIVER = 99_990
 """A driver that supports every CUDA version, for where none is named."""
 _MOST_CHOICES = 4096
@@ -32,7 +34,7 @@ _LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. None: not said, and not compared. `device.name` is "" when it is not said."""
+    """A machine. None: not said, and not compared."""
 
     device: Device
     machine: str
@@ -165,7 +167,9 @@ def _tables(script: Script, host: Host) -> list[Table]:
         table
         for table in read_tables(script)
         if not table.refusal(
-            wanted if host.device.name else {**wanted, "device": table.fingerprint["device"]}
+            {**wanted, "device": table.fingerprint["device"]}
+            if host.device.name == ANY_GPU
+            else wanted
         )
     ]
 

@@ -28,8 +28,10 @@ class Unpacked:
 
 
 @contextmanager
-def unpacked(path: str, wanted: Callable[[str], bool], limits: Limits) -> Iterator[Unpacked]:
-    """Unpack the files whose paths are wanted; they are gone after the block.
+def unpacked(
+    path: str, choose: Callable[[FileList], set[str]], limits: Limits
+) -> Iterator[Unpacked]:
+    """Unpack the paths that `choose` picks from the list; they are gone after the block.
 
     Raises `PackageError`s.
     """
@@ -39,21 +41,24 @@ def unpacked(path: str, wanted: Callable[[str], bool], limits: Limits) -> Iterat
     ):
         listing = parse(reader.list_bytes())
         check_limits(listing, reader, limits)
+        chosen = choose(listing)
         parts = layers(listing)
-        skip = {number for number, part in enumerate(parts) if not any(map(wanted, part))}
+        skip = {number for number, part in enumerate(parts) if chosen.isdisjoint(part)}
         for arrival in arrivals(reader, listing, parts, skip):
-            if wanted(arrival.path):
+            if arrival.path in chosen:
                 for _ in written(arrival, folder):
                     pass
         yield Unpacked(listing, folder)
 
 
-def of_scripts(path: str) -> bool:
+def of_scripts(listing: FileList) -> set[str]:
     """What the runtime reads of scripts."""
-    return names.root_of(path)[0] == layout.SCRIPTS
+    return {path for path in listing.files if names.root_of(path)[0] == layout.SCRIPTS}
 
 
-def texts(path: str) -> bool:
+def texts(listing: FileList) -> set[str]:
     """What people read: scripts, and what each program is made of."""
-    name = path.rpartition("/")[2]
-    return of_scripts(path) or name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META)
+    wanted = (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
+    return of_scripts(listing) | {
+        f"{layout.PROGRAMS}/{program}/{name}" for program in listing.programs for name in wanted
+    }

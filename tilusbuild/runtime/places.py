@@ -60,8 +60,9 @@ class Place(NamedTuple):
 
 
 def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[str]:
-    """Of several projects in one cache, the one around `start`; else all, if they agree."""
-    around = [m for m in having if _is_within(start, os.path.dirname(m))]
+    """Of several projects in one cache, the one around `start`; else all, if they agree. A package
+    that was installed there stands like a project, under a name that is no path."""
+    around = [m for m in having if os.path.isabs(m) and _is_within(start, os.path.dirname(m))]
     if around:
         return having[max(around, key=len)]
     if len({frozenset(found) for found in having.values()}) > 1:

@@ -1,0 +1,220 @@
+"""What changed between two packages, or caches: down to the schedule, and the line that differs.
+
+Scripts are matched by name, target and constants, programs by their schedule. What makes a program
+another one is read off the two texts that its hash is made of, as `explain` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import find_entry, listed
+from tilusbuild.cache.listing import programs
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.opening import is_cache
+from tilusbuild.package.unpack import texts, unpacked
+from tilusbuild.plan.identity import value_text
+from tilusbuild.project.explain import differences
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import read_tables
+
+Key: TypeAlias = tuple[str, str, str]
+"""A script's name, target and constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two. `libraries` are the sha256 of the programs that are there, by hash."""
+
+    root: str
+    facts: Mapping[str, str]
+    """What is said of the whole, by what it is called."""
+    scripts: Mapping[Key, Script]
+    libraries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. `what` is "package", "script", "program" or "table"; `kind` is "added",
+    "removed" or "changed". `label` says of what; `reasons` say how."""
+
+    what: str
+    kind: str
+    label: str
+    reasons: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "what": self.what,
+            "kind": self.kind,
+            "label": self.label,
+            "reasons": list(self.reasons),
+        }
+
+
+@contextmanager
+def side(path: str, limits: Limits) -> Iterator[Side]:
+    """A package or a cache, opened for a comparison. Raises `PackageError`s, and `TilusbuildError`
+    for scripts that cannot be read."""
+    if is_cache(path):
+        yield _of_cache(Cache(path))
+        return
+    with unpacked(path, texts, limits) as package:
+        folder, listing = package.folder, package.listing
+        paths = [os.path.join(folder, layout.SCRIPTS, s.folder) for s in listing.scripts]
+        libraries = {
+            program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
+            for program in listing.programs
+        }
+        yield Side(folder, _facts(listing), _scripts(paths, folder), libraries)
+
+
+def _of_cache(cache: Cache) -> Side:
+    rooted = {pair for project in cache.projects().values() for pair in project.scripts}
+    there = [(script.folder, script.hash) for script in cache.scripts()]
+    current = [pair for pair in there if pair in rooted] or there
+    libraries = {}
+    for program in programs(cache.tree):
+        entry = find_entry(cache.program_path(program), program)
+        if entry is not None and entry.status == "built":
+            digests = {name: digest for name, _, digest in listed(entry.meta)}
+            libraries[program] = digests[layout.LIBRARY]
+    paths = [cache.tree.script_path(*pair) for pair in current]
+    return Side(cache.root, {}, _scripts(paths, cache.root), libraries)
+
+
+def _scripts(paths: Sequence[str], root: str) -> dict[Key, Script]:
+    try:
+        read = [read_script(path) for path in paths]
+    except LoadError as error:
+        raise TilusbuildError(str(error).replace(f"{root}/", "")) from None
+    return {(s.name, s.target, _values(s.params)): s for s in read}
+
+
+def _facts(listing: FileList) -> dict[str, str]:
+    needs = listing.needs
+    found = {
+        "name": listing.name,
+        "version": listing.version,
+        "project": listing.project,
+        "tilusbuild": listing.tool,
+        "machine": needs.machine,
+        "isa": needs.isa or "any",
+        "glibc": needs.glibc or "none",
+        "libraries": ", ".join(needs.libraries) or "none",
+    }
+    for name, target in listing.targets.items():
+        archs = "+".join([*target.archs, *(["ptx"] if target.ptx else [])])
+        found[f"target {name}"] = f"{archs}, CUDA {target.toolkit}" if target.toolkit else archs
+    return found
+
+
+# Comparing.
+
+
+def changes(a: Side, b: Side) -> Iterator[Change]:
+    """Everything that is not the same, the whole first, then script by script."""
+    for name in dict.fromkeys([*a.facts, *b.facts]) if a.facts and b.facts else ():
+        before, after = a.facts.get(name), b.facts.get(name)
+        if before != after:
+            yield Change("package", "changed", name, (f"{before or 'none'} → {after or 'none'}",))
+    for key in sorted({*a.scripts, *b.scripts}):
+        old, new = a.scripts.get(key), b.scripts.get(key)
+        if old is None or new is None:
+            there = new or old
+            assert there is not None  # noqa: S101 - the key is of one of them
+            kind = "removed" if new is None else "added"
+            yield Change("script", kind, there.label, (f"{len(there.programs)} programs",))
+            continue
+        yield from _programs(a, b, old, new)
+        yield from _tables(old, new)
+
+
+def _programs(a: Side, b: Side, old: Script, new: Script) -> Iterator[Change]:
+    before, after = _by_schedule(a, old), _by_schedule(b, new)
+    for schedule in dict.fromkeys([*after, *before]):
+        label = f"{new.label} ({schedule})" if schedule else new.label
+        one, other = before.get(schedule), after.get(schedule)
+        if one is None or other is None:
+            yield Change("program", "removed" if other is None else "added", label)
+        elif one != other:
+            yield Change("program", "changed", label, _reasons(a, b, one, other))
+        elif a.libraries[one] != b.libraries[other]:
+            why = "the same inputs gave other bytes"
+            yield Change("program", "changed", label, (why,))
+
+
+def _by_schedule(where: Side, script: Script) -> dict[str, str]:
+    """The programs that are there, by their schedule as text."""
+    return {
+        _values(script.schedule(number)): program
+        for number, program in enumerate(script.programs)
+        if program in where.libraries
+    }
+
+
+def _reasons(a: Side, b: Side, one: str, other: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
+        old, new = (
+            _text(os.path.join(where.root, layout.PROGRAMS, program, name))
+            for where, program in ((a, one), (b, other))
+        )
+        found += map(str, differences(old, new))
+    return tuple(found)
+
+
+def _tables(old: Script, new: Script) -> Iterator[Change]:
+    before, after = _rows(old), _rows(new)
+    for name in dict.fromkeys([*after, *before]):
+        one, other = before.get(name), after.get(name)
+        if one != other:
+            kind = "added" if one is None else "removed" if other is None else "changed"
+            changed = (f"{one or 'none'} → {other or 'none'}",) if kind == "changed" else ()
+            yield Change("table", kind, f"{new.label} {name}", changed)
+
+
+def _rows(script: Script) -> dict[str, str]:
+    """What the tables choose, by device and sizes: the schedule, and how that was found."""
+    try:
+        tables = read_tables(script)
+    except LoadError as error:
+        raise TilusbuildError(str(error)) from None
+    found = {}
+    for table in tables:
+        for row in table.entries:
+            sizes = _values(dict(zip(script.keys, row.key, strict=True)))
+            chosen = _values(script.schedule(row.program)) or "its program"
+            found[f"on {table.fingerprint['device']} at {sizes}"] = f"{chosen} ({row.source})"
+    return found
+
+
+def _values(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {value_text(value)}" for name, value in values.items())  # type: ignore[arg-type]
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError as error:
+        raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def grouped(found: Sequence[Change]) -> Iterator[tuple[Change, list[str]]]:
+    """Changes of the same kind for the same reasons together, with their labels."""
+    groups: dict[tuple[object, ...], tuple[Change, list[str]]] = {}
+    for change in found:
+        key = (change.what, change.kind, change.reasons)
+        groups.setdefault(key, (change, []))[1].append(change.label)
+    yield from groups.values()

@@ -1,0 +1,138 @@
+"""Programs compiled again, each by its own `compile.sh`, and compared byte for byte.
+
+This runs what the package holds: it is for packages, verified before, whose maker is trusted as far
+as running a script of theirs. The sample is by hash, so that everybody who asks for 5 % checks the
+same programs. Results are written nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.listing import programs
+from tilusbuild.digest import sha256_file
+from tilusbuild.engine.cores import usable_cores
+from tilusbuild.package import names
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.errors import FileMissing
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.opening import is_cache
+from tilusbuild.package.unpack import unpacked
+from tilusbuild.process.base import Command, Runner
+from tilusbuild.process.local import LocalRunner
+
+_SCRIPT = "module/compile.sh"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A program that was compiled again. `trouble` says why it could not be."""
+
+    program: str
+    recorded: str
+    made: str | None
+    trouble: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether the same bytes came out."""
+        return self.made == self.recorded
+
+    def __str__(self) -> str:
+        where = f"{layout.PROGRAMS}/{self.program}"
+        if self.made is None:
+            return f"{where} does not compile here: {self.trouble}"
+        if self.same:
+            return f"{where} is reproduced"
+        return f"{where}: made sha256 {self.made}, recorded {self.recorded}"
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "program": self.program,
+            "same": self.same,
+            "recorded": self.recorded,
+            "made": self.made,
+            "trouble": self.trouble,
+        }
+
+
+def rebuild(path: str, share: float, limits: Limits) -> Iterator[Rebuilt]:
+    """Compile a share (0 to 1) of the programs of a package or a cache again, at least one.
+
+    Raises `PackageError`s: `FileMissing` for a package without sources.
+    """
+    if is_cache(path):
+        yield from _all(os.path.abspath(path), _recorded(Cache(path), share))
+        return
+    with unpacked(path, lambda listing: _needed(listing, share), limits) as package:
+        files = package.listing.files
+        recorded = {
+            program: files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
+            for program in sample(package.listing.programs, share)
+        }
+        yield from _all(package.folder, recorded)
+
+
+def sample(found: Iterable[str], share: float) -> set[str]:
+    """The programs whose hashes are in the lowest part of all that there can be; at least one."""
+    ordered = sorted(found)
+    chosen = {each for each in ordered if int(each[:15], 16) < share * (1 << 60)}
+    return chosen or set(ordered[:1])
+
+
+def _recorded(cache: Cache, share: float) -> dict[str, str]:
+    entries = (cache.lookup(program) for program in programs(cache.tree))
+    built = {entry.hash: entry for entry in entries if entry and entry.status == "built"}
+    return {
+        program: str(built[program].meta["files"][layout.LIBRARY]["sha256"])
+        for program in sample(built, share)
+    }
+
+
+def _needed(listing: FileList, share: float) -> set[str]:
+    chosen = sample(listing.programs, share)
+    for program in sorted(chosen):
+        if f"{layout.PROGRAMS}/{program}/{_SCRIPT}" not in listing.files:
+            raise FileMissing(
+                f"{layout.PROGRAMS}/{program}/{_SCRIPT} is not carried",
+                hint="only a package that includes its sources can be built again",
+            )
+    return {
+        path
+        for path in listing.files
+        if (root := names.root_of(path))[0] == layout.INCLUDE or root[2] in chosen
+    }
+
+
+def _all(root: str, recorded: Mapping[str, str]) -> Iterator[Rebuilt]:
+    """As many at once as there are cores, in the order of hashes."""
+    runner = LocalRunner()
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-rebuild-") as folder:
+        try:
+            with ThreadPoolExecutor(usable_cores()) as pool:
+                yield from pool.map(
+                    lambda item: _one(root, folder, runner, *item), sorted(recorded.items())
+                )
+        finally:
+            runner.close()
+
+
+def _one(root: str, folder: str, runner: Runner, program: str, recorded: str) -> Rebuilt:
+    made = os.path.join(folder, program)
+    script = os.path.join(root, layout.PROGRAMS, program, _SCRIPT)
+    environment = {**os.environ, "TMPDIR": folder}
+    try:
+        finished = runner.run(Command(("bash", script, made), folder, environment))
+    except OSError as error:
+        return Rebuilt(program, recorded, None, str(error))
+    if not finished.ok:
+        lines = finished.output.decode(errors="replace").splitlines()
+        return Rebuilt(program, recorded, None, lines[-1] if lines else f"exit {finished.status}")
+    return Rebuilt(program, recorded, sha256_file(made))
