@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
     from tilusbuild.engine.base import Options
     from tilusbuild.engine.events import Reporter
+    from tilusbuild.package.arriving import Limits
     from tilusbuild.plan.selection import Selection
     from tilusbuild.project.project import Project
 
@@ -57,6 +58,15 @@ def compiling(parser: argparse.ArgumentParser) -> None:
     """How many at once, and when to stop."""
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="compilers at once")
     parser.add_argument(
+        "-l",
+        "--load-average",
+        metavar="N",
+        help="start no compiler beside another while the load average is N or more",
+    )
+    parser.add_argument(
+        "--nice", type=int, metavar="N", help="run compilers with this niceness, 0 to 19"
+    )
+    parser.add_argument(
         "-k",
         "--keep-going",
         type=int,
@@ -66,6 +76,21 @@ def compiling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def package_limits(parser: argparse.ArgumentParser) -> None:
+    """How much a package may ask for."""
+    parser.add_argument(
+        "--max-size", metavar="SIZE", help="refuse packages that unpack to more, as in 10GB (64GB)"
+    )
+
+
+def limits(arguments: argparse.Namespace) -> Limits:
+    """What a package may ask for. Raises `InputError`."""
+    from tilusbuild.manifest.table import parse_size
+    from tilusbuild.package.arriving import Limits
+
+    return Limits(parse_size(arguments.max_size)) if arguments.max_size else Limits()
+
+
 def project(arguments: argparse.Namespace) -> Project:
     """The project around the current folder, with the command line's settings."""
     from tilusbuild.project.project import Project
@@ -73,6 +98,8 @@ def project(arguments: argparse.Namespace) -> Project:
     given = {
         "cache-dir": arguments.cache_dir,
         "jobs": getattr(arguments, "jobs", None),
+        "load-average": getattr(arguments, "load_average", None),
+        "nice": getattr(arguments, "nice", None),
         "level": getattr(arguments, "level", None),
         "dump-ir": getattr(arguments, "dump_ir", None) or None,
     }
