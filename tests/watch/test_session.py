@@ -94,7 +94,7 @@ def watched(project: Any, how: How, eye: Eye, hints: Hints) -> None:
     with Project.open(str(project.folder), {"jobs": 2}, os.environ) as opened:
         selection = Selection((), (), opened.settings.level.value)
         debounce = Debounce(quiet=0.0)
-        session = Session(opened, selection, how, eye, observer=hints, debounce=debounce)
+        session = Session(opened, selection, how, eye, make_watcher=hints, debounce=debounce)
         with pytest.raises(_EnoughError):
             session.run()
 

@@ -165,6 +165,39 @@ def test_a_broken_start_waits_for_the_mending(project, watch):
     assert compiled(watching.until("watching", ok=True)) == {"add": 3}
 
 
+def test_a_manifest_that_is_broken_at_the_start_is_shown_and_mended(project, watch):
+    text = (project.folder / "tilus.toml").read_text()
+    project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
+    watching = watch(project)
+    said = watching.rest()
+    (problem,) = [event for event in said if event["event"] == "problem"]
+    assert 'tilus.toml:14:1: error: unknown key "kernle"' in problem["message"]
+    assert 'did you mean "kernel"?' in problem["message"]
+    assert not said[-1]["ok"]
+    project.save("tilus.toml", "[nothing")
+    (problem,) = [event for event in watching.rest() if event["event"] == "problem"]
+    assert problem["message"].startswith("tilus.toml:1:")
+    project.save("tilus.toml", text)
+    assert compiled(watching.until("watching", ok=True)) == {"scale": 3, "add": 3}
+    project.kernel("add", "edited")
+    assert compiled(watching.rest()) == {"add": 3}
+
+
+def test_ctrl_c_while_a_broken_manifest_is_awaited(project, watch):
+    project.save("tilus.toml", "[nothing")
+    watching = watch(project)
+    watching.rest()
+    assert watching.interrupt() == 130
+
+
+def test_without_a_manifest_and_with_a_wrong_word_it_ends(project, watch):
+    watching = watch(project, "scael")
+    assert watching.process.wait(60) == 2
+    (project.folder / "tilus.toml").unlink()
+    watching = watch(project)
+    assert watching.process.wait(60) == 2
+
+
 def test_a_schedule_that_does_not_compile_is_told_with_its_place(project, watch):
     watching = watch(project)
     watching.rest()

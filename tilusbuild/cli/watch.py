@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
+
+if TYPE_CHECKING:
+    from tilusbuild.project.project import Project
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,20 +43,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
+    from tilusbuild.manifest import find
+    from tilusbuild.plan.selection import chosen_pairs
     from tilusbuild.report.choose import can_redraw
+    from tilusbuild.watch.opening import opened
     from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import How, Session
 
-    with options.project(arguments) as project:
-        screen = Screen(
-            reporter=lambda: options.reporter(arguments),
-            stderr=sys.stderr,
-            json=sys.stdout if arguments.json else None,
-            terminal=can_redraw(sys.stderr, os.environ),
-            quiet=arguments.quiet,
-            verbose=arguments.verbose,
-            clear=arguments.clear,
-        )
+    def open_project() -> Project:
+        project = options.project(arguments)
+        # A name that is not there is a mistake of the command line, and ends the watch.
+        list(chosen_pairs(project.manifest, options.selected(arguments, project)))
+        return project
+
+    screen = Screen(
+        reporter=lambda: options.reporter(arguments),
+        stderr=sys.stderr,
+        json=sys.stdout if arguments.json else None,
+        terminal=can_redraw(sys.stderr, os.environ),
+        quiet=arguments.quiet,
+        verbose=arguments.verbose,
+        clear=arguments.clear,
+    )
+    project = opened(open_project, find(os.getcwd()), screen, poll=arguments.poll)
+    if isinstance(project, int):
+        screen.close()
+        return 128 + project
+    with project:
         how = How(
             command=arguments.command,
             restart=arguments.on_busy == "restart",

@@ -91,7 +91,7 @@ class Screen:
 
     def _lines(self, event: Event) -> list[str]:
         if isinstance(event, events.Problem):
-            return [cleaned(event.message), "the last good state stays; the next save tries again"]
+            return [cleaned(event.message), "the next save tries again"]
         if isinstance(event, events.CommandEnded):
             return self._ended(event)
         if isinstance(event, events.Printed):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
@@ -26,27 +26,19 @@ from tilusbuild.watch import events
 from tilusbuild.watch.building import Building, Built
 from tilusbuild.watch.execute import Executed, Execution
 from tilusbuild.watch.inputs import everything
-from tilusbuild.watch.look import Looker
-from tilusbuild.watch.needs import Change, Needs, Part, affected
-from tilusbuild.watch.observer import Observer, Watcher
-from tilusbuild.watch.places import is_below, places, why_poll
+from tilusbuild.watch.lookout import Hint, Lookout, MakeWatcher, Seen
+from tilusbuild.watch.needs import Needs, Part
+from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import Replanner, State
 from tilusbuild.watch.screen import Screen
 from tilusbuild.watch.settle import Debounce
 
-POLL = 0.5
-"""Seconds between two looks where there are no events."""
-SAFETY = 2.0
-"""Seconds between two looks where there are: an event may be lost."""
 _PATIENCE = 5.0
 """Seconds of changes without an end after which a plan is finished all the same."""
 _SWITCH = 0.0005
 """Seconds."""
 _HEAD_START = 0.02
 """Seconds that rendering waits at most for the first compile to begin."""
-_SHOWN = 5
-
-_ANYTHING: Part = ("anything",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +51,6 @@ class How:
     poll: bool = False
     keep_going: int = 0
     strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Hint:
-    path: str
 
 
 class _SupersededError(Exception):
@@ -79,14 +66,12 @@ class _Pending:
     """Changes that no plan has seen yet."""
 
     parts: set[Part] = field(default_factory=set)
-    paths: dict[str, None] = field(default_factory=dict)
     since: float = 0.0
     """When the first of them happened, or the first after something was wrong; 0 is not yet."""
 
-    def add(self, found: dict[Part, list[str]], since: float) -> None:
+    def add(self, seen: Seen, since: float) -> None:
         self.since = self.since or since
-        self.parts.update(found)
-        self.paths.update(dict.fromkeys(path for paths in found.values() for path in paths))
+        self.parts.update(seen.parts)
 
 
 class Session:
@@ -99,20 +84,23 @@ class Session:
         how: How,
         screen: Screen,
         *,
-        observer: Callable[[Callable[[str], None], Callable[[], str]], Watcher] = Observer,
+        make_watcher: MakeWatcher = Observer,
         debounce: Debounce | None = None,
     ) -> None:
         self._selection = selection
         self._how = how
         self._screen = screen
         self._project = project
-        self._inbox: SimpleQueue[_Hint | Built | Executed | int] = SimpleQueue()
+        self._inbox: SimpleQueue[Hint | Built | Executed | int] = SimpleQueue()
         self._replanner = Replanner(selection, self._found, self._check)
-        self._looker = Looker(lambda path: self._project.digests.digest(path))
-        self._observer = observer(
-            lambda path: self._inbox.put(_Hint(path)), lambda: self._project.cache.root
+        self._lookout = Lookout(
+            lambda path: self._project.digests.digest(path),
+            self._inbox.put,
+            lambda: self._project.cache.root,
+            poll=how.poll,
+            make_watcher=make_watcher,
+            debounce=debounce,
         )
-        self._debounce = debounce or Debounce()
         self._pending = _Pending()
         self._history = History(project.cache.state_path)
         self._published: set[str] = set()
@@ -122,18 +110,14 @@ class Session:
         self._wider: Needs | None = None
         self._building: Building | None = None
         self._executing: Execution | None = None
-        self._hinted: set[str] = set()
-        self._places: dict[str, bool] = {}
         self._news = False
         """Whether something changed since what is wrong was told."""
         self._saves = 0
         self._head_start = False
         self._saved = time.monotonic()
-        self._looked = 0.0
         self._well = True
         self._signal: int | None = None
         self._resting = False
-        self._polling: str | None = "asked to" if how.poll else None
 
     def run(self) -> int:
         """Watch until a signal comes; the exit status that stands for it."""
@@ -160,13 +144,13 @@ class Session:
             self._rest()
         # What came while a plan was made is planned now: no event will tell of it again.
         now = self._wants_plan() or self._signal is not None
-        self._take_within(0.0 if now else max(0.0, self._next_look() - time.monotonic()))
+        self._take_within(0.0 if now else max(0.0, self._lookout.next_look - time.monotonic()))
         self._look_if_due()
         if self._signal is None and self._wants_plan():
             self._plan()
 
     def _is_idle(self) -> bool:
-        waits = self._wants_plan() or self._debounce.due is not None
+        waits = self._wants_plan() or self._lookout.is_hinted
         return self._building is None and self._executing is None and not waits
 
     def _wants_plan(self) -> bool:
@@ -182,10 +166,6 @@ class Session:
         building = self._building is not None and self._building.has_plan
         return building or self._executing is not None
 
-    def _next_look(self) -> float:
-        regular = self._looked + (POLL if self._polling else SAFETY)
-        return min(regular, self._debounce.due or regular)
-
     def _take_within(self, seconds: float) -> None:
         try:
             self._take(self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait())
@@ -194,12 +174,11 @@ class Session:
         except Empty:
             return
 
-    def _take(self, message: _Hint | Built | Executed | int) -> None:
+    def _take(self, message: Hint | Built | Executed | int) -> None:
         if isinstance(message, int):
             self._signal = message
-        elif isinstance(message, _Hint):
-            self._hinted.add(message.path)
-            self._debounce.touch(time.monotonic())
+        elif isinstance(message, Hint):
+            self._lookout.heard(message)
         elif isinstance(message, Built):
             self._built(message)
         else:
@@ -215,71 +194,31 @@ class Session:
 
     def _look_if_due(self) -> bool:
         """Look when it is time to; whether there was something new."""
-        now = time.monotonic()
-        first = self._debounce.take(now)
-        if first is not None and not self._how.poll:
-            # A folder may be another one under the same name by now.
-            self._observer.follow(self._places)
-        if first is None and (now < self._next_look() or self._debounce.due is not None):
-            return False
-        return self._look(first if first is not None else now)
+        since = self._lookout.due()
+        return since is not None and self._look(since)
 
     def _look(self, since: float, *, started: int | None = None) -> bool:
         """Look at everything; `started` is when the plan began to read it, in ns of the clock."""
-        needs = self._needs()
-        paths = {path for each in needs.values() for path in each.paths}
-        read = {path for part, each in needs.items() if part != _ANYTHING for path in each.paths}
-        # What something happened to may be read by the next plan, and is looked at before that.
-        hinted = {path for path in self._hinted if _is_small(path)}
-        changes = self._looker.look(sorted(paths | hinted), since=started, read=read)
-        if self._wider is not None and started is None:
-            around = {path for path in hinted if os.path.dirname(path) in self._wider.paths}
-            changes.update({path: Change(path) for path in around})
-            needs[_ANYTHING] = Needs(self._wider.paths | around)
-        self._hinted.clear()
-        self._looked = time.monotonic()
-        found = affected(needs, changes)
-        if not found:
+        seen = self._lookout.look(self._needs(), self._wider, started=started)
+        if not seen.parts:
             return False
-        self._pending.add(found, since)
+        self._pending.add(seen, since)
         self._saves += 1
         self._news = True
         self._resting = False
-        self._tell_change(changes, found)
+        self._screen.tell(seen.event(self._project.manifest.root))
         return True
 
     def _needs(self) -> dict[Part, Needs]:
-        needs = dict(self._state.needs) if self._state is not None else {}
-        if self._wider is not None:
-            needs[_ANYTHING] = self._wider
-        return needs
+        return self._state.needs if self._state is not None else {}
 
-    def _tell_change(self, changes: dict[str, Change], found: dict[Part, list[str]]) -> None:
-        root = self._project.manifest.root
-        shown: dict[str, None] = {}
-        for path in dict.fromkeys(path for each in found.values() for path in each):
-            names = changes[path].names
-            for each in sorted(os.path.join(path, n) for n in names) if names else (path,):
-                shown[os.path.relpath(each, root) if is_below(each, root) else each] = None
-        paths = tuple(shown)
-        parts = [" ".join(part) for part in found if part != _ANYTHING] or ["the project"]
-        self._screen.tell(events.Changed(paths[:_SHOWN], max(0, len(paths) - _SHOWN), tuple(parts)))
+    def _watched(self) -> set[str]:
+        paths = {path for each in self._needs().values() for path in each.paths}
+        return paths | (self._wider.paths if self._wider is not None else set())
 
     def _follow(self) -> None:
-        """Wait for events of all that is watched; where there are none, look in turn."""
-        needs = self._needs()
-        paths = {path for each in needs.values() for path in each.paths}
         root = self._project.manifest.root
-        if self._how.poll:
-            return
-        try:
-            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
-                mounts = file.read()
-        except OSError:
-            mounts = ""
-        self._places = places(paths, root, self._project.cache.root)
-        self._observer.follow(self._places)
-        self._polling = why_poll([root, *self._places], mounts) or self._observer.trouble
+        self._lookout.follow(self._watched(), root, self._project.cache.root)
 
     # Planning.
 
@@ -374,7 +313,7 @@ class Session:
         if self._signal is not None:
             raise _StoppedError
         lasts = time.monotonic() - (self._pending.since or time.monotonic())
-        if self._debounce.due is not None and lasts < _PATIENCE and self._look_if_due():
+        if self._lookout.is_hinted and lasts < _PATIENCE and self._look_if_due():
             raise _SupersededError
 
     # Building.
@@ -449,26 +388,12 @@ class Session:
 
     def _rest(self) -> None:
         self._resting = True
-        needs = self._needs()
-        count = len({path for each in needs.values() for path in each.paths})
-        self._screen.tell(
-            events.Watching(count, self._polling, self._well and self._broken is None)
-        )
+        ok = self._well and self._broken is None
+        self._screen.tell(events.Watching(len(self._watched()), self._lookout.polling, ok))
 
     def _end(self) -> None:
-        self._observer.close()
+        self._lookout.close()
         if self._building is not None:
             self._building.stop(self._signal or 15)
         self._cancel_command()
         self._screen.close()
-
-
-_SMALL = 1 << 20
-
-
-def _is_small(path: str) -> bool:
-    """Whether a path is worth to be read before anybody asks for it."""
-    try:
-        return os.path.getsize(path) <= _SMALL
-    except OSError:
-        return bool(path)

@@ -1,0 +1,106 @@
+"""Before there is a project: a manifest that cannot be used is shown, the next save tries again.
+
+Only what a save can mend is waited for: an error with a place in a file. A word of the command line
+or of the environment that is wrong ends the watch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from tilusbuild.digest import sha256_file
+from tilusbuild.engine import signals
+from tilusbuild.errors import InputError
+from tilusbuild.project.project import Project
+from tilusbuild.watch import events
+from tilusbuild.watch.inputs import everything
+from tilusbuild.watch.lookout import ANYTHING, Hint, Lookout
+from tilusbuild.watch.needs import Needs
+from tilusbuild.watch.screen import Screen
+
+
+def opened(
+    open_project: Callable[[], Project], manifest: str, screen: Screen, *, poll: bool
+) -> Project | int:
+    """The project of a manifest, as soon as that can be used; or the signal that came before.
+
+    Raises `InputError` for what no save would mend.
+    """
+    began = time.time_ns()
+    try:
+        return open_project()
+    except InputError as error:
+        _raise_unless_placed(error)
+        return _Waiting(open_project, manifest, screen, poll).until_mended(error, began)
+
+
+def _raise_unless_placed(error: InputError) -> None:
+    if not any(diagnostic.place is not None for diagnostic in error.diagnostics):
+        raise error
+
+
+class _Waiting:
+    """Waits for a manifest to be mended."""
+
+    def __init__(
+        self, open_project: Callable[[], Project], manifest: str, screen: Screen, poll: bool
+    ) -> None:
+        self._open = open_project
+        self._manifest = manifest
+        self._root = os.path.dirname(manifest)
+        self._screen = screen
+        self._inbox: SimpleQueue[Hint | int] = SimpleQueue()
+        # No cache is known yet; one that lies in a project is mostly this or another hidden one.
+        self._cache = os.path.join(self._root, ".cache")
+        self._lookout = Lookout(sha256_file, self._inbox.put, lambda: self._cache, poll=poll)
+        self._signal: int | None = None
+
+    def until_mended(self, error: InputError, began: int) -> Project | int:
+        """`began` is when the manifest was read, in nanoseconds of the wall clock."""
+        with signals.caught(self._inbox.put):
+            try:
+                told = ""
+                while True:
+                    if (text := error.render()) != told:
+                        self._screen.tell(events.Problem(text))
+                    told = text
+                    if not self._changed(began):
+                        return self._signal or 0
+                    began = time.time_ns()
+                    try:
+                        return self._open()
+                    except InputError as again:
+                        _raise_unless_placed(again)
+                        error = again
+            finally:
+                self._lookout.close()
+
+    def _changed(self, began: int) -> bool:
+        """Wait for a change in the project since it was read; False when a signal came instead."""
+        paths = everything(self._root, self._cache) | {self._manifest}
+        needs = {ANYTHING: Needs(paths)}
+        self._lookout.follow(set(paths), self._root, self._cache)
+        found = self._lookout.look(needs, started=began)
+        if not found.parts:
+            self._screen.tell(events.Watching(len(paths), self._lookout.polling, False))
+        while not found.parts:
+            self._wait()
+            if self._signal is not None:
+                return False
+            if self._lookout.due() is not None:
+                found = self._lookout.look(needs)
+        self._screen.tell(found.event(self._root))
+        return True
+
+    def _wait(self) -> None:
+        try:
+            message = self._inbox.get(timeout=max(0.0, self._lookout.next_look - time.monotonic()))
+        except Empty:
+            return
+        if isinstance(message, int):
+            self._signal = message
+        else:
+            self._lookout.heard(message)
