@@ -1,6 +1,8 @@
 """Garbage collection: the last build of each project stays, and nothing ever dangles."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.cache.trouble import CacheBusy, CacheDamaged
+from tilusbuild.runtime.hold import Hold
 
 DAY = 86400.0
 
@@ -189,3 +192,68 @@ def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
     for program in os.listdir(cache.tree.path("programs")):
         text = Path(cache.program_path(program), "module/compile.sh").read_text()
         assert os.path.isdir(cache.include_path(text.split("include/")[1][:64]))
+
+
+def test_a_script_that_is_loaded_stays_with_its_programs(cache, sample):
+    sample.program("old")
+    record = sample.record(["old"])
+    path = cache.publish_script(record)
+    hold = Hold(cache.root, [record.hash])
+    assert cache.gc(dry_run=True).removed == cache.gc().removed == ()
+    assert cache.gc(max_size=0).removed == ()
+    assert os.path.isdir(path)
+    del hold
+    removed = ["scripts", "programs"]
+    assert [item.name.split("/")[0] for item in cache.gc(dry_run=True).removed] == removed
+    assert [item.name.split("/")[0] for item in cache.gc().removed] == removed
+
+
+def test_a_process_that_was_killed_keeps_nothing(cache, sample):
+    sample.program("old")
+    record = sample.record(["old"])
+    cache.publish_script(record)
+    code = (
+        "import sys, time; from tilusbuild.runtime.hold import Hold;"
+        "hold = Hold(sys.argv[1], [sys.argv[2]]); print('held', flush=True); time.sleep(600)"
+    )
+    words = [sys.executable, "-c", code, cache.root, record.hash]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout.readline() == b"held\n"
+        assert cache.gc().removed == ()
+        reader.kill()
+    assert len(cache.gc().removed) == 2
+
+
+def test_who_loads_waits_for_a_collection_and_then_finds_nothing(cache, sample, monkeypatch):
+    """Given a collection that is about to remove a script, when a reader asks for it, then the
+    reader goes on only when it is removed."""
+    sample.program("old")
+    record = sample.record(["old"])
+    path = cache.publish_script(record)
+    seen, loading = [], []
+
+    def load() -> None:
+        Hold(cache.root, [record.hash])
+        seen.append(os.path.isdir(path))
+
+    take_away = cache.tree.take_away
+
+    def removing(name: str) -> None:
+        if name == path:
+            loading.append(threading.Thread(target=load))
+            loading[0].start()
+            loading[0].join(0.05)  # it waits: were it not to, it would still see the folder
+        take_away(name)
+
+    monkeypatch.setattr(cache.tree, "take_away", removing)
+    cache.gc()
+    loading[0].join()
+    assert seen == [False]
+
+
+def test_loading_works_where_nothing_can_be_locked(tmp_path):
+    Hold(str(tmp_path), ["0" * 64])
+    Hold(str(tmp_path / "nowhere"), ["0" * 64])
+    (tmp_path / "lock").mkdir()
+    Hold(str(tmp_path), ["0" * 64])
+    assert os.listdir(tmp_path) == ["lock"]

@@ -6,7 +6,8 @@ nothing, so nobody knows when an entry was last used: its age is that of its pub
 youngest script that has it.
 
 Removing needs the cache for itself: a build in progress holds it, and is waited for or refused, but
-never disturbed. Scripts go before their programs, and these before their headers, so that at no
+never disturbed. A script that a process has loaded is kept like a root, with its programs, until
+that process ends. Scripts go before their programs, and these before their headers, so that at no
 instant anything points to what is gone.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class Collected:
     kept_size: int
     """Bytes of the entries that are left."""
     root_size: int
-    """Bytes of those that the roots keep; `max_size` cannot go below."""
+    """Bytes of those that the roots and running processes keep; `max_size` cannot go below."""
 
 
 def gc(
@@ -70,10 +71,16 @@ def gc(
     if not tree.exists():
         return Collected((), 0, 0)
     if dry_run:
-        return _decide(tree, older_than, max_size)
+        entries = _survey(tree)
+        rooted = _rooted(tree, entries)
+        with explained(tree.locks.path):
+            read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_span(name))]
+        return _decide(entries, _spread(entries, rooted, read), older_than, max_size)
     with alone(tree, wait=wait):
-        decided = _decide(tree, older_than, max_size)
-        with explained(tree.root):
+        entries = _survey(tree)
+        rooted = _rooted(tree, entries)
+        with _unread(tree, _loose(entries, rooted)) as read, explained(tree.root):
+            decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
             for item in decided.removed:
                 tree.take_away(tree.path(item.name))
             for folder in _names(tree, layout.SCRIPTS):
@@ -116,9 +123,28 @@ class _Entries:
     needs: dict[str, list[str]]
 
 
-def _decide(tree: Tree, older_than: float | None, max_size: int | None) -> Collected:
-    entries = _survey(tree)
-    rooted = _rooted(tree, entries)
+def _loose(entries: _Entries, rooted: Container[str]) -> list[str]:
+    """The scripts that no project's last build made."""
+    scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
+    return [name for name in scripts if name not in rooted]
+
+
+def _span(script: str) -> Span:
+    return Span("read", script.rpartition("/")[2])
+
+
+@contextmanager
+def _unread(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
+    """Keep scripts from being loaded during the block; yields those that are loaded already."""
+    with explained(tree.locks.path):
+        held, free = tree.locks.take_free(map(_span, scripts))
+    with held:
+        yield [name for name in scripts if _span(name) not in free]
+
+
+def _decide(
+    entries: _Entries, rooted: Container[str], older_than: float | None, max_size: int | None
+) -> Collected:
     now = time.time()
     rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
     candidates = [
@@ -137,7 +163,7 @@ def _decide(tree: Tree, older_than: float | None, max_size: int | None) -> Colle
             removed.append(item)
             total -= item.size
     removed.sort(key=lambda i: rank[i.name.partition("/")[0]])
-    root_size = sum(entries.sizes.get(name, 0) for name in rooted)
+    root_size = sum(size for name, size in entries.sizes.items() if name in rooted)
     return Collected(tuple(removed), total, root_size)
 
 
@@ -175,7 +201,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
         raise CacheDamaged(
             f"{error}\n  build each project again, so that nothing of it goes"
         ) from None
-    rooted = set()
+    roots = []
     for manifest, project in projects.items():
         for folder, digest in project.scripts:
             name = f"{layout.SCRIPTS}/{folder}/{digest}"
@@ -184,8 +210,14 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
                     f"{name}, which the last build of {manifest} made, is not there or damaged\n"
                     "  build that project again, or forget it"
                 )
-            rooted.add(name)
-    waiting = list(rooted)
+            roots.append(name)
+    return _spread(entries, set(), roots)
+
+
+def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[str]:
+    """What is rooted when these are too, with everything that they need."""
+    waiting = list(names)
+    rooted = rooted | set(names)
     while waiting:
         for needed in entries.needs.get(waiting.pop(), ()):
             if needed in entries.sizes and needed not in rooted:

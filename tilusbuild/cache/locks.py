@@ -15,17 +15,24 @@ import contextlib
 import errno
 import fcntl
 import os
-import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-Kind = Literal["use", "index", "program", "include", "script", "stage"]
+from tilusbuild.runtime.hold import FLOCK, REGION, offset
 
-_REGION = {"use": 0, "index": 1, "program": 2, "include": 3, "script": 4, "stage": 5}
-_NUMBER_BITS = 60
-_FLOCK = struct.Struct("@hhqqi4x")
-"""`struct flock` of 64-bit Linux: type, whence, start, length, pid (0 for these locks)."""
+Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
+
+_REGION = {
+    "use": 0,
+    "index": 1,
+    "program": 2,
+    "include": 3,
+    "script": 4,
+    "stage": 5,
+    "read": REGION,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ class Span:
 
     @property
     def offset(self) -> int:
-        return (_REGION[self.kind] << _NUMBER_BITS) + int(self.name[: _NUMBER_BITS // 4], 16)
+        return offset(_REGION[self.kind], self.name)
 
 
 class Held:
@@ -53,7 +60,7 @@ class Held:
         if handle >= 0:
             # Unlock before closing: a forked child may hold the same open file description.
             with contextlib.suppress(OSError):
-                fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
+                fcntl.fcntl(handle, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
             os.close(handle)
 
     def __enter__(self) -> None:
@@ -93,6 +100,32 @@ class LockFile:
                 raise
             held.release()  # the cache was deleted and made again while we waited
 
+    def take_free(self, spans: Iterable[Span]) -> tuple[Held, set[Span]]:
+        """Take, without waiting, those that nobody has: which they are, in one hand.
+
+        Raises `OSError`.
+        """
+        handle = self._open(shared=False)
+        held = Held(handle)
+        try:
+            return held, {span for span in spans if _lock(handle, span, wait=False)}
+        except BaseException:
+            held.release()
+            raise
+
+    def is_free(self, span: Span) -> bool:
+        """Whether nobody has it, without taking it. Raises `OSError`."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, span.offset, 1, 0)
+            found = FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+            return bool(found[0] == fcntl.F_UNLCK)
+        finally:
+            os.close(handle)
+
     def _open(self, shared: bool) -> int:
         try:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -112,7 +145,7 @@ class LockFile:
 
 def _lock(handle: int, span: Span, wait: bool) -> bool:
     kind = fcntl.F_RDLCK if span.shared else fcntl.F_WRLCK
-    request = _FLOCK.pack(kind, os.SEEK_SET, span.offset, 1, 0)
+    request = FLOCK.pack(kind, os.SEEK_SET, span.offset, 1, 0)
     try:
         fcntl.fcntl(handle, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, request)
     except OSError as error:

@@ -99,9 +99,12 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
 
 def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Taken) -> None:
     there = cache.lookup(program)
-    sides = [(cache.root, there)] if there else []
-    sides += [(t.root, find_entry(t.program_path(program), program)) for t in owners]
-    found = [(root, entry) for root, entry in sides if entry is not None]
+    found = [(cache.root, there)] if there else []
+    found.extend(
+        (tree.root, entry)
+        for tree in owners
+        if (entry := find_entry(tree.program_path(program), program)) is not None
+    )
     for root, entry in found[1:]:
         difference = _difference(found[0][1], entry)
         if difference is not None:

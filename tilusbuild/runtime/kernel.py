@@ -19,6 +19,7 @@ from tilusbuild.runtime.candidates import Judged
 from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device, NoDriver
 from tilusbuild.runtime.errors import LoadError, NoProgram, TableOfAnotherDevice
+from tilusbuild.runtime.hold import Hold
 from tilusbuild.runtime.names import suggestion
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
@@ -70,8 +71,11 @@ class Kernel:
     """Made by `load`. Calls take the arguments that are no dimension, in order or by name; outputs
     that are left out are allocated like the first tensor, and returned."""
 
-    def __init__(self, scripts: Sequence[Script], *, strict: bool = False) -> None:
+    def __init__(
+        self, scripts: Sequence[Script], *, strict: bool = False, hold: Hold | None = None
+    ) -> None:
         self._scripts = tuple(scripts)
+        self._hold = hold
         self._strict = strict
         self._active: dict[tuple[str, int], _Active] = {}
         self._known: dict[Any, Callable[..., Any]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilusbuild.runtime import candidates, device
 from tilusbuild.runtime.errors import Ambiguous, ScriptNotFound
+from tilusbuild.runtime.hold import Hold
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.names import snake_case, suggestion
 from tilusbuild.runtime.places import Place, here, places
@@ -34,9 +35,11 @@ def load(
     looked: list[str] = []
     known: set[str] = set()
     for place in places(where):
-        found = [read_script(path) for path in place.instances(folder, here())]
-        if found:
-            return _kernel(script, place, found, target, strict, params)
+        paths = place.instances(folder, here())
+        if paths:
+            hold = Hold(place.path, (path.rpartition("/")[2] for path in paths))
+            found = [read_script(path) for path in paths]
+            return _kernel(script, place, found, hold, target, strict, params)
         known.update(place.folders())
         looked.append(f"{place.path} ({place.origin})")
     hint = suggestion(folder, known)
@@ -48,6 +51,7 @@ def _kernel(
     script: str,
     place: Place,
     found: list[Script],
+    hold: Hold,
     target: str | None,
     strict: bool,
     params: dict[str, Value],
@@ -69,7 +73,7 @@ def _kernel(
         fitting = _of_target(script, fitting, target)
     if target is None and not device.may_have_cuda():
         fitting = [candidates.best(fitting, device.cpu())[0]]
-    return Kernel(fitting, strict=strict)
+    return Kernel(fitting, strict=strict, hold=hold)
 
 
 def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
