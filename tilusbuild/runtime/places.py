@@ -12,51 +12,64 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import Ambiguous, Damaged, ScriptNotFound
 from tilusbuild.runtime.sealed import Broken, unseal
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
 
 
 class Place(NamedTuple):
-    """A tree to look in, and how it was come by."""
+    """A tree to look in, and how it was come by. `also` are trees that are looked in together with
+    it: the other targets of a package that is installed in parts."""
 
     path: str
     origin: str
+    also: tuple[str, ...] = ()
 
     def folders(self) -> list[str]:
         """The scripts' folders that there are."""
-        return _names(os.path.join(self.path, "scripts"))
+        roots = (self.path, *self.also)
+        return sorted({name for root in roots for name in _names(os.path.join(root, "scripts"))})
 
     def instances(self, folder: str, start: str) -> list[str]:
         """The paths of a script's current folders. Raises `Damaged` and `Ambiguous`."""
-        above = os.path.join(self.path, "scripts", folder)
-        there = [name for name in _names(above) if len(name) == 64]
-        current = self._current(folder, start) if there else None
-        kept = there if current is None else [name for name in there if name in current]
-        return [os.path.join(above, name) for name in sorted(kept)]
+        return [
+            path for root in (self.path, *self.also) for path in _instances(root, folder, start)
+        ]
 
-    def _current(self, folder: str, start: str) -> set[str] | None:
-        """What index.json says of a script; None when there is no index."""
-        path = os.path.join(self.path, "index.json")
-        try:
-            with open(path, "rb") as file:
-                projects = unseal(file.read())["projects"]
-            having = {
-                manifest: {digest for name, digest in project["scripts"] if name == folder}
-                for manifest, project in projects.items()
-            }
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise Damaged(f"{path} cannot be read: {error.strerror}") from None
-        except (Broken, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Damaged(f"{path} is damaged: {error}") from None
-        return _of_project({m: found for m, found in having.items() if found}, folder, start)
+
+def _instances(root: str, folder: str, start: str) -> list[str]:
+    above = os.path.join(root, "scripts", folder)
+    there = [name for name in _names(above) if len(name) == 64]
+    current = _current(root, folder, start) if there else None
+    kept = there if current is None else [name for name in there if name in current]
+    return [os.path.join(above, name) for name in sorted(kept)]
+
+
+def _current(root: str, folder: str, start: str) -> set[str] | None:
+    """What index.json says of a script; None when there is no index."""
+    path = os.path.join(root, "index.json")
+    try:
+        with open(path, "rb") as file:
+            projects = unseal(file.read())["projects"]
+        having = {
+            manifest: {digest for name, digest in project["scripts"] if name == folder}
+            for manifest, project in projects.items()
+        }
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+    except (Broken, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
+    return _of_project({m: found for m, found in having.items() if found}, folder, start)
 
 
 def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[str]:
@@ -100,8 +113,13 @@ def here() -> str:
         return "/"
 
 
-def _given(where: object) -> Place:
-    path = folder_of(where)
+def _given(where: Any) -> Place:
+    # A module of kernels may stand for several folders: what is installed for each target.
+    parts = where.folders() if callable(getattr(where, "folders", None)) else where
+    if isinstance(parts, list | tuple) and parts:
+        first, *others = (_given(part) for part in parts)
+        return first._replace(also=tuple(other.path for other in others))
+    path = folder_of(parts)
     if not os.path.isdir(path):
         raise ScriptNotFound(f"{path} is no folder")
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
@@ -131,14 +149,21 @@ def folder_of(where: Any) -> str:
 
 
 def _packages() -> Iterator[Place]:
+    """What is installed. Entries NAME.TARGET are parts of one package, NAME."""
     from importlib import metadata
+    from itertools import groupby
 
-    for entry in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name):
-        try:
-            found = folder_of(entry.load())
-        except Exception as error:
-            raise Damaged(f"package {entry.name} ({entry.value}): {error}") from error
-        yield Place(found, f"package {entry.name}")
+    found = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name.split("."))
+    for name, parts in groupby(found, key=lambda entry: entry.name.partition(".")[0]):
+        first, *others = map(_folder_of_entry, parts)
+        yield Place(first, f"package {name}", tuple(others))
+
+
+def _folder_of_entry(entry: EntryPoint) -> str:
+    try:
+        return folder_of(entry.load())
+    except Exception as error:
+        raise Damaged(f"package {entry.name} ({entry.value}): {error}") from error
 
 
 def project_cache(start: str) -> tuple[str, str]:
