@@ -106,6 +106,9 @@ def make_toolchain(nvcc: str | None = None, root: str | None = None, flags: tupl
         ld=tool["ld"],
         environment=lambda: {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         fingerprint_cuda=("nvcc 0 test",),
+        nvrtc=None,
+        fingerprint_nvrtc=(),
+        fingerprint_joiner=(),
         fingerprint_host=("gcc 0 test",),
     )
 

@@ -127,14 +127,6 @@ def test_a_launcher_that_is_not_there_is_said_at_its_place(small: Path, opened: 
         build(project, Selection(), Options(jobs=1), Listener())
 
 
-def test_another_device_compiler_is_never_taken_for_nvcc(small: Path, opened: Opened) -> None:
-    with (
-        opened(small, TILUSBUILD_DEVICE_COMPILER="nvrtc") as project,
-        pytest.raises(InputError, match="TILUSBUILD_DEVICE_COMPILER: this version compiles"),
-    ):
-        project.plan(Selection())
-
-
 def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opened) -> None:
     text = (small / "tilus.toml").read_text()
     (small / "tilus.toml").write_text(text + 'headers = ["tables/*.inc"]\n')

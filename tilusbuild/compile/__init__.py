@@ -2,7 +2,12 @@
 
 from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe, Status
 from tilusbuild.compile.options import options_text
-from tilusbuild.compile.program import compile_program, launcher_folder, module_files
+from tilusbuild.compile.program import (
+    compile_program,
+    launcher_folder,
+    launcher_object,
+    module_files,
+)
 from tilusbuild.compile.store import LauncherStore
 
 __all__ = [
@@ -15,6 +20,7 @@ __all__ = [
     "Status",
     "compile_program",
     "launcher_folder",
+    "launcher_object",
     "module_files",
     "options_text",
 ]

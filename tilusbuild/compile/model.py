@@ -64,6 +64,8 @@ class Recipe:
     std: str = "c++17"
     host_march: str | None = None
     """None: x86-64-v2, or armv8-a."""
+    through_nvrtc: bool = False
+    """Whether NVRTC compiles the device code: in the kernel pipeline only."""
     prune: Prune | None = None
 
 

@@ -27,12 +27,14 @@ from tilusbuild.binary import (
 from tilusbuild.compile import checks
 from tilusbuild.compile.launcher import launcher_source, program_source
 from tilusbuild.compile.model import Outcome, Recipe, Status
+from tilusbuild.compile.nvrtc import CUDA_HEADERS, NVRTC_COMMAND, dated
 from tilusbuild.compile.parameters import parameter_problem, parameter_sizes
 from tilusbuild.compile.script import ENVIRONMENT, compile_script
 from tilusbuild.compile.scrub import scrub
 from tilusbuild.compile.steps import (
     CC_FLAGS,
     LAUNCHER,
+    LAUNCHER_OBJECT,
     Step,
     copies_headers,
     image_name,
@@ -41,8 +43,9 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import Tools, tools_of
-from tilusbuild.digest import sha256_text
+from tilusbuild.digest import sha256_bytes, sha256_text
 from tilusbuild.process.base import Command, Finished, Runner
+from tilusbuild.toolchain import nvrtc_command
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -62,9 +65,12 @@ _CRASHES = (
 _EXPORT_MAP = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
 
 
-def module_files(recipe: Recipe, toolchain: Toolchain) -> Mapping[str, bytes]:
+def module_files(
+    recipe: Recipe, toolchain: Toolchain, launcher: str | None = None
+) -> Mapping[str, bytes]:
     """What a module folder holds before the compile: the source and everything generated.
 
+    `launcher` is the digest of the launcher's folder; None works it out, which takes no object.
     Raises `ValueError` for a recipe that no launcher can serve.
     """
     texts = {"source.cu": recipe.source}
@@ -73,25 +79,52 @@ def module_files(recipe: Recipe, toolchain: Toolchain) -> Mapping[str, bytes]:
     else:
         texts["exports.map"] = _EXPORT_MAP
     fingerprint = tools_of(toolchain).fingerprint(recipe)
-    launcher, _ = launcher_folder(recipe)
-    texts["compile.sh"] = compile_script(recipe, tuple(texts), launcher, fingerprint)
+    digest = launcher or launcher_folder(recipe)[0]
+    texts["compile.sh"] = compile_script(recipe, tuple(texts), digest, fingerprint)
     return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
 
 
-def launcher_folder(recipe: Recipe) -> tuple[str, Mapping[str, bytes]]:
-    """The launcher's source as a folder that programs share: its digest, and its files by name.
+def launcher_folder(recipe: Recipe, made: bytes | None = None) -> tuple[str, Mapping[str, bytes]]:
+    """The launcher as a folder that programs share: its digest, and its files by name.
 
     It is laid out like a folder of headers, so that one rule finds, checks and collects both.
-    Raises `ValueError` for a recipe that no launcher can serve.
+    `made` is the launcher's object, for programs whose `compile.sh` must do without a compiler for
+    it (`launcher_object`). Raises `ValueError` for a recipe that no launcher can serve.
     """
-    return _launcher_folder(launcher_source(recipe))
+    return _launcher_folder(launcher_source(recipe), made)
 
 
 @lru_cache(maxsize=64)
-def _launcher_folder(source: str) -> tuple[str, Mapping[str, bytes]]:
-    manifest = f"{sha256_text(source)}  {LAUNCHER}\n"
-    files = {LAUNCHER: source.encode(), "MANIFEST": manifest.encode()}
-    return sha256_text(manifest), files
+def _launcher_folder(source: str, made: bytes | None) -> tuple[str, Mapping[str, bytes]]:
+    files = {LAUNCHER: source.encode()}
+    if made is not None:
+        with open(nvrtc_command.__file__, "rb") as script:
+            files |= {LAUNCHER_OBJECT: made, NVRTC_COMMAND: script.read()}
+    manifest = "".join(f"{sha256_bytes(data)}  {name}\n" for name, data in files.items())
+    return sha256_text(manifest), {**files, "MANIFEST": manifest.encode()}
+
+
+def launcher_object(
+    recipe: Recipe,
+    toolchain: Toolchain,
+    stage: str,
+    runner: Runner,
+    launchers: LauncherStore,
+    timeout: float | None = None,
+) -> bytes | Outcome:
+    """The launcher, compiled: once for all programs of a script. An outcome when it could not be.
+
+    Raises `Cancelled` and `OSError`.
+    """
+    work = os.path.join(stage, "work")
+    compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
+    try:
+        os.makedirs(os.path.join(work, "tmp"))
+        return compiling.launcher(next(s for s in steps(recipe) if s.name == "launcher"))
+    except _Stop as stop:
+        return Outcome(stop.status, "".join(compiling.logs), reason=stop.reason)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def compile_program(
@@ -177,15 +210,20 @@ class Compile:
             os.symlink(os.path.abspath(include_dir), headers)
         for link, folder in include_links(self.recipe).items():
             os.symlink(folder, os.path.join(self.work, link))
+        if self.recipe.through_nvrtc and self.tools.cuda_headers is not None:
+            os.symlink(self.tools.cuda_headers, os.path.join(self.work, CUDA_HEADERS))
 
     def run(self) -> Outcome:
         images: tuple[CodeImage, ...] = ()
         status: Status = "built"
         reason = ""
         try:
+            if self.recipe.through_nvrtc:
+                self._refuse_dates()
             for step in steps(self.recipe):
                 if step.name == "launcher":
-                    self._launcher(step)
+                    with open(os.path.join(self.work, step.output), "wb") as made:
+                        made.write(self.launcher(step))
                 else:
                     self._step(step)
                 if self.recipe.pipeline == "kernel" and step.output == image_name(self.recipe):
@@ -203,6 +241,19 @@ class Compile:
             peak_rss=self.peak_rss,
             reason=reason,
         )
+
+    def _refuse_dates(self) -> None:
+        headers = os.path.join(self.work, "include")
+        if error := dated(
+            self.recipe.source, os.path.realpath(headers) if os.path.exists(headers) else None
+        ):
+            self.logs.append(error + "\n")
+            raise _Stop("failed", error)
+
+    @property
+    def compiler(self) -> str:
+        """What compiles the device code, for messages."""
+        return "nvrtc" if self.recipe.through_nvrtc else "nvcc"
 
     def _step(self, step: Step) -> None:
         tool = step.argv[0].strip("{}")
@@ -233,7 +284,8 @@ class Compile:
     def scrub(self, output: bytes) -> str:
         return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.folders})
 
-    def _launcher(self, step: Step) -> None:
+    def launcher(self, step: Step) -> bytes:
+        """The launcher's object, made unless it is in the store."""
         source = launcher_source(self.recipe)
 
         def make() -> bytes:
@@ -245,9 +297,7 @@ class Compile:
                 return output.read()
 
         key = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
-        data = self.launchers.get(key, make)
-        with open(os.path.join(self.work, step.output), "wb") as made:
-            made.write(data)
+        return self.launchers.get(key, make)
 
     def _judge_kernel(self) -> None:
         name = image_name(self.recipe)
@@ -259,10 +309,10 @@ class Compile:
             sizes = [parameter_sizes(cubin.data, self.recipe.symbol) for cubin in cubins]
         except BinaryError as error:
             raise _Stop(
-                "no_output", f"nvcc ended well but {name} cannot be read: {error}"
+                "no_output", f"{self.compiler} ended well but {name} cannot be read: {error}"
             ) from None
         if not found:
-            raise _Stop("no_output", f"nvcc ended well but {name} holds no code")
+            raise _Stop("no_output", f"{self.compiler} ended well but {name} holds no code")
         self.ptxas = parse_ptxas("".join(self.logs))
         for _, kernels in found:
             if problem := checks.symbol_problem(self.recipe, [kernel.name for kernel in kernels]):

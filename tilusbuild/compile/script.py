@@ -11,7 +11,16 @@ import shlex
 from collections.abc import Iterable
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, LAUNCHER, Step, copies_headers, include_links, steps
+from tilusbuild.compile.nvrtc import CUDA_HEADERS, NVRTC_COMMAND
+from tilusbuild.compile.steps import (
+    HERE,
+    LAUNCHER,
+    LAUNCHER_OBJECT,
+    Step,
+    copies_headers,
+    include_links,
+    steps,
+)
 
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
 """What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
@@ -32,6 +41,7 @@ _UNSET = (
 
 _VARIABLES = {
     "{nvcc}": '"$NVCC"',
+    "{nvrtc}": '"${nvrtc[@]}"',
     "{link_flags}": '"${link_flags[@]}"',
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
     "{cxx}": '"$CXX"',
@@ -47,22 +57,26 @@ def compile_script(
 ) -> str:
     """The script for a program whose module folder holds the files `inputs`.
 
-    `launcher` is the digest of the folder with the launcher's source. `toolchain` are lines that
+    `launcher` is the digest of the folder with the launcher. `toolchain` are lines that
     say which tools made the recorded `lib.so`, for people.
     """
-    commands = steps(recipe)
+    commands = [
+        step for step in steps(recipe) if not (recipe.through_nvrtc and step.name == "launcher")
+    ]
     used = {word for step in commands for word in step.argv}
     return "".join(
         [
             _HEAD,
             "".join(f"#   {line}\n" for line in toolchain),
             _START.replace("@UNSET@", " ".join(_UNSET)),
+            _NVRTC.replace("@SHARED@", launcher) if recipe.through_nvrtc else "",
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_FOLDER if "{nvcc}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n',
-            f'cp -- "$module../../../include/{launcher}/{LAUNCHER}" "$work"\n',
+            f'cp -- "$module../../../include/{launcher}/{_ready(recipe)}" "$work"\n',
             'touch -d @1 -- "$work"/*\n',
             _include(recipe),
+            _NVRTC_HEADERS if recipe.through_nvrtc else "",
             'cd -- "$work"\n\n',
             "run() { env "
             + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
@@ -75,6 +89,12 @@ def compile_script(
 
 def _command(step: Step) -> str:
     return "run " + " ".join(_VARIABLES.get(word) or shlex.quote(word) for word in step.argv) + "\n"
+
+
+def _ready(recipe: Recipe) -> str:
+    """What of the launcher the tree holds for this program: where no compiler for it may be there,
+    the object that the build made."""
+    return LAUNCHER_OBJECT if recipe.through_nvrtc else LAUNCHER
 
 
 def _include(recipe: Recipe) -> str:
@@ -129,6 +149,17 @@ link_flags=()
 if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
   link_flags=("-L$nvcc_folder/../lib")
 fi
+"""
+
+_NVRTC = f"""\
+# NVRTC=/path/to/libnvrtc.so.13 or CUDA_HOME say which NVRTC; without them toolkits and wheels are
+# looked through. PYTHON is any Python 3.8 or later.
+nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
+"""
+
+_NVRTC_HEADERS = f"""\
+headers=$("${{nvrtc[@]}}" headers)
+if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
 """
 
 _END = """

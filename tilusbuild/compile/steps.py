@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import gencode
 from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.nvrtc import CUDA_HEADERS, own_flags
 
 HERE = "/proc/self/cwd"
 SOURCE = f"{HERE}/source.cu"
 
-TOOLS = ("nvcc", "fatbinary", "cxx", "cc", "as", "ld", "sed")
+TOOLS = ("nvcc", "nvrtc", "fatbinary", "cxx", "cc", "as", "ld", "sed")
 """The programs, as placeholders. `{link_flags}` leads nvcc to its own libraries, where it must."""
 
 LAUNCHER = "launcher.c"
+LAUNCHER_OBJECT = "launcher.o"
 
 CC_FLAGS = (
     "-std=gnu11",
@@ -111,7 +113,7 @@ def _defines(recipe: Recipe) -> list[str]:
 def include_links(recipe: Recipe) -> dict[str, str]:
     """Links that the private folder holds, to the header folders whose own names nvcc would take
     apart: it cuts `-I` at commas and hands it to a shell with quotes of its own around it."""
-    if recipe.pipeline == "cpu":
+    if recipe.pipeline == "cpu" or recipe.through_nvrtc:
         return {}
     names = [name for name, _ in recipe.include_roots]
     return {
@@ -167,7 +169,9 @@ def _nvcc(recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
 def _kernel(recipe: Recipe) -> list[Step]:
     image = image_name(recipe)
     mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
-    if _LINE_INFO.isdisjoint(recipe.flags):
+    if recipe.through_nvrtc:
+        device = _through_nvrtc(recipe, image)
+    elif _LINE_INFO.isdisjoint(recipe.flags):
         argv = (*_nvcc(recipe, mode, gencode(recipe.archs, ptx=recipe.ptx)), SOURCE, "-o", image)
         device = [Step("device", argv, image)]
     else:
@@ -216,6 +220,49 @@ def _through_ptx(recipe: Recipe, image: str) -> list[Step]:
         argv = ("{fatbinary}", f"--create={image}", "-64", *images)
         made.append(Step("fatbinary", argv, image))
     return made
+
+
+def _through_nvrtc(recipe: Recipe, image: str) -> list[Step]:
+    """NVRTC compiles for one architecture at a time, to a cubin and the PTX that it is made of."""
+    made: list[Step] = []
+    images: list[str] = []
+    for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
+        _, real = code.removeprefix("arch=").split(",code=")
+        names = real.strip("[]").split(",")
+        number = names[0].removeprefix("sm_")
+        stem = "program" if image.endswith(".cubin") else names[0]
+        outputs = [f"{stem}.cubin"]
+        images.append(f"elf:{number}:{stem}.cubin")
+        if len(names) > 1:
+            outputs.append(f"{stem}.ptx")
+            images.append(f"ptx:{number}:{stem}.ptx")
+        verb = "cubin" if len(outputs) == 1 else "both"
+        argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
+        options = (f"--gpu-architecture={names[0]}", *_nvrtc_options(recipe))
+        made.append(Step("device", (*argv, *options), outputs[0]))
+    if not image.endswith(".cubin"):
+        made.append(Step("fatbin", ("{nvrtc}", "fatbin", image, *images), image))
+    return made
+
+
+def _place_of_source(recipe: Recipe) -> str:
+    """The name under which NVRTC gets the source: #include "…" looks in the folder of it."""
+    for name, quoted_only in recipe.include_roots:
+        if quoted_only:
+            return f"{HERE}/include/{name}/source.cu"
+    return SOURCE
+
+
+def _nvrtc_options(recipe: Recipe) -> tuple[str, ...]:
+    folders = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if not quoted]
+    folders += [f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
+    return (
+        f"--std={recipe.std}",
+        *_defines(recipe),
+        *(f"-I{folder}" for folder in folders),
+        "--ptxas-options=-v",
+        *own_flags(recipe.flags),
+    )
 
 
 def _host(recipe: Recipe) -> list[Step]:

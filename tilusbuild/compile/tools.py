@@ -23,6 +23,10 @@ class Tools:
     """Absolute paths of folders and tools, and what stands for them in a log."""
     cuda_fingerprint: tuple[str, ...]
     cc_fingerprint: tuple[str, ...]
+    nvrtc_fingerprint: tuple[str, ...] = ()
+    joiner_fingerprint: tuple[str, ...] = ()
+    cuda_headers: str | None = None
+    """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
         """The command with paths for its placeholders."""
@@ -30,6 +34,9 @@ class Tools:
 
     def fingerprint(self, recipe: Recipe) -> tuple[str, ...]:
         """The lines that say which tools a recipe's library comes from."""
+        if recipe.through_nvrtc:
+            several = len(recipe.archs) > 1 or recipe.ptx
+            return (*(self.joiner_fingerprint if several else ()), *self.nvrtc_fingerprint)
         return self.cc_fingerprint if recipe.pipeline == "cpu" else self.cuda_fingerprint
 
 
@@ -51,10 +58,16 @@ def tools_of(toolchain: Toolchain) -> Tools:
         for name in ("fatbinary", "cuobjdump"):
             paths[f"{{{name}}}"] = (os.path.join(os.path.dirname(cuda.nvcc), name),)
         folders[cuda.root] = "{cuda}"
+    nvrtc = toolchain.nvrtc
+    if nvrtc is not None:
+        paths["{nvrtc}"] = nvrtc.command
     return Tools(
         paths=paths,
         environment=toolchain.environment(),
         folders=folders,
         cuda_fingerprint=tuple(toolchain.fingerprint_cuda),
         cc_fingerprint=tuple(toolchain.fingerprint_host),
+        nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
+        joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
+        cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
     )

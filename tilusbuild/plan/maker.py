@@ -101,6 +101,11 @@ class Maker:
             return "cpu"
         return "kernel" if self._owner.kernel is not None else "host"
 
+    @property
+    def through_nvrtc(self) -> bool:
+        """Whether NVRTC compiles the device code."""
+        return self.pipeline == "kernel" and self.toolchain.nvrtc is not None
+
     def values(self, schedule: Schedule) -> dict[str, Value]:
         """Constants, parameters and derived values by name."""
         return {**self.params, **schedule.values}
@@ -155,6 +160,7 @@ class Maker:
             defines=self._defines,
             std=self._manifest.toolchain.std,
             host_march=self._manifest.toolchain.host_march,
+            through_nvrtc=self.through_nvrtc,
             prune=self._limits(values),
         )
         kind = "kernel" if self._owner.kernel is not None else "entry"
@@ -215,6 +221,7 @@ class Maker:
             (self._manifest.toolchain.std, self._manifest.toolchain.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.cuda_fingerprint, tools.cc_fingerprint),
+            (self.through_nvrtc, tools.nvrtc_fingerprint, tools.joiner_fingerprint),
         )
         return "\n".join(repr(part) for part in parts)
 
@@ -267,7 +274,8 @@ class Maker:
         this closure can reach."""
         external = closure.external
         if external not in self._beyond:
-            folders = self.toolchain.headers(cuda=self.target.kind == "cuda")
+            cuda = self.target.kind == "cuda"
+            folders = self.toolchain.headers(cuda=cuda, nvrtc=self.through_nvrtc)
             self._beyond[external] = folders.beyond(external, self._memory)
         return self._beyond[external]
 

@@ -17,13 +17,16 @@ from tilusbuild.compile import (
     Outcome,
     compile_program,
     launcher_folder,
+    launcher_object,
     module_files,
 )
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.store import Stage
 from tilusbuild.plan.maker import Made
-from tilusbuild.process.local import LocalRunner, Scope
+from tilusbuild.process.base import Runner
+from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.prefix import PrefixRunner
+from tilusbuild.process.resident import ResidentPool
 from tilusbuild.render.closure import layout
 from tilusbuild.toolchain import Toolchain
 
@@ -49,31 +52,16 @@ class ProgramCompiler:
         self._prefix = prefix
         self._folders: dict[str, str] = {}
         self._laying_out = threading.Lock()
-        self._running: dict[str, Scope] = {}
+        self._running: dict[str, Runner] = {}
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
+        nvrtc = toolchain.nvrtc
+        self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
     def compile(self, job: Job[Any], work: Made, stage: Stage, /) -> Compiled:
         """Fill `stage`. Raises `Cancelled` and `OSError`."""
-        module = os.path.join(stage.path, "module")
-        os.makedirs(module)
-        for name, data in module_files(work.recipe, self._toolchain).items():
-            with open(os.path.join(module, name), "wb") as file:
-                file.write(data)
-        self._lay_out(*launcher_folder(work.recipe))
-        headers = work.closure
-        include = self._lay_out(headers.digest, layout(headers)) if headers.headers else None
-        scope = self._running[job.hash] = self._runner.scope()
+        runner = self._running[job.hash] = self._scope()
         try:
-            outcome = compile_program(
-                work.recipe,
-                self._toolchain,
-                stage.path,
-                include,
-                PrefixRunner(self._prefix, scope) if self._prefix else scope,
-                self._launchers,
-                self._timeout,
-                self._dump_ir,
-            )
+            outcome = self._compile(work, stage.path, runner)
         finally:
             del self._running[job.hash]
         return Compiled(
@@ -85,6 +73,44 @@ class ProgramCompiler:
             peak_rss=outcome.peak_rss,
         )
 
+    def _scope(self) -> Runner:
+        """A runner for one program, whose commands can be cancelled alone."""
+        scope = self._runner.scope()
+        runner: Runner = scope
+        if self._residents is not None:
+            runner = self._residents.runner(scope)
+        return PrefixRunner(self._prefix, runner) if self._prefix else runner
+
+    def _compile(self, work: Made, stage: str, runner: Runner) -> Outcome:
+        recipe = work.recipe
+        module = os.path.join(stage, "module")
+        os.makedirs(module)
+        made: bytes | None = None
+        if recipe.through_nvrtc:
+            answer = launcher_object(
+                recipe, self._toolchain, stage, runner, self._launchers, self._timeout
+            )
+            if isinstance(answer, Outcome):
+                return answer
+            made = answer
+        launcher, files = launcher_folder(recipe, made)
+        self._lay_out(launcher, files)
+        for name, data in module_files(recipe, self._toolchain, launcher).items():
+            with open(os.path.join(module, name), "wb") as file:
+                file.write(data)
+        headers = work.closure
+        include = self._lay_out(headers.digest, layout(headers)) if headers.headers else None
+        return compile_program(
+            recipe,
+            self._toolchain,
+            stage,
+            include,
+            runner,
+            self._launchers,
+            self._timeout,
+            self._dump_ir,
+        )
+
     def _lay_out(self, digest: str, files: Mapping[str, bytes | str]) -> str:
         """The folder of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
@@ -94,6 +120,11 @@ class ProgramCompiler:
 
     def cancel(self) -> None:
         self._runner.cancel()
+
+    def close(self) -> None:
+        """End the processes that were kept for the next program."""
+        if self._residents is not None:
+            self._residents.close()
 
     def cancel_job(self, job: Job[Any]) -> None:
         """Kill what runs for one program."""

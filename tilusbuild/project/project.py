@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine.digests import RememberedDigests
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.planner import Planned, Planner
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.project.device import problems, through_nvrtc
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
@@ -43,7 +44,7 @@ class Project:
         self.settings = chosen
         self.environment = environment
         self._options: Mapping[str, str | int | None] = {}
-        self._toolchains: dict[bool, Toolchain] = {}
+        self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
     @classmethod
     def open(
@@ -134,18 +135,21 @@ class Project:
         folder = self._state and os.path.join(self._state, "templates")
         return Renderer(self.manifest.root, bytecode_dir=folder)
 
-    def toolchain(self, *, cuda: bool) -> Toolchain:
-        """The tools, with nvcc when `cuda`. Raises `InputError` when one is missing."""
-        if cuda not in self._toolchains:
+    def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
+        """The tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when one is
+        missing."""
+        key = cuda, nvrtc
+        if key not in self._toolchains:
             declared = self.manifest.toolchain
             request = ToolchainRequest(
                 nvcc=declared.nvcc,
                 needs_cuda=cuda,
+                needs_nvrtc=nvrtc,
                 project_root=self.manifest.root,
                 place=self._place_of_nvcc(),
             )
-            self._toolchains[cuda] = discover(request, self.environment, self.runner, self.digests)
-        return self._toolchains[cuda]
+            self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
+        return self._toolchains[key]
 
     def plan(self, selection: Selection) -> Planned:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
@@ -153,18 +157,13 @@ class Project:
 
     def planner(self, selection: Selection) -> Planner:
         """A planner with the tools that the selection needs. Raises `InputError`."""
-        self._check_device_compiler()
-        targets = [target for _, target in chosen_pairs(self.manifest, selection)]
-        toolchain = self.toolchain(cuda=any(target.kind == "cuda" for target in targets))
-        problems: list[Diagnostic] = []
-        for target in {target.name: target for target in targets}.values():
-            place = self.manifest.place_of_value("target", target.name, "arch")
-            try:
-                toolchain.check_archs(target.archs, place)
-            except InputError as error:
-                problems.extend(error.diagnostics)
-        if problems:
-            raise InputError(*problems)
+        pairs = list(chosen_pairs(self.manifest, selection))
+        wanted = self.settings.device_compiler.value == "nvrtc"
+        nvrtc = [wanted and through_nvrtc(self.manifest, pair) for pair in pairs]
+        nvcc = [p[1].kind == "cuda" and not n for p, n in zip(pairs, nvrtc, strict=True)]
+        toolchain = self.toolchain(cuda=any(nvcc), nvrtc=any(nvrtc))
+        if found := list(problems(self.manifest, pairs, toolchain)):
+            raise InputError(*found)
         return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
 
     def launcher(self) -> tuple[str, ...]:
@@ -180,14 +179,6 @@ class Project:
             place = self.manifest.place_of_value("toolchain", "launcher")
             raise input_error(f"no program {declared[0]} on PATH", place=place)
         return (os.path.abspath(path), *declared[1:])
-
-    def _check_device_compiler(self) -> None:
-        setting = self.settings.device_compiler
-        if setting.value != "nvcc":
-            raise input_error(
-                f"{setting.source}: this version compiles device code with nvcc only",
-                hint='leave device-compiler out, or make it "nvcc"',
-            )
 
     def _place_of_nvcc(self) -> Place | None:
         if self.manifest.toolchain.nvcc is None:

@@ -6,6 +6,7 @@ from tilusbuild.toolchain.digests import DigestMemory, StatMemory
 from tilusbuild.toolchain.discovery import Looked, Toolchain, ToolchainRequest, discover
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool
+from tilusbuild.toolchain.nvrtc import Nvrtc
 from tilusbuild.toolchain.packages import package_dir
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Host",
     "HostTool",
     "Looked",
+    "Nvrtc",
     "StatMemory",
     "Toolchain",
     "ToolchainRequest",

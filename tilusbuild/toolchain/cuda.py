@@ -202,7 +202,7 @@ def _check_one_release(
             raise Rejected(f"mixed releases: {mixed}", pip_command(version))
     found = {
         "ptxas": _VERSION.search(probe.ask(programs["ptxas"], "--version")),
-        "cicc": _embedded_version(probe, programs["cicc"]),
+        "cicc": embedded_version(probe, programs["cicc"]),
     }
     for name, match in found.items():
         theirs = match if isinstance(match, str) else match[1] if match else None
@@ -210,7 +210,7 @@ def _check_one_release(
             raise Rejected(f"mixed releases: nvcc is {version}, but {name} is {theirs}")
 
 
-def _embedded_version(probe: Probe, program: str) -> str | None:
+def embedded_version(probe: Probe, program: str) -> str | None:
     """The version that a program carries in its data: cicc prints none."""
     key = f"embedded version {probe.memory.digest(program)}"
     known = probe.memory.recall(key)

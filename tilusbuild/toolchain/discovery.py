@@ -12,7 +12,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -22,10 +22,15 @@ from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
 from tilusbuild.toolchain.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool, find_host
+from tilusbuild.toolchain.nvrtc import Nvrtc, candidates
+from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
 from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe
 
 _INSTALLED_UNDER = "/usr/local"
+NVRTC_REMEDY = "pip install nvidia-cuda-nvrtc==13.0.88 nvidia-nvfatbin==13.0.85"
+"""One release, as in the extra `cuda`; nvFatbin joins the code of several architectures."""
+
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -41,6 +46,7 @@ class ToolchainRequest:
     needs_cuda: bool = True
     project_root: str = "."
     place: Place | None = None
+    needs_nvrtc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,11 @@ class Toolchain:
     fingerprint_cuda: tuple[str, ...]
     fingerprint_host: tuple[str, ...]
     searched: tuple[Looked, ...]
+    nvrtc: Nvrtc | None = None
+    """What compiles the kernel pipeline's device code, instead of nvcc."""
+    fingerprint_nvrtc: tuple[str, ...] = ()
+    fingerprint_joiner: tuple[str, ...] = ()
+    """What programs of several architectures add to that."""
 
     @property
     def cxx(self) -> HostTool:
@@ -93,8 +104,10 @@ class Toolchain:
         path = os.pathsep.join(dict.fromkeys((*folders, *_SYSTEM_PATH)))
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
 
-    def headers(self, *, cuda: bool) -> HeaderFolders:
+    def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderFolders:
         """The folders that a compile searches besides a program's own."""
+        if nvrtc and self.nvrtc is not None:
+            return self.nvrtc.headers()
         toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
         return HeaderFolders(toolkit, self.host.compiler_headers, self.host.system_headers)
 
@@ -102,10 +115,22 @@ class Toolchain:
         """The files that say whether anything has changed: every tool, by path."""
         tools = [self.cxx, self.cc, self.as_, self.ld, *self.host.parts]
         tools += self.cuda.tools if self.cuda else ()
-        return tuple(dict.fromkeys(tool.path for tool in tools))
+        libraries = self.nvrtc.files if self.nvrtc else ()
+        return tuple(dict.fromkeys((*(tool.path for tool in tools), *libraries)))
 
-    def check_archs(self, archs: Iterable[Arch], place: Place | None = None) -> None:
-        """Raise `InputError` for architectures that the toolkit does not compile for."""
+    def check_archs(
+        self, archs: Iterable[Arch], place: Place | None = None, *, nvrtc: bool = False
+    ) -> None:
+        """Raise `InputError` for architectures that nvcc, or NVRTC, does not compile for."""
+        if nvrtc and self.nvrtc is not None:
+            diagnostics = [
+                _unknown_to_nvrtc(arch, self.nvrtc, place)
+                for arch in archs
+                if not self.nvrtc.knows(arch)
+            ]
+            if diagnostics:
+                raise InputError(*diagnostics)
+            return
         diagnostics = [_unknown_arch(arch, self.cuda, place) for arch in archs if self._lacks(arch)]
         if diagnostics:
             raise InputError(*diagnostics)
@@ -129,7 +154,46 @@ def discover(
         if cuda is None:
             raise _no_cuda(request, searched)
         fingerprint = (*cuda.fingerprint(memory), *fingerprint_host)
-    return Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched))
+    found = Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched))
+    if not request.needs_nvrtc:
+        return found
+    nvrtc, searched = find_nvrtc(request, probe)
+    if nvrtc is None:
+        raise _no_nvrtc(request, searched)
+    return replace(
+        found,
+        nvrtc=nvrtc,
+        fingerprint_nvrtc=(*nvrtc.fingerprint(memory), *fingerprint_host),
+        fingerprint_joiner=nvrtc.joiner_fingerprint(memory),
+        searched=(*found.searched, *searched),
+    )
+
+
+def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, list[Looked]]:
+    """The NVRTC of a request, or None, and every place that was looked at.
+
+    It is looked for where nvcc is, and a requirement on nvcc's version holds for it too. Raises
+    `InputError` for a requirement that is none.
+    """
+    requirement = _requirement(request)
+    taken: Nvrtc | None = None
+    searched: list[Looked] = []
+    for where, path in candidates(probe, _path_of(request)):
+        if taken is not None:
+            searched.append(Looked(where, True, "not needed: an earlier one is taken"))
+            continue
+        try:
+            found = examine_nvrtc(path, probe)
+        except Rejected as rejected:
+            searched.append(Looked(where, True, str(rejected), rejected.remedy))
+            continue
+        if requirement is not None and not requirement.accepts(found.version):
+            note = f"version {found.version} does not meet {requirement.text}"
+            searched.append(Looked(where, True, note))
+        else:
+            taken = found
+            searched.append(Looked(where, True, f"version {found.version}: taken"))
+    return taken, searched
 
 
 def find_cuda(
@@ -170,12 +234,9 @@ def find_cuda(
 
 def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
     """(where, path of an nvcc or None when there is none), in the order of preference."""
-    if request.nvcc is not None and _is_path(request.nvcc):
-        path = os.path.expanduser(request.nvcc)
-        path = os.path.abspath(os.path.join(request.project_root, path))
-        if os.path.isdir(path):
-            path = os.path.join(path, "bin", "nvcc")
-        yield f"toolchain.nvcc ({path})", path
+    declared = _path_of(request)
+    if declared is not None:
+        yield f"toolchain.nvcc ({declared})", declared
         return
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         root = probe.env.get(variable)
@@ -201,6 +262,15 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
         yield f"NVIDIA's wheels ({root})", os.path.join(root, "bin", "nvcc")
     if not roots:
         yield "NVIDIA's wheels in this Python environment", None
+
+
+def _path_of(request: ToolchainRequest) -> str | None:
+    """The nvcc that a request names by its path."""
+    if request.nvcc is None or not _is_path(request.nvcc):
+        return None
+    path = os.path.join(request.project_root, os.path.expanduser(request.nvcc))
+    path = os.path.abspath(path)
+    return os.path.join(path, "bin", "nvcc") if os.path.isdir(path) else path
 
 
 def _newest_first(root: str) -> tuple[int, ...]:
@@ -232,6 +302,26 @@ def _no_cuda(request: ToolchainRequest, searched: Iterable[Looked]) -> InputErro
     wanted = request.nvcc
     what = "no nvcc found" if wanted is None else f'no nvcc found for toolchain.nvcc = "{wanted}"'
     return InputError(Diagnostic(what, request.place, "\n".join(lines)))
+
+
+def _no_nvrtc(request: ToolchainRequest, searched: Iterable[Looked]) -> InputError:
+    lines = [f"  {entry.where}: {entry.note}" for entry in searched]
+    if not lines:
+        lines = ["  there is no libnvrtc beside an nvcc, in a CUDA toolkit or in NVIDIA's wheels"]
+    return InputError(
+        Diagnostic(
+            "no NVRTC found",
+            request.place,
+            "\n".join(["looked in:", *lines, f"to install one: {NVRTC_REMEDY}"]),
+        )
+    )
+
+
+def _unknown_to_nvrtc(arch: Arch, nvrtc: Nvrtc, place: Place | None) -> Diagnostic:
+    known = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
+    return Diagnostic(
+        f"NVRTC {nvrtc.version} does not compile for {arch.name}", place, f"it knows {known}"
+    )
 
 
 def _unknown_arch(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic:

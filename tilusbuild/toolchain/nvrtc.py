@@ -1,0 +1,158 @@
+"""NVRTC: which library, whether it is whole, and what it is by content.
+
+It needs no nvcc and no host compiler. The library is asked by a process of its own, once for each
+content, so that one that crashes as it is loaded is only passed over. The toolkit's headers are
+taken from a folder of the same release, wherever that is; without one, a program can include only
+what NVRTC brings itself.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilusbuild.arch import Arch
+from tilusbuild.process.base import Command
+from tilusbuild.toolchain import nvrtc_command
+from tilusbuild.toolchain.cuda import Rejected, embedded_version
+from tilusbuild.toolchain.digests import DigestMemory
+from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.probe import Probe
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Nvrtc:
+    """A library that compiles.
+
+    `numbers` are the architectures that it knows, without suffix; `include_dir` is the toolkit's
+    folder of headers of the same release, or None; `joiner` is libnvfatbin beside it, which several
+    architectures in one library need, or None.
+    """
+
+    library: str
+    builtins: tuple[str, ...]
+    version: str
+    release: tuple[int, int]
+    numbers: tuple[int, ...]
+    include_dir: str | None
+    joiner: str | None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What runs it as a command: see `nvrtc_command`."""
+        script = os.path.abspath(nvrtc_command.__file__)
+        return (sys.executable, "-I", "-S", script, "--library", self.library)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it consists of, by path."""
+        return (self.library, *self.builtins, *([self.joiner] if self.joiner else []))
+
+    def knows(self, arch: Arch) -> bool:
+        """Whether it compiles for a GPU architecture."""
+        return arch.number in self.numbers and arch.since <= self.release
+
+    def headers(self) -> HeaderFolders:
+        """The folders that it searches besides a program's own: no compiler's and no system's."""
+        return HeaderFolders((self.include_dir,) if self.include_dir else (), (), ())
+
+    def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+        """Lines: versions and digests, no path. Raises `OSError`."""
+        core = self.headers().core_of_toolkit(memory) if self.include_dir else "-"
+        return (
+            f"nvrtc {self.version} {memory.digest(self.library)}",
+            *(f"nvrtc-builtins - {memory.digest(path)}" for path in self.builtins),
+            f"cuda-headers {self.version if self.include_dir else '-'} {core}",
+        )
+
+    def joiner_fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+        """The line of libnvfatbin. Raises `OSError`."""
+        return (f"nvfatbin - {memory.digest(self.joiner)}",) if self.joiner else ()
+
+
+def candidates(probe: Probe, nvcc: str | None) -> Iterator[tuple[str, str]]:
+    """(where, library), in the order of preference: that of nvcc's search.
+
+    `nvcc` is the path of an nvcc whose toolkit goes before all others, or None.
+    """
+    roots = [("toolchain.nvcc", _root_of(nvcc))] if nvcc else []
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if probe.env.get(name):
+            roots.append((name, probe.env[name]))
+    roots += [("PATH", _root_of(path)) for path in probe.all_of("nvcc")]
+    roots += [("/usr/local", root) for root in nvrtc_command.homes({})]
+    roots += [("NVIDIA's wheels", root) for root in wheel_roots()]
+    seen: set[str] = set()
+    for where, root in roots:
+        for path in nvrtc_command.libraries_under(root):
+            real = os.path.realpath(path)
+            if real not in seen:
+                seen.add(real)
+                yield f"{where} ({path})", path
+
+
+def _root_of(nvcc: str) -> str:
+    return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+
+
+def wheel_roots() -> list[str]:
+    """The roots of NVIDIA's wheels in this environment, newest first, whichever they are."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return []
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return nvrtc_command.wheels([os.path.dirname(folder) for folder in folders])
+
+
+def examine(library: str, probe: Probe) -> Nvrtc:
+    """The NVRTC that a library is. Raises `Rejected`."""
+    folder = os.path.dirname(os.path.realpath(library))
+    beside = glob.escape(folder)
+    builtins = tuple(sorted(glob.glob(f"{beside}/libnvrtc-builtins.so.*[0-9]")))
+    builtins = tuple(dict.fromkeys(map(os.path.realpath, builtins)))
+    if not builtins:
+        raise Rejected("incomplete: no libnvrtc-builtins beside it")
+    try:
+        release, numbers = _identity(library, builtins, probe)
+        version = embedded_version(probe, library)
+    except (OSError, ValueError, IndexError) as error:
+        raise Rejected(str(error)) from error
+    roots = (os.path.dirname(folder), os.path.dirname(os.path.dirname(os.path.dirname(folder))))
+    everywhere = (*roots, *nvrtc_command.homes(probe.env), *wheel_roots())
+    joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
+    return Nvrtc(
+        library=library,
+        builtins=builtins,
+        version=version or ".".join(map(str, release)),
+        release=release,
+        numbers=numbers,
+        include_dir=nvrtc_command.headers_among(everywhere, release),
+        joiner=os.path.realpath(joiners[0]) if joiners else None,
+    )
+
+
+def _identity(
+    library: str, builtins: tuple[str, ...], probe: Probe
+) -> tuple[tuple[int, int], tuple[int, ...]]:
+    """Its release and the architectures that it compiles for, asked once for each content."""
+    key = " ".join(("nvrtc identity", *map(probe.memory.digest, (library, *builtins))))
+    said = probe.memory.recall(key)
+    if said is None:
+        script = os.path.abspath(nvrtc_command.__file__)
+        argv = (sys.executable, "-I", "-S", script, "--library", library, "identify")
+        finished = probe.runner.run(Command(argv, cwd="/", env={}, timeout=_SECONDS))
+        said = finished.output.decode("utf-8", "replace")
+        if not finished.ok:
+            lines = said.strip().splitlines()
+            raise Rejected(lines[-1] if lines else f"ended with status {finished.status}")
+        probe.memory.record(key, said)
+    first, second = said.splitlines()[:2]
+    major, minor = first.split(".")
+    return (int(major), int(minor)), tuple(int(number) for number in second.split())

@@ -1,0 +1,363 @@
+"""NVRTC as a command: what `compile.sh` runs, what the build runs, and what discovery asks.
+
+A script of its own, standard library only: a copy of it lies in the tree beside the launcher, so a
+library is made again with nothing but Python, NVRTC and binutils. `--serve` keeps the library
+loaded and answers many commands one after the other. Both ways run the same lines, and
+what is written depends on the command alone: NVRTC's own cache is never used, and the times that
+the assembler leaves in line tables are taken out.
+
+    nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
+    nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
+    nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
+    nvrtc_command.py [--library FILE] identify | headers
+    nvrtc_command.py [--library FILE] --serve ADDRESS
+
+Exit status: 0 done; 1 the source does not compile; 70 NVRTC itself failed; 2 usage, no NVRTC.
+It needs Python 3.8 and Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import os
+import re
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FRAME = struct.Struct("<I")
+"""The length of a request: a working folder and arguments, each ending in NUL."""
+ANSWER = struct.Struct("<iQ?I")
+"""Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
+
+FAILED, USAGE, BROKEN = 1, 2, 70
+_MOST_KEPT = 512 << 20
+"""A process that holds more than so many bytes after a compile is ended: heaps seldom shrink."""
+
+_COMPILATION = 6
+_OF_THE_SOURCE = frozenset({5, _COMPILATION})
+"""nvrtcResult: NVRTC_ERROR_INVALID_OPTION, NVRTC_ERROR_COMPILATION."""
+_OUT_OF_MEMORY = 1
+_CACHE_SINCE = (12, 9)
+
+
+class Unusable(Exception):  # noqa: N818 - a finding
+    """No library, or one that cannot be loaded."""
+
+
+class Nvrtc:
+    """The library, loaded, with its builtins, which it would look for in vain by itself."""
+
+    def __init__(self, path: str) -> None:
+        folder = os.path.dirname(os.path.realpath(path))
+        try:
+            for builtins in sorted(glob.glob(glob.escape(folder) + "/libnvrtc-builtins.so.*")):
+                ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
+            self.library = ctypes.CDLL(path)
+        except OSError as error:
+            raise Unusable(f"NVRTC cannot be loaded: {error}") from error
+        self.folder = folder
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        try:
+            self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        except AttributeError as error:
+            raise Unusable(f"{path} is no NVRTC: {error}") from error
+        self.version = major.value, minor.value
+
+    def archs(self) -> list[int]:
+        """The numbers of the architectures that it compiles for."""
+        count = ctypes.c_int()
+        self.library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        numbers = (ctypes.c_int * count.value)()
+        self.library.nvrtcGetSupportedArchs(numbers)
+        return sorted(numbers)
+
+    def compile(
+        self, source: bytes, name: str, options: list[str], wanted: tuple[str, ...]
+    ) -> tuple[int, bytes, list[bytes]]:
+        """(status, log, outputs): `wanted` are names of results, CUBIN and PTX."""
+        if self.version >= _CACHE_SINCE:
+            options = ["--no-cache", *options]
+        words = [os.fsencode(option) for option in options]
+        program = ctypes.c_void_p()
+        # Diagnostics and __FILE__ say source.cu; #include "x.h" looks in the folder of `name`.
+        text = b'#line 1 "source.cu"\n' + source
+        if b"\0" in source:
+            return FAILED, b"source.cu(1): error: the source holds a NUL character\n", []
+        result = self.library.nvrtcCreateProgram(
+            ctypes.byref(program), text, os.fsencode(name), 0, None, None
+        )
+        if result:
+            return BROKEN, self._failure(result), []
+        try:
+            array = (ctypes.c_char_p * len(words))(*words)
+            result = self.library.nvrtcCompileProgram(program, len(words), array)
+            log = self._get(program, "ProgramLog").rstrip(b"\0")
+            log = log.replace(os.fsencode(name), b"source.cu")
+            if result in _OF_THE_SOURCE:
+                return FAILED, log, []
+            if result:
+                return BROKEN, log + self._failure(result), []
+            return 0, log, [self._get(program, kind) for kind in wanted]
+        finally:
+            self.library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _get(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        getattr(self.library, "nvrtcGet" + what + "Size")(program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value or 1)
+        getattr(self.library, "nvrtcGet" + what)(program, text)
+        return text.raw[: size.value]
+
+    def _failure(self, result: int) -> bytes:
+        if result == _OUT_OF_MEMORY:
+            return b"nvrtc: fatal: out of memory\n"
+        text: bytes = self.library.nvrtcGetErrorString(result)
+        return b"nvrtc: internal compiler error: " + text + b"\n"
+
+
+def without_times(cubin: bytes) -> bytes:
+    """The cubin with 0 for the times of source files in its line tables, at the same length.
+
+    The assembler looks each name of `-lineinfo` up in the file system and writes when the file was
+    changed. A LEB128 number may be padded, so nothing moves.
+    """
+    if b".debug_line" not in cubin or cubin[:5] != b"\x7fELF\x02":
+        return cubin
+    data = bytearray(cubin)
+    table, size, count, names = struct.unpack_from("<Q10xHHH", data, 0x28)
+    sections = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
+    for name, _, _, _, offset, length in sections:
+        at = sections[names][4] + name
+        if bytes(data[at : data.index(0, at)]) in (b".debug_line", b".nv_debug_line_sass"):
+            with contextlib.suppress(IndexError, struct.error, ValueError):
+                _clear_times(data, offset, offset + length)
+    return bytes(data)
+
+
+def _clear_times(data: bytearray, at: int, end: int) -> None:
+    """Clear the times of each line table between two places."""
+    while at + 15 <= end:
+        length, version = struct.unpack_from("<IH", data, at)
+        following = at + 4 + length
+        if 2 <= version <= 4:
+            place = at + 10 + (5 if version < 4 else 6)
+            place += data[place - 1]
+            while data[place]:  # folders
+                place = data.index(0, place) + 1
+            place += 1
+            while data[place]:  # files: name, folder, time, size
+                place = _after_number(data, data.index(0, place) + 1)
+                last = _after_number(data, place)
+                data[place:last] = b"\x80" * (last - place - 1) + b"\0"
+                place = _after_number(data, last)
+        at = following
+
+
+def _after_number(data: bytearray, place: int) -> int:
+    while data[place] & 0x80:
+        place += 1
+    return place + 1
+
+
+def fatbin(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, bytes]:
+    """Join cubins and PTX with nvFatbin, which lies beside NVRTC."""
+    found = sorted(glob.glob(glob.escape(nvrtc.folder) + "/libnvfatbin.so*"))
+    if not found:
+        raise Unusable(
+            f"several architectures in one library need libnvfatbin.so in {nvrtc.folder}"
+        )
+    library = ctypes.CDLL(found[0])
+    handle, size = ctypes.c_void_p(), ctypes.c_size_t()
+    options = (ctypes.c_char_p * 1)(b"-64")
+    results = [library.nvFatbinCreate(ctypes.byref(handle), options, ctypes.c_size_t(1))]
+    for image in images:
+        kind, arch, path = image.split(":", 2)
+        with open(path, "rb") as file:
+            content = file.read()
+        start = (handle, content, ctypes.c_size_t(len(content)), arch.encode(), b"")
+        if kind == "ptx":
+            results.append(library.nvFatbinAddPTX(*start, b""))
+        else:
+            results.append(library.nvFatbinAddCubin(*start))
+    results.append(library.nvFatbinSize(handle, ctypes.byref(size)))
+    if any(results):
+        return BROKEN, f"nvrtc: internal compiler error: nvFatbin {max(results)}\n".encode()
+    made = ctypes.create_string_buffer(size.value)
+    library.nvFatbinGet(handle, made)
+    library.nvFatbinDestroy(ctypes.byref(handle))
+    _write(output, made.raw)
+    return 0, b""
+
+
+def obey(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
+    """(status, output) of one command."""
+    verb, rest = words[0] if words else "", words[1:]
+    results = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}.get(verb)
+    if results and len(rest) >= 2 + len(results):
+        source, name, *others = rest
+        outputs, options = others[: len(results)], others[len(results) :]
+        with open(source, "rb") as file:
+            text = file.read()
+        status, log, made = nvrtc.compile(text, name, options, results)
+        for number, data in enumerate(made):
+            cubin = results[number] == "CUBIN"
+            _write(outputs[number], without_times(data) if cubin else data.rstrip(b"\0"))
+        return status, log
+    if verb == "fatbin" and rest:
+        return fatbin(nvrtc, rest[0], rest[1:])
+    if verb == "identify" and not rest:
+        archs = " ".join(map(str, nvrtc.archs()))
+        return 0, f"{nvrtc.version[0]}.{nvrtc.version[1]}\n{archs}\n".encode()
+    if verb == "headers" and not rest:
+        return 0, os.fsencode(headers(nvrtc.folder, nvrtc.version) or "") + b"\n"
+    return USAGE, (__doc__ or "").encode()
+
+
+def attempt(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
+    """As `obey`, with what is raised as its output."""
+    try:
+        return obey(nvrtc, words)
+    except MemoryError:
+        return BROKEN, b"nvrtc: fatal: out of memory\n"
+    except Unusable as error:
+        return USAGE, os.fsencode(f"nvrtc: {error}\n")
+    except OSError as error:
+        return BROKEN, os.fsencode(f"nvrtc: internal compiler error: {error}\n")
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def serve(nvrtc: Nvrtc, address: str) -> None:
+    """Answer commands that come over the socket, until it closes."""
+    import socket
+
+    channel = socket.socket(socket.AF_UNIX)
+    channel.connect("\0" + address)
+    with channel, channel.makefile("rb") as requests:
+        while len(head := requests.read(FRAME.size)) == FRAME.size:
+            folder, *words = requests.read(*FRAME.unpack(head)).split(b"\0")[:-1]
+            _forget_peak()
+            os.chdir(folder)
+            status, output = attempt(nvrtc, [os.fsdecode(word) for word in words])
+            os.chdir("/")
+            peak, held = _memory()
+            stays = held <= _MOST_KEPT
+            channel.sendall(ANSWER.pack(status, peak, stays, len(output)) + output)
+            if not stays:
+                return
+
+
+def _forget_peak() -> None:
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb") as file:
+        file.write(b"5")
+
+
+def _memory() -> tuple[int, int]:
+    """The peak and the present resident set, in bytes."""
+    with open("/proc/self/status", "rb") as file:
+        said = file.read()
+    peak, held = (re.search(name + rb":\s+(\d+) kB", said) for name in (b"VmHWM", b"VmRSS"))
+    return int(peak[1]) * 1024 if peak else 0, int(held[1]) * 1024 if held else 0
+
+
+def homes(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Where a CUDA toolkit may be, besides the wheels: roots that are there."""
+    named = [environment.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    newest = sorted(glob.glob("/usr/local/cuda-*"), key=numbers, reverse=True)
+    return [root for root in (*named, "/usr/local/cuda", *newest) if root and os.path.isdir(root)]
+
+
+def numbers(path: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", os.path.basename(path))]
+
+
+def libraries_under(root: str) -> list[str]:
+    """The NVRTC libraries of a toolkit or of wheels, newest first."""
+    folders = ("lib64", "lib", "targets/*/lib")
+    found = [
+        path
+        for name in folders
+        for path in glob.glob(f"{glob.escape(root)}/{name}/libnvrtc.so.*")
+        if re.fullmatch(r"libnvrtc\.so\.\d+", os.path.basename(path))
+    ]
+    return sorted(found, key=numbers, reverse=True)
+
+
+def wheels(path: list[str] | None = None) -> list[str]:
+    """The roots of NVIDIA's wheels along Python's path, newest first."""
+    folders = sys.path if path is None else path
+    found = [
+        root
+        for folder in folders
+        if folder
+        for root in glob.glob(glob.escape(folder) + "/nvidia/cu[0-9]*")
+    ]
+    return sorted(set(found), key=numbers, reverse=True)
+
+
+def headers(folder: str, version: tuple[int, int]) -> str | None:
+    """The include folder of the toolkit whose release is the library's, or None."""
+    root = os.path.dirname(folder)
+    return headers_among(
+        (root, os.path.dirname(os.path.dirname(root)), *homes(), *wheels()), version
+    )
+
+
+def headers_among(roots: Iterable[str], version: tuple[int, int]) -> str | None:
+    """The first include folder under `roots` that holds the headers of a release."""
+    for root in roots:
+        for include in (root + "/include", *glob.glob(glob.escape(root) + "/targets/*/include")):
+            if header_release(include) == version:
+                return os.path.realpath(include)
+    return None
+
+
+def header_release(include: str) -> tuple[int, int] | None:
+    """The release of the CUDA headers in a folder: (13, 0), or None where there are none."""
+    try:
+        with open(include + "/cuda_runtime_api.h", "rb") as file:
+            found = re.search(rb"#define\s+CUDART_VERSION\s+(\d+)", file.read())
+    except OSError:
+        return None
+    return (int(found[1]) // 1000, int(found[1]) % 1000 // 10) if found else None
+
+
+def find() -> str:
+    """The library where nobody says which: $NVRTC, the toolkits, the wheels, the loader's."""
+    if os.environ.get("NVRTC"):
+        return os.environ["NVRTC"]
+    for root in (*homes(), *wheels()):
+        for path in libraries_under(root):
+            return path
+    return "libnvrtc.so.13"
+
+
+def main(words: list[str]) -> int:
+    path = None
+    if words[:1] == ["--library"] and len(words) > 1:
+        path, words = words[1], words[2:]
+    try:
+        nvrtc = Nvrtc(path or find())
+    except Unusable as error:
+        sys.stderr.write(f"nvrtc: {error}\n")
+        return USAGE
+    if words[:1] == ["--serve"] and len(words) == 2:
+        serve(nvrtc, words[1])
+        return 0
+    status, output = attempt(nvrtc, words)
+    sys.stdout.buffer.write(output)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
