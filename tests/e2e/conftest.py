@@ -175,6 +175,11 @@ class FakeCuda:
     def environment(self) -> dict[str, str]:
         return {"CUDA_HOME": os.path.dirname(os.path.dirname(self.nvcc))}
 
+    def most_at_once(self) -> int:
+        """How many compiles have run at the same time."""
+        most: int = self.fake.most_at_once(self.nvcc)
+        return most
+
     @property
     def compiles(self) -> Counter[str]:
         """How often each program was given to the compiler, by the journal's key."""

@@ -11,6 +11,11 @@
 //
 //     MODE KEY WHAT          cubin 0123456789abcdef hang
 //
+// and one in the file `spans` beside it when it starts, and one when it ends by itself:
+//
+//     begin PID NICE MAKEFLAGS…
+//     end PID
+//
 // KEY stands for everything that the output is made of, WHAT for how this compile will go. Comments
 // in the source tell it to go otherwise than well:
 //
@@ -21,6 +26,8 @@
 //     // fake: no-output            status 0, and nothing made
 //     // fake: torn                 status 0, and half of the output made
 //     // fake: slow 0.2             takes so many seconds
+//     // fake: meet 3               goes on when so many compiles have run at once; fails in a minute
+//     // fake: allocate 100         needs so many MiB while it runs
 //     // fake: noise 1000000        prints so many bytes first
 //     // fake: kernel NAME          a kernel that is not spelt `__global__ void NAME(`
 //     // fake: registers 40         and stack, spill, smem, barriers: what each kernel takes
@@ -142,7 +149,9 @@ Request parse(const strings &words) {
   for (size_t i = 0; i < words.size(); ++i) {
     const string &word = words[i];
     auto value = [&] { return i + 1 < words.size() ? words[++i] : string(); };
-    if (word == "-cubin" || word == "-fatbin" || word == "-ptx" || word == "-c" ||
+    if (word == "--jobserver" || starts_with(word, "--threads")) {
+      continue;  // as with nvcc, these change nothing of what is made
+    } else if (word == "-cubin" || word == "-fatbin" || word == "-ptx" || word == "-c" ||
         word == "-shared" || word == "--shared") {
       request.mode = word.substr(word.find_first_not_of('-'));
       mix(request, request.mode);
@@ -486,6 +495,42 @@ void journal(const Request &request, const string &what) {
   close(file);
 }
 
+void note(const string &text) {
+  string path = toolkit() + "/spans", line = text + "\n";
+  int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0 || write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    die("fake nvcc: cannot write " + path, 3);
+  close(file);
+}
+
+// How many compiles have run at once, by what they noted.
+int most_at_once() {
+  string text;
+  read_file(toolkit() + "/spans", text);
+  int now = 0, most = 0;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+    now += starts_with(text.substr(at, 5), "begin") ? 1 : -1;
+    most = now > most ? now : most;
+  }
+  return most;
+}
+
+void meet(int wanted) {
+  for (int tries = 0; most_at_once() < wanted; ++tries) {
+    timespec moment = {0, 10'000'000};
+    nanosleep(&moment, nullptr);
+    if (tries == 6000) die("fake nvcc: they never met", 3);
+  }
+}
+
+// Memory that is really there: every page of it is written to.
+void allocate(size_t megabytes) {
+  size_t size = megabytes << 20;
+  char *memory = static_cast<char *>(malloc(size));
+  if (size && !memory) die("nvcc error   : Cannot allocate memory", 1);
+  for (size_t at = 0; at < size; at += 4096) static_cast<volatile char *>(memory)[at] = 1;
+}
+
 string behaviour(const string &source) {
   for (const char *name : {"fail", "crash", "oom", "hang", "no-output", "torn"})
     if (marked(source, name)) return name;
@@ -543,6 +588,12 @@ int compile(Request &request) {
   std::set<string> seen;
   mix_includes(request, input, source, seen);
   journal(request, what);
+  const char *makeflags = getenv("MAKEFLAGS");
+  string pid = std::to_string(getpid());
+  note("begin " + pid + " " + std::to_string(getpriority(PRIO_PROCESS, 0)) +
+       (makeflags ? makeflags : ""));
+  allocate(static_cast<size_t>(number(source, "allocate", 0)));
+  meet(static_cast<int>(number(source, "meet", 0)));
   for (long n = static_cast<long>(number(source, "noise", 0)); n > 0; n -= 64)
     fprintf(stderr, "%.*s\n", static_cast<int>(n > 64 ? 63 : n - 1),
             "this is a warning that says nothing, and there are many of them");
@@ -555,6 +606,7 @@ int compile(Request &request) {
   usage.smem = number(source, "smem", usage.smem);
   usage.barriers = number(source, "barriers", usage.barriers);
   strings names = kernels(source);
+  note("end " + pid);
   if (request.verbose && request.mode != "ptx") print_usage(request, names, usage);
   if (request.mode == "c") {
     compile_host(request, source, fatbin(request, names, usage));

@@ -59,6 +59,23 @@ def read_journal(nvcc: str) -> list[tuple[str, str, str]]:
     return [(mode, key, what) for mode, key, what in lines]
 
 
+def spans(nvcc: str) -> list[list[str]]:
+    """The words of each line that compiles noted when they began and ended, in order."""
+    path = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "spans")
+    with open(path) as file:
+        return [line.split() for line in file]
+
+
+def most_at_once(nvcc: str) -> int:
+    """How many compiles have run at the same time; those that were killed never ended."""
+    running: set[str] = set()
+    most = 0
+    for word, pid, *_ in spans(nvcc):
+        (running.add if word == "begin" else running.discard)(pid)
+        most = max(most, len(running))
+    return most
+
+
 def compiles(nvcc: str) -> Counter[str]:
     """How often each program was compiled, by its key."""
     return Counter(key for _, key, _ in read_journal(nvcc))

@@ -91,6 +91,18 @@ class Build(Table):
         "process may use. `-j` and `TILUSBUILD_JOBS` go before it.",
         examples=[8],
     )
+    load_average: Annotated[float, BeforeValidator(not_boolean), Field(gt=0)] | None = Field(
+        None,
+        description="While the load average is so high, no compiler is started beside one that "
+        "runs. Without it: no limit. `-l` and `TILUSBUILD_LOAD_AVERAGE` go before it.",
+        examples=[16.0],
+    )
+    nice: Annotated[int, BeforeValidator(not_boolean), Field(ge=0, le=19)] | None = Field(
+        None,
+        description="How much less urgent than other processes the compilers are, as `nice -n`. "
+        "Without it: 0. `--nice` and `TILUSBUILD_NICE` go before it.",
+        examples=[10],
+    )
     level: Level | None = Field(
         None,
         description="How much of each tuning space is built: 0 the default schedule only, 1 a "

@@ -58,8 +58,9 @@ the script's or its override's. A `cpu` target has another compiler, and gets th
 override's only. Macros are merged by name over all of these for every target; the later wins, and
 `false` leaves a macro out.
 
-**Settings** that can be given elsewhere too (`cache-dir`, `jobs`, `level`, `device-compiler`) are
-taken from the command line, else from the environment (`TILUSBUILD_CACHE_DIR`, …), else from here.
+**Settings** that can be given elsewhere too (`cache-dir`, `jobs`, `load-average`, `nice`, `level`,
+`device-compiler`) are taken from the command line, else from the environment
+(`TILUSBUILD_CACHE_DIR`, …), else from here.
 """
 
 

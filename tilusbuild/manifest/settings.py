@@ -42,6 +42,10 @@ class Settings:
     cache_dir: Setting[str]
     """Absolute."""
     jobs: Setting[int]
+    load_average: Setting[float | None]
+    """At this load nothing is started beside what runs; None is no limit."""
+    nice: Setting[int]
+    """How much less urgent compilers are, 0 to 19."""
     level: Setting[int]
     device_compiler: Setting[str]
     dump_ir: Setting[bool]
@@ -55,24 +59,26 @@ class Settings:
 
 def settings(
     root: str,
-    options: Mapping[str, str | int | None],
+    options: Mapping[str, str | float | None],
     environment: Mapping[str, str],
-    manifest: Manifest | Mapping[str, str | int | None] | None = None,
-    program: Mapping[str, str | int] | None = None,
+    manifest: Manifest | Mapping[str, str | float | None] | None = None,
+    program: Mapping[str, str | float] | None = None,
 ) -> Settings:
     """Decide every setting.
 
     `root` is the folder of the manifest. `options` are those of the command line that were given,
-    by their names without dashes: `cache-dir`, `jobs`, `level`, `device-compiler`, `dump-ir`,
-    `disable-ptxas-opt`, `bench-warmup`, `bench-repeat`. `manifest` is one, or what it says under
-    those same names; `program` is what the running program chose by `tilusbuild.option`. Raises
-    `InputError` that names the culprit.
+    by their names without dashes: `cache-dir`, `jobs`, `load-average`, `nice`, `level`,
+    `device-compiler`, `dump-ir`, `disable-ptxas-opt`, `bench-warmup`, `bench-repeat`. `manifest`
+    is one, or what it says under those same names; `program` is what the running program chose by
+    `tilusbuild.option`. Raises `InputError` that names the culprit.
     """
     said = manifest if isinstance(manifest, Mapping) or manifest is None else said_in(manifest)
     sources = (options, program or {}, environment, said or {})
     return Settings(
         cache_dir=_cache_dir(root, sources),
         jobs=_number("jobs", available_cores(), sources, least=1),
+        load_average=_load(sources),
+        nice=_number("nice", 0, sources, least=0, most=19),
         level=_number("level", LEVELS[-1], sources, least=0, most=LEVELS[-1]),
         device_compiler=_word("device-compiler", DEVICE_COMPILERS, sources),
         dump_ir=_switch("dump-ir", sources),
@@ -82,12 +88,14 @@ def settings(
     )
 
 
-def said_in(manifest: Manifest) -> dict[str, str | int | None]:
+def said_in(manifest: Manifest) -> dict[str, str | float | None]:
     """What a manifest says of the settings: what to remember for `settings`."""
     wrote_compiler = "device_compiler" in manifest.toolchain.model_fields_set
     return {
         "cache-dir": manifest.build.cache_dir,
         "jobs": manifest.build.jobs,
+        "load-average": manifest.build.load_average,
+        "nice": manifest.build.nice,
         "level": manifest.build.level,
         "device-compiler": manifest.toolchain.device_compiler if wrote_compiler else None,
     }
@@ -106,8 +114,8 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) or 1
 
 
-Said = Mapping[str, str | int | None]
-Sources = tuple[Said, Mapping[str, str | int], Mapping[str, str], Said]
+Said = Mapping[str, str | float | None]
+Sources = tuple[Said, Mapping[str, str | float], Mapping[str, str], Said]
 """The command line's, the program's, the environment's, the manifest's."""
 
 
@@ -127,7 +135,7 @@ VARIABLES = frozenset(
 """Every environment variable that means something."""
 
 
-def _first(name: str, sources: Sources) -> Setting[str | int] | None:
+def _first(name: str, sources: Sources) -> Setting[str | float] | None:
     options, program, environment, said = sources
     found = (
         (options.get(name), f"--{name}"),
@@ -167,7 +175,20 @@ def _count(name: str, sources: Sources, *, least: int) -> Setting[int | None]:
     return Setting(number.value, number.source)
 
 
-def _whole(found: Setting[str | int], least: int, most: int | None) -> Setting[int]:
+def _load(sources: Sources) -> Setting[float | None]:
+    found = _first("load-average", sources)
+    if found is None:
+        return Setting(None, "default")
+    try:
+        load = float(found.value)
+    except ValueError:
+        load = -1.0
+    if not 0 < load < float("inf"):
+        raise input_error(f'{found.source} must be a number above 0, not "{found.value}"')
+    return Setting(load, found.source)
+
+
+def _whole(found: Setting[str | float], least: int, most: int | None) -> Setting[int]:
     try:
         number = int(found.value)
     except ValueError:

@@ -16,7 +16,6 @@ from tilusbuild.cache.trouble import CacheReadOnly
 from tilusbuild.dispatch import dispatcher
 from tilusbuild.dispatch.describe import script_json
 from tilusbuild.dispatch.schedules import columns_of, rows_of
-from tilusbuild.engine.admission import Memory
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
@@ -29,6 +28,7 @@ from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection
 from tilusbuild.plan.shards import Shard
 from tilusbuild.project.compiler import ProgramCompiler
+from tilusbuild.project.manners import manners
 from tilusbuild.project.project import Project
 from tilusbuild.project.published import Published
 from tilusbuild.project.remember import Asked, remember, seen
@@ -89,19 +89,24 @@ def build_planned(
 ) -> Result:
     """Build what was planned; with `only`, just those of its programs, and nothing else is written;
     with `part`, one shard. `seen` is for the store."""
-    compiler = ProgramCompiler(
-        project.cache,
-        planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
-        project.runner,
-        timeout=project.manifest.build.timeout,
-        dump_ir=dump_ir,
-        prefix=project.launcher(),
-    )
     wanted: Iterable[ProgramJob] = jobs(planned) if only is None else only
     if part is not None:
         wanted = part.jobs(reporter)
     history = History(project.cache.state_path)
-    with BuildStore(project.cache, seen) as store:
+    with (
+        manners(project.settings, project.environment, project.runner) as how,
+        BuildStore(project.cache, seen) as store,
+    ):
+        compiler = ProgramCompiler(
+            project.cache,
+            planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
+            project.runner,
+            timeout=project.manifest.build.timeout,
+            dump_ir=dump_ir,
+            prefix=project.launcher(),
+            nice=how.nice,
+            makeflags=how.makeflags,
+        )
         try:
             result = run_engine(
                 wanted,
@@ -110,10 +115,13 @@ def build_planned(
                 reporter,
                 options,
                 history=history,
-                admission=Memory(),
+                admission=how.admission,
+                slots=how.slots,
+                warnings=how.warnings,
                 began=began,
             )
         finally:
+            compiler.close()
             history.save()
             reporter.close()
         if "changed" in result.statuses.values():

@@ -20,6 +20,7 @@ from tilusbuild.compile import (
     launcher_object,
     module_files,
 )
+from tilusbuild.compile.threads import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.store import Stage
 from tilusbuild.plan.maker import Made
@@ -43,13 +44,18 @@ class ProgramCompiler:
         timeout: float | None,
         dump_ir: bool,
         prefix: tuple[str, ...] = (),
+        nice: int = 0,
+        makeflags: str = "",
     ) -> None:
+        """`makeflags` are for compilers with threads of their own."""
         self._cache = cache
         self._toolchain = toolchain
         self._runner = runner
         self._timeout = timeout
         self._dump_ir = dump_ir
         self._prefix = prefix
+        self._nice = nice
+        self._makeflags = makeflags
         self._folders: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[str, Runner] = {}
@@ -79,7 +85,12 @@ class ProgramCompiler:
         runner: Runner = scope
         if self._residents is not None:
             runner = self._residents.runner(scope)
-        return PrefixRunner(self._prefix, runner) if self._prefix else runner
+        if self._prefix or self._nice:
+            runner = PrefixRunner(self._prefix, runner, self._nice)
+        cuda = self._toolchain.cuda
+        if self._makeflags and not self._prefix and cuda and cuda.release >= FIRST_RELEASE:
+            runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
+        return runner
 
     def _compile(self, work: Made, stage: str, runner: Runner) -> Outcome:
         recipe = work.recipe

@@ -43,12 +43,12 @@ class Project:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment
-        self._options: Mapping[str, str | int | None] = {}
+        self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
     @classmethod
     def open(
-        cls, start: str, options: Mapping[str, str | int | None], environment: Mapping[str, str]
+        cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
     ) -> Self:
         """The project around the folder `start`. Raises `InputError`."""
         return cls._opened(load(find(start)), options, environment)
@@ -57,7 +57,7 @@ class Project:
     def _opened(
         cls,
         manifest: Manifest,
-        options: Mapping[str, str | int | None],
+        options: Mapping[str, str | float | None],
         environment: Mapping[str, str],
     ) -> Self:
         chosen = settings(manifest.root, options, environment, manifest, option.chosen())

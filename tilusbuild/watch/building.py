@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilusbuild.engine import events
-from tilusbuild.engine.admission import Memory
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.changing import Control, build_changing
 from tilusbuild.engine.events import Reporter, Result
@@ -23,6 +22,7 @@ from tilusbuild.plan.maker import Made
 from tilusbuild.plan.selection import Selection
 from tilusbuild.project.build import publish
 from tilusbuild.project.compiler import ProgramCompiler
+from tilusbuild.project.manners import manners
 from tilusbuild.project.project import Project
 from tilusbuild.project.store import BuildStore
 from tilusbuild.toolchain import Toolchain
@@ -90,6 +90,8 @@ class Building:
             toolchain == self._toolchain
             and project.cache is own.cache
             and project.settings.jobs == own.settings.jobs
+            and project.settings.nice == own.settings.nice
+            and project.settings.load_average == own.settings.load_average
             and project.manifest.build.timeout == own.manifest.build.timeout
         )
 
@@ -138,14 +140,21 @@ class Building:
         self._ended(Built(state, result, error, programs))
 
     def _build(self) -> Result:
-        compiler = ProgramCompiler(
-            self._project.cache,
-            self._toolchain,
-            self._project.runner,
-            timeout=self._project.manifest.build.timeout,
-            dump_ir=False,
-        )
-        with BuildStore(self._project.cache) as store:
+        own = self._project
+        with (
+            manners(own.settings, own.environment, own.runner) as how,
+            BuildStore(own.cache) as store,
+        ):
+            compiler = ProgramCompiler(
+                own.cache,
+                self._toolchain,
+                own.runner,
+                timeout=own.manifest.build.timeout,
+                dump_ir=False,
+                prefix=own.launcher(),
+                nice=how.nice,
+                makeflags=how.makeflags,
+            )
             result = build_changing(
                 self._control,
                 store,
@@ -153,7 +162,9 @@ class Building:
                 self._reporter,
                 self._options,
                 history=self._history,
-                admission=Memory(),
+                admission=how.admission,
+                slots=how.slots,
+                warnings=how.warnings,
                 began=self._began,
             )
             with self._guard:

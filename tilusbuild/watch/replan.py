@@ -267,4 +267,4 @@ def _together(project: Project, parts: dict[Part, Planning]) -> Planned:
     return Planned(plan, makers)
 
 
-_NOT_OF_THE_PLAN = {"cache_dir", "jobs", "level", "timeout"}
+_NOT_OF_THE_PLAN = {"cache_dir", "jobs", "load_average", "nice", "level", "timeout"}

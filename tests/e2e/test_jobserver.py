@@ -1,0 +1,211 @@
+"""Builds under GNU make: together they run no more compilers than its -j says, and keep no token."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MEETING = """\
+// fake: meet {{{{ {most} }}}}
+// fake: slow 0.05
+extern "C" __global__ void scale(float a, const float *x, float *y, long long n) {{}}
+constexpr int unroll = {{{{ unroll }}}};
+"""
+"""A template whose compiles go on when so many have run at once, in whichever build."""
+
+
+@pytest.fixture
+def make() -> str:
+    """GNU make."""
+    found = shutil.which("make")
+    if found is None:
+        pytest.skip("GNU make is not installed")
+    return found
+
+
+def build_line(options: str = "") -> str:
+    return f"{sys.executable} -m tilusbuild build -j4 {options}"
+
+
+@pytest.fixture
+def two(new_project: Any, examples: Any, fake_cuda: Any, tmp_path: Path) -> Callable[[int], Path]:
+    """two(most): a folder with two projects of eight programs each, which meet."""
+
+    def write(most: int) -> Path:
+        for name in ("one", "two"):
+            new_project(
+                examples.manifest(examples.script(target="gpu", schedules=8)),
+                {"kernels/scale.cu.j2": MEETING.format(most=most) + f"// {name}\n"},
+                folder=name,
+            )
+        return tmp_path
+
+    return write
+
+
+def run_make(make: str, folder: Path, environment: dict[str, str], *words: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    with subprocess.Popen(
+        [make, *words],
+        cwd=folder,
+        env={**clean, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as ran:
+        out, _ = ran.communicate(timeout=120)
+    assert ran.returncode == 0, out
+    return out
+
+
+def test_two_builds_under_one_make_share_its_jobs(
+    make: str, two: Callable[[int], Path], fake_cuda: Any
+) -> None:
+    folder = two(3)
+    (folder / "Makefile").write_text(
+        f"all: one two\none two:\n\t+{build_line('-C $@')}\n.PHONY: all one two\n"
+    )
+    out = run_make(make, folder, fake_cuda.environment, "-j3")
+    assert "warning" not in out
+    assert len(fake_cuda.compiles) == 16
+    assert fake_cuda.most_at_once() == 3
+
+
+def test_a_recipe_without_a_plus_is_warned_and_goes_on(
+    make: str, two: Callable[[int], Path], fake_cuda: Any
+) -> None:
+    folder = two(1)
+    (folder / "Makefile").write_text(f"one:\n\t{build_line('-C $@')}\n.PHONY: one\n")
+    out = run_make(make, folder, fake_cuda.environment, "-j2")
+    assert out.count("warning: make keeps its jobserver from this recipe") == 1
+    assert "begin the recipe's line with +" in out
+    assert len(fake_cuda.compiles) == 8
+
+
+class Tokens:
+    """A jobserver as newer GNU makes have it: a fifo."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        os.mkfifo(path)
+        self.end = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        os.write(self.end, b"+" * count)
+        self.environment = {"MAKEFLAGS": f" -j{count + 1} --jobserver-auth=fifo:{path}"}
+
+    @property
+    def count(self) -> int:
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self.end, termios.FIONREAD, waiting)
+        return waiting[0]
+
+    def wait_for(self, count: int) -> None:
+        for _ in range(6000):
+            if self.count == count:
+                return
+            time.sleep(0.01)
+        pytest.fail(f"{self.count} tokens, not {count}")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Iterator[Tokens]:
+    made = Tokens(tmp_path / "fifo", 2)
+    yield made
+    os.close(made.end)
+
+
+def hanging(new_project: Any, examples: Any, environment: dict[str, str]) -> Any:
+    return new_project(
+        examples.manifest(examples.script(target="gpu", schedules=8)),
+        {"kernels/scale.cu.j2": "// fake: hang\n" + examples.template},
+        **environment,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_build_that_is_stopped_gives_its_tokens_back(
+    new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens, number: int
+) -> None:
+    project = hanging(new_project, examples, {**fake_cuda.environment, **tokens.environment})
+    build = project.start("build", "-j4")
+    tokens.wait_for(0)
+    build.send_signal(number)
+    build.communicate(timeout=60)
+    tokens.wait_for(2)
+
+
+def test_a_fifo_is_shared_too_and_a_build_that_ends_has_given_all_back(
+    new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens
+) -> None:
+    project = new_project(
+        examples.manifest(examples.script(target="gpu", schedules=8)),
+        {"kernels/scale.cu.j2": MEETING.format(most=3)},
+        **fake_cuda.environment,
+        **tokens.environment,
+    )
+    assert project.build("-j8")["compiled"] == 8
+    assert fake_cuda.most_at_once() == 3
+    assert tokens.count == 2
+
+
+def test_compilers_of_several_architectures_are_clients_of_a_pool_of_ours(
+    new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens
+) -> None:
+    text = examples.manifest(examples.script(target="gpu", schedules=2)).replace(
+        'arch = "sm_80"', 'arch = ["sm_80", "sm_86"]'
+    )
+    project = new_project(text, **fake_cuda.environment)
+    project.build("-j4")
+    # Under make they are given a pool without tokens: make's are lost with a compiler that dies.
+    under = new_project(text, folder="under", **fake_cuda.environment, **tokens.environment)
+    under.build("-j4")
+    begun = [words for words in fake_cuda.fake.spans(fake_cuda.nvcc) if words[0] == "begin"]
+    assert [words[3] for words in begun] == ["-j4", "-j4", "-j1", "-j1"]
+    assert all(words[4].startswith("--jobserver-auth=fifo:/proc/") for words in begun)
+    assert tokens.count == 2
+
+
+def test_compilers_run_with_the_niceness_that_was_asked_for(
+    new_project: Any, examples: Any, fake_cuda: Any
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    if own > 12:
+        pytest.skip("this process is nice already")
+    project = new_project(
+        examples.manifest(examples.script(target="gpu", schedules=2)), **fake_cuda.environment
+    )
+    project.build("--nice", "7")
+    begun = [words for words in fake_cuda.fake.spans(fake_cuda.nvcc) if words[0] == "begin"]
+    assert [words[2] for words in begun] == [str(own + 7)] * 2
+
+
+def test_under_load_one_compiler_runs_at_a_time(
+    new_project: Any, examples: Any, fake_cuda: Any
+) -> None:
+    project = new_project(
+        examples.manifest(examples.script(target="gpu", schedules=6)), **fake_cuda.environment
+    )
+    assert project.build("-j4", "-l", "0.001")["compiled"] == 6
+    assert fake_cuda.most_at_once() == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-l", "0"), "--load-average must be a number above 0"),
+        (("-l", "x"), "--load-average must be a number above 0"),
+        (("--nice", "20"), "--nice must be a number from 0 to 19"),
+    ],
+)
+def test_wrong_manners_are_refused(project: Any, words: tuple[str, ...], said: str) -> None:
+    assert said in project.run("build", *words, status=2).err
