@@ -135,7 +135,7 @@ def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) ->
     parsed = parse(source)
     tree = json.loads(json.dumps(tree_of(parsed.tree)))
     assert node_of(tree) == parsed.tree
-    function = function_of(tree)
+    function = function_of(tree, ("m", "n"))
     try:
         expected = parsed.evaluate({"m": m, "n": n})
     except ExprError:

@@ -58,7 +58,7 @@ def test_a_tree_means_what_its_source_means() -> None:
     aligned = ["unary", "not", ["binary", "%", ["name", "n"], 8]]
     test = ["and", ["compare", ["name", "m"], "<=", 16], aligned]
     choose = function_of(
-        json.loads(json.dumps(["if", test, 1, ["call", "cdiv", ["name", "m"], 64]]))
+        json.loads(json.dumps(["if", test, 1, ["call", "cdiv", ["name", "m"], 64]])), ("m", "n")
     )
     assert choose({"m": 8, "n": 16}) == 1
     assert choose({"m": 8, "n": 17}) == 1
@@ -78,12 +78,15 @@ def test_a_tree_means_what_its_source_means() -> None:
         ["binary", "**", 2, ["name", "m"]],
         ["compare", 1, "<"],
         ["call", "exec", 1],
+        ["call", "max"],
+        ["binary", "+", 1, ["name", "other"]],
+        ["in", ["name", "m"], [["name", "other"]], False],
         {"a": 1},
     ],
 )
 def test_what_is_no_tree_is_refused(tree: object) -> None:
     with pytest.raises(ValueError, match=r"expression"):
-        function_of(tree)
+        function_of(tree, ("m",))
 
 
 def test_a_tree_is_not_followed_without_end() -> None:
@@ -91,9 +94,14 @@ def test_a_tree_is_not_followed_without_end() -> None:
     for _ in range(10_000):
         tree = ["unary", "-", tree]
     with pytest.raises(ValueError, match="no expression"):
-        function_of(tree)
+        function_of(tree, ("m",))
 
 
 def test_what_has_no_value_says_so() -> None:
     with pytest.raises(NoValueError, match="division by zero"):
-        function_of(["binary", "//", 1, ["name", "m"]])({"m": 0})
+        function_of(["binary", "//", 1, ["name", "m"]], ("m",))({"m": 0})
+
+
+def test_strings_to_choose_from_are_no_names() -> None:
+    member = function_of(["in", ["name", "m"], ["name", "other"], False], ("m",))
+    assert member({"m": "other"}) is True

@@ -114,7 +114,7 @@ def allocate(script: Script, argument: Argument, known: Mapping[str, Value], lik
     if module is None:
         raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {give}")
     library = importlib.import_module(module)
-    dtype = getattr(library, _DTYPES[argument.dtype], None)
+    dtype = getattr(library, _DTYPES.get(argument.dtype, argument.dtype), None)
     if dtype is None:
         raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {give}")
     return _ALLOCATE.get(root, _numpy_like)(library, shape, dtype, like)

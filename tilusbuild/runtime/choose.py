@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tilusbuild.runtime.errors import NoProgram, RuleFailed
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.semantics import NoValueError, Value
+from tilusbuild.runtime.semantics import NoValueError, Number, Value, number
 from tilusbuild.runtime.tables import Entry
 
 _FRACTION = 16
@@ -89,17 +89,17 @@ class Chooser:
         if model is None:
             return None
         at = {**sizes, **dict(zip(self._script.keys, bucket, strict=True))}
-        best: tuple[Value, int] | None = None
+        best: tuple[Number, int] | None = None
         for program in sorted(self.there):
             values = {name: column[program] for name, column in model.columns.items()}
             if None in values.values():
                 continue
             try:
-                cost = model.cost({**at, **values})  # type: ignore[dict-item]
+                cost = number(model.cost({**at, **values}))  # type: ignore[dict-item]
             except NoValueError as error:
                 what = f"the model {model.source!r} of program {program} at {_text(at)}"
                 raise RuleFailed(f"{what}: {error}") from None
-            if best is None or cost < best[0]:  # type: ignore[operator]
+            if best is None or cost < best[0]:
                 best = (cost, program)
         if best is None:
             return None

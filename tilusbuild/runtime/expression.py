@@ -17,7 +17,7 @@ The values are those of `semantics`. Depth is limited, so that a hostile tree is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from tilusbuild.runtime.semantics import (
@@ -36,14 +36,31 @@ Function: TypeAlias = Callable[[Mapping[str, Value]], Value]
 _DEPTH = 100
 
 
-def function_of(tree: object) -> Function:
-    """The tree as a function of its names' values. Raises `ValueError` for what is no tree.
+def function_of(tree: object, known: Collection[str]) -> Function:
+    """The tree as a function of the values of the names in `known`.
 
-    The function raises `NoValueError` where the expression has no value, and `KeyError` for a name
-    that it is not given.
+    Raises `ValueError` for what is no tree, or has other names. The function raises `NoValueError`
+    where the expression has no value.
     """
     inner = _made(tree, _DEPTH)
+    for name in _names(tree):
+        if name not in known:
+            raise ValueError(f"nothing in the expression can be called {name!r:.80}")
     return lambda env: result_of(inner(env))
+
+
+def _names(tree: object) -> Iterator[str]:
+    """Of a tree that `_made` has read."""
+    if not isinstance(tree, list):
+        return
+    kind, *parts = tree
+    if kind == "name":
+        yield parts[0]
+        return
+    if kind == "in":
+        parts = [parts[0], *parts[1]]
+    for part in parts:
+        yield from _names(part)
 
 
 def _made(tree: object, depth: int) -> Function:
@@ -135,6 +152,8 @@ def _select(parts: list[Any], depth: int) -> Function:
 def _call(parts: list[Any], depth: int) -> Function:
     apply = CALLS[parts[0]]
     arguments = [_made(part, depth) for part in parts[1:]]
+    if not arguments:
+        raise TypeError("a call has arguments")
 
     def call(env: Mapping[str, Value]) -> Value:
         values = [argument(env) for argument in arguments]

@@ -214,6 +214,7 @@ class Kernel:
         launch = self._launcher(named)
         try:
             key = self._key(args)
+            hash(key)
         except (AttributeError, IndexError, TypeError):
             return launch
         with self._lock:

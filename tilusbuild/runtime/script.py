@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime import buckets
@@ -150,10 +150,8 @@ def _script(path: str, value: Mapping[str, Any]) -> Script:
     target, dispatch = value["target"], value["dispatch"]
     programs = tuple(_texts(value["programs"]))
     keys = tuple(_texts(dispatch["keys"]))
-    schedules = {name: value["schedules"][name] for name in _texts(value["parameters"])}
-    columns = dispatch["model"]["columns"] if dispatch["model"] else {}
-    if any(len(column) != len(programs) for column in (*schedules.values(), *columns.values())):
-        raise ValueError("a column is not as long as the list of programs")
+    schedules = {n: _column(value["schedules"][n], programs) for n in _texts(value["parameters"])}
+    scalars = {_text(each["name"]) for each in value["arguments"] if each["dims"] is None}
     default = value["default"]
     if default is not None:
         _index(default, programs)
@@ -169,7 +167,7 @@ def _script(path: str, value: Mapping[str, Any]) -> Script:
         toolkit=None if target["toolkit"] is None else _text(target["toolkit"]),
         machine=_text(target["machine"]),
         params=dict(value["params"]),
-        arguments=tuple(_argument(each) for each in value["arguments"]),
+        arguments=tuple(_argument(each, scalars) for each in value["arguments"]),
         schedules=schedules,
         programs=programs,
         not_built={
@@ -178,36 +176,52 @@ def _script(path: str, value: Mapping[str, Any]) -> Script:
         default=default,
         keys=keys,
         buckets=tuple(buckets.rounding(dispatch["buckets"][key]) for key in keys),
-        rules=tuple(
-            Rule(_text(r["source"]), function_of(r["when"]), _index(r["program"], programs))
-            for r in dispatch["rules"]
-        ),
-        model=_model(dispatch["model"]),
+        rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
+        model=_model(dispatch["model"], {*keys, *scalars}, programs),
     )
 
 
-def _argument(value: Mapping[str, Any]) -> Argument:
-    dims = value["dims"]
+def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> Argument:
+    dims, dtype = value["dims"], _text(value["dtype"])
+    if not dtype:
+        raise ValueError("an argument has no type")
     return Argument(
         name=_text(value["name"]),
-        dtype=_text(value["dtype"]),
-        dims=None if dims is None else tuple(_dim(dim) for dim in dims),
+        dtype=dtype,
+        dims=None if dims is None else tuple(_dim(dim, scalars) for dim in dims),
         out=value["out"] is True,
         dimension=value["dimension"] is True,
         type=_text(value["type"]),
     )
 
 
-def _dim(value: object) -> Dim:
+def _dim(value: object, scalars: Collection[str]) -> Dim:
     if type(value) is int or isinstance(value, str):
         return value
-    return function_of(value)
+    return function_of(value, scalars)
 
 
-def _model(value: Mapping[str, Any] | None) -> Model | None:
+def _rule(value: Mapping[str, Any], scalars: Collection[str], programs: Sequence[str]) -> Rule:
+    when = function_of(value["when"], scalars)
+    return Rule(_text(value["source"]), when, _index(value["program"], programs))
+
+
+def _model(
+    value: Mapping[str, Any] | None, sizes: Collection[str], programs: Sequence[str]
+) -> Model | None:
     if value is None:
         return None
-    return Model(_text(value["source"]), function_of(value["cost"]), dict(value["columns"]))
+    columns = {name: _column(column, programs) for name, column in value["columns"].items()}
+    return Model(_text(value["source"]), function_of(value["cost"], {*sizes, *columns}), columns)
+
+
+def _column(values: object, programs: Sequence[str]) -> Sequence[Value]:
+    """A value for each program; None where it is not known."""
+    if not isinstance(values, list) or len(values) != len(programs):
+        raise ValueError("a column is not as long as the list of programs")
+    if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
+        raise TypeError("a column holds what is no value")
+    return values
 
 
 def _index(value: object, programs: Sequence[str]) -> int:

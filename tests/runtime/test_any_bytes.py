@@ -1,0 +1,133 @@
+"""Whatever stands in `script.json` or a dispatch table: a selection, or one of the typed errors."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tilusbuild
+from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.errors import Damaged, LoadError
+from tilusbuild.runtime.sealed import seal, unseal
+
+bounded = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+TREES: list[Any] = [["name", "n"], ["name", "zz"], ["binary", "//", 1, 0], ["call", "max"]]
+ODD = st.sampled_from(
+    [None, True, 0, -1, 1, 99, 2**63, 10**400, 1.5, float("nan"), "", "n", "zz", "*", "f32", "cpu"]
+) | st.sampled_from([[], {}, [[]], [1, 2], [2, 1], {"every": 0}, *TREES])  # fmt: skip
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every way into a document, the document itself left out."""
+    inside = value.items() if isinstance(value, dict) else ()
+    for key, part in enumerate(value) if isinstance(value, list) else inside:
+        yield (*above, key)
+        yield from places(part, (*above, key))
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, whole: Any) -> Any:
+    """The document with up to three parts replaced, left out, or said twice."""
+    value = json.loads(json.dumps(whole))
+    for _ in range(draw(st.integers(1, 3))):
+        where = draw(st.sampled_from(list(places(value)) or [()]))
+        if not where:
+            break
+        inside = value
+        for key in where[:-1]:
+            inside = inside[key]
+        match draw(st.sampled_from(["replace", "leave out", "twice"])):
+            case "leave out":
+                del inside[where[-1]]
+            case "twice" if isinstance(inside, list):
+                inside.insert(where[-1], inside[where[-1]])
+            case _:
+                inside[where[-1]] = copy.deepcopy(draw(ODD))
+    return value
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def use(cache: Path, name: str, **sizes: int) -> str:
+    """The name of the error that using the kernel ends in; "" for none."""
+    try:
+        kernel = tilusbuild.load(name, where=cache, **({"real": "f32"} if len(sizes) > 1 else {}))
+        kernel.select(**sizes)
+        kernel.explain(**sizes)
+        assert kernel.programs
+    except LoadError as error:
+        return type(error).__name__
+    return ""
+
+
+@given(data=st.data())
+@bounded
+def test_any_table(copied: Any, data: st.DataObject) -> None:
+    script = copied.script("modelled", real="f32")
+    rows = [[[2**i, 16, 100], i, "measured", 1e-6] for i in range(4)]
+    tables = [
+        {"fingerprint": cpu().fingerprint(script.hash), "entries": rows[:2]},
+        {"fingerprint": {"script": "*", "device": "*", "arch": "*"}, "entries": rows[2:]},
+    ]
+    table = data.draw(spoilt({"schema": 1, "keys": ["m", "n", "k"], "tables": tables}))
+    Path(script.path, "dispatch_table.json").write_text(json.dumps(table))
+    found = use(copied.cache, "modelled", m=2, n=10, k=5)
+    assert found in ("", "TableDamaged", "TableOutOfRange")
+
+
+@given(data=st.data())
+@bounded
+def test_any_description(copied: Any, data: st.DataObject) -> None:
+    """Sealed anew, as no accident would leave it."""
+    path = Path(copied.script("modelled", real="f32").path, "script.json")
+    whole = path.read_bytes()
+    value = data.draw(spoilt(unseal(whole)))
+    try:
+        path.write_bytes(seal({k: v for k, v in value.items() if k != "digest"}))
+        use(copied.cache, "modelled", m=2, n=10, k=5)
+    except TypeError as error:
+        assert "has no size" in str(error) or "too: give all keys" in str(error)  # noqa: PT017
+    except ValueError as error:
+        assert "JSON" in str(error) or "something to say" in str(error)  # noqa: PT017
+    finally:
+        path.write_bytes(whole)
+
+
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@bounded
+def test_any_bit_of_a_description(copied: Any, at: float, bit: int) -> None:
+    path = Path(copied.script("mark").path, "script.json")
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    data[int(at * len(data))] ^= 1 << bit
+    try:
+        path.write_bytes(data)
+        with pytest.raises(Damaged):
+            tilusbuild.load("mark", where=copied.cache)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_untouched_it_works(built: Any) -> None:
+    """What the tests above spoil is right to begin with."""
+    assert use(built.cache, "modelled", m=2, n=10, k=5) == ""
+    assert round(float(tilusbuild.load("mark", where=built.cache)(np.zeros(9, "f4"))[0])) == 1
