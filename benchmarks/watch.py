@@ -289,6 +289,8 @@ def _edits(folder: Path, chance: random.Random, number: int) -> list[Callable[[]
 
 
 def main() -> None:
+    # Who is started in the background ignores Ctrl-C, and so would the watch.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10)
