@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs peers clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -23,6 +23,9 @@ bench: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m tilusbuild.manifest.reference docs/manifest.md
+
+peers:
+	PYTHON=$(PYTHON) sh scripts/peers.sh
 
 $(VENV)/.ready: pyproject.toml scripts/setup.sh
 	PYTHON=$(PYTHON) VENV=$(VENV) sh scripts/setup.sh

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,3 +121,26 @@ def problems() -> Callable[[Path], list[str]]:
         return [str(problem) for problem in cache.broken]
 
     return found
+
+
+_PEERS = Path(os.environ.get("TILUSBUILD_PEERS", Path(__file__).parents[2] / ".peers"))
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """peer("tilelang", code, …) runs Python code with the real system, in an empty folder."""
+
+    def run(system: str, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        python = _PEERS / system / "bin" / "python"
+        if not python.exists():
+            pytest.skip(f"needs {system}: `make peers` installs it")
+        return subprocess.run(
+            [python, "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    return run

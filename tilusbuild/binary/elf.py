@@ -114,11 +114,16 @@ class Elf:
     @property
     def size(self) -> int:
         """Bytes from the first of the header to the last that a table or a section takes."""
+        return min(self.declared_size, len(self._data) - self._base)
+
+    @property
+    def declared_size(self) -> int:
+        """What `size` would be if nothing were cut off: more than there is of a truncated file."""
         ends = [_HEADER.size]
         for offset, unit, count in (self._table, self._programs):
             ends.append(offset + unit * count)
         ends += [s.offset + s.size for s in self.sections if s.kind not in (0, _NOBITS)]
-        return min(max(ends), len(self._data) - self._base)
+        return max(ends)
 
     def _at(self, index: int) -> Section:
         if index >= len(self.sections):

@@ -19,8 +19,6 @@ from tilusbuild.foreign.model import Entry, Problem
 _LARGEST_TEXT = 16 << 20
 _LARGEST_LIBRARY = 1 << 30
 _MOST_FILES = 10_000
-_NOT_STORED = (0, 8)
-"""Kinds of ELF sections that take no bytes of the file: SHT_NULL and SHT_NOBITS."""
 
 
 class Folder:
@@ -195,13 +193,10 @@ def damage(data: bytes) -> str | None:
     if not data:
         return "is empty"
     try:
-        elf = Elf(data)
+        size = Elf(data).declared_size
     except BinaryError as error:
         return f"is no library: {error}"
-    ends = [each.offset + each.size for each in elf.sections if each.kind not in _NOT_STORED]
-    if max(ends, default=0) > len(data):
-        return f"is cut short: {len(data)} bytes of at least {max(ends)}"
-    return None
+    return f"is cut short: {len(data)} bytes of {size}" if size > len(data) else None
 
 
 def held_by(data: bytes) -> tuple[str, ...]:
