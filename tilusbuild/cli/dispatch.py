@@ -24,6 +24,7 @@ ACTIONS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """What to do, and for which script."""
+    options.device_compiler(parser)
     listed = "; ".join(f"{name}: {what}" for name, what in ACTIONS.items())
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=listed)
     parser.add_argument("script", metavar="SCRIPT")

@@ -52,6 +52,16 @@ def selection(parser: argparse.ArgumentParser) -> None:
         choices=(0, 1, 2),
         help="how much of each space: 0 the default schedule, 1 a sample, 2 all",
     )
+    device_compiler(parser)
+
+
+def device_compiler(parser: argparse.ArgumentParser) -> None:
+    """What compiles device code: the programs of the two are different ones."""
+    parser.add_argument(
+        "--device-compiler",
+        metavar="NAME",
+        help="nvcc or nvrtc; in the manifest: device-compiler in [toolchain]",
+    )
 
 
 def compiling(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +111,7 @@ def project(arguments: argparse.Namespace) -> Project:
         "load-average": getattr(arguments, "load_average", None),
         "nice": getattr(arguments, "nice", None),
         "level": getattr(arguments, "level", None),
+        "device-compiler": getattr(arguments, "device_compiler", None),
         "dump-ir": getattr(arguments, "dump_ir", None) or None,
     }
     return Project.open(os.getcwd(), given, os.environ)

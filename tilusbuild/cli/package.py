@@ -18,6 +18,7 @@ _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Which packages, as what, where to."""
+    options.device_compiler(parser)
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="of [package.NAME]; all of them without"
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Which program, at which sizes."""
+    options.device_compiler(parser)
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument(
         "-t", "--target", metavar="NAME", help="without it: the script's cpu target, else its first"

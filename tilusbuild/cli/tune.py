@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """What to tune, for how long, and where the results go."""
+    options.device_compiler(parser)
     parser.add_argument("script", metavar="SCRIPT", nargs="?")
     parser.add_argument("-t", "--target", metavar="NAME", help="without it: the best for this GPU")
     parser.add_argument(

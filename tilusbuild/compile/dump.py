@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.arch import gencode
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import Step, image_name, steps
+from tilusbuild.compile.steps import Step, image_name, ptx_steps, steps
 
 if TYPE_CHECKING:
     from tilusbuild.compile.program import Compile
@@ -43,6 +43,8 @@ def _write(folder: str, name: str, text: str) -> None:
 
 def _dumps(recipe: Recipe) -> list[Step]:
     """The first command of the pipeline, asked for its earlier results."""
+    if recipe.through_nvrtc:
+        return [*ptx_steps(recipe), Step("dump", _sass(recipe), "program.sass")]
     first = steps(recipe)[0].argv
     source = first[: first.index("-o")]
     if recipe.pipeline == "cpu":
@@ -60,6 +62,9 @@ def _dumps(recipe: Recipe) -> list[Step]:
         argv = (*source[:mode], "-ptx", "-arch", virtual, *source[end:], "-o", f"{real}.ptx")
         made.append(Step("dump", argv, f"{real}.ptx"))
     if recipe.pipeline == "kernel":
-        sass = ("{cuobjdump}", "-sass", image_name(recipe))
-        made.append(Step("dump", sass, "program.sass"))
+        made.append(Step("dump", _sass(recipe), "program.sass"))
     return made
+
+
+def _sass(recipe: Recipe) -> tuple[str, ...]:
+    return ("{cuobjdump}", "-sass", image_name(recipe))

@@ -9,6 +9,7 @@ other argument depends on where anything is installed.
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilusbuild.arch import gencode
@@ -226,9 +227,7 @@ def _through_nvrtc(recipe: Recipe, image: str) -> list[Step]:
     """NVRTC compiles for one architecture at a time, to a cubin and the PTX that it is made of."""
     made: list[Step] = []
     images: list[str] = []
-    for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
-        _, real = code.removeprefix("arch=").split(",code=")
-        names = real.strip("[]").split(",")
+    for names in _codes(recipe):
         number = names[0].removeprefix("sm_")
         stem = "program" if image.endswith(".cubin") else names[0]
         outputs = [f"{stem}.cubin"]
@@ -236,13 +235,31 @@ def _through_nvrtc(recipe: Recipe, image: str) -> list[Step]:
         if len(names) > 1:
             outputs.append(f"{stem}.ptx")
             images.append(f"ptx:{number}:{stem}.ptx")
-        verb = "cubin" if len(outputs) == 1 else "both"
-        argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
-        options = (f"--gpu-architecture={names[0]}", *_nvrtc_options(recipe))
-        made.append(Step("device", (*argv, *options), outputs[0]))
+        made.append(Step("device", _nvrtc(recipe, names[0], outputs), outputs[0]))
     if not image.endswith(".cubin"):
         made.append(Step("fatbin", ("{nvrtc}", "fatbin", image, *images), image))
     return made
+
+
+def ptx_steps(recipe: Recipe) -> list[Step]:
+    """The commands that make the PTX of each architecture, for people to read."""
+    return [
+        Step("dump", _nvrtc(recipe, name, [f"{name}.cubin", f"{name}.ptx"]), f"{name}.ptx")
+        for name, *_ in _codes(recipe)
+    ]
+
+
+def _codes(recipe: Recipe) -> Iterator[list[str]]:
+    """The names of what each compile makes: the code's, and that of PTX that goes with it."""
+    for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
+        yield code.split("code=")[1].strip("[]").split(",")
+
+
+def _nvrtc(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
+    """One compile: to a cubin or, with two outputs, to a cubin and PTX."""
+    verb = "cubin" if len(outputs) == 1 else "both"
+    argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
+    return (*argv, f"--gpu-architecture={name}", *_nvrtc_options(recipe))
 
 
 def _place_of_source(recipe: Recipe) -> str:

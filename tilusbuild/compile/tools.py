@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,6 +62,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
+        paths.setdefault("{cuobjdump}", (shutil.which("cuobjdump") or "cuobjdump",))
     return Tools(
         paths=paths,
         environment=toolchain.environment(),
