@@ -1,8 +1,13 @@
-"""A small list, by hand."""
+"""A small list, by hand; and a project of two scripts, built for the cpu under two names."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +84,126 @@ def small_list() -> FileList:
 @pytest.fixture(scope="session")
 def listed() -> FileList:
     return small_list()
+
+
+MANIFEST = """\
+edition = 1
+
+[project]
+name = "Marks"
+version = "1.2"
+
+[target.host]
+arch = "cpu"
+
+[target.spare]
+arch = "cpu"
+
+[script.mark]
+template = "mark.cu.j2"
+kernel = "mark"
+default = { variant = 1 }
+
+[script.mark.args]
+x = "f32*[n]"
+y = { type = "f32*[n]", out = true }
+n = "i64"
+
+[script.mark.space]
+variant = { range = [0, 3] }
+
+[script.mark.dispatch]
+keys = ["n"]
+table = [{ when = "n <= 4", use = { variant = 2 } }]
+
+[script.DoubleIt]
+template = "double.cu.j2"
+kernel = "twice"
+targets = ["host"]
+include-dirs = ["include"]
+
+[script.DoubleIt.args]
+x = "f32*[n]"
+y = { type = "f32*[n]", out = true }
+n = "i64"
+
+[script.DoubleIt.params]
+bias = [0, 1]
+"""
+
+TEMPLATES = {
+    "mark.cu.j2": """\
+extern "C" void mark(const float *x, float *y, long long n) {
+  for (long long i = 0; i < n; i++) y[i] = 10 * x[i] + {{ variant }};
+}
+""",
+    "double.cu.j2": """\
+#include "twice.h"
+extern "C" void twice(const float *x, float *y, long long n) {
+  for (long long i = 0; i < n; i++) y[i] = TWICE(x[i]) + {{ bias }};
+}
+""",
+    "include/twice.h": "#define TWICE(x) (2 * (x))\n",
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A project's folder with a built cache in `.cache`."""
+
+    folder: Path
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / ".cache"
+
+    def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tilusbuild", *words],
+            cwd=self.folder,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def package(self, *words: str, **env: str) -> Path:
+        """The folder with what was packed."""
+        done = self.run("package", *words, **env)
+        assert done.returncode == 0, done.stderr
+        return self.folder / "dist"
+
+    def append(self, text: str) -> None:
+        """More of a manifest."""
+        with open(self.folder / "tilus.toml", "a", encoding="utf-8") as file:
+            file.write(text)
+
+
+@pytest.fixture(scope="session")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("marks")
+    for name, text in {**TEMPLATES, "tilus.toml": MANIFEST, ".git": ""}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    built = Built(folder)
+    done = built.run("build")
+    assert done.returncode == 0, done.stderr
+    return built
+
+
+@pytest.fixture
+def project(_built: Built, tmp_path: Path) -> Built:
+    """A copy of one's own."""
+    shutil.copytree(_built.folder, tmp_path / "project", symlinks=True)
+    return Built(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def packed(_built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project in every carrier, not to be changed."""
+    folder = tmp_path_factory.mktemp("packed")
+    done = _built.run("package", "--format", "dir,tar.zst,wheel,oci", "-o", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder

@@ -1,0 +1,219 @@
+"""From a built project to a package: the same bytes whoever packs; nothing when it cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.digest import sha256_bytes, sha256_file
+from tilusbuild.package.listing import FileList, parse
+
+ALL = ("--format", "dir,tar.zst,wheel,oci")
+STEM = "Marks-1.2"
+
+
+def tree(folder: Path) -> dict[str, tuple[int, str]]:
+    """Every file below a folder, with its mode and digest."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mode, sha256_file(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def listed(folder: Path) -> FileList:
+    return parse((folder / STEM / "tilus-package.json").read_bytes())
+
+
+def test_another_path_umask_user_and_time_give_the_same_bytes(
+    project: Any, packed: Path, tmp_path: Path
+) -> None:
+    shutil.move(project.folder, tmp_path / "elsewhere")
+    moved = type(project)(tmp_path / "elsewhere")
+    before = os.umask(0o077)
+    try:
+        made = moved.package(*ALL, USER="somebody", HOME=str(tmp_path), TILUSBUILD_JOBS="1")
+    finally:
+        os.umask(before)
+    assert tree(made) == tree(packed)
+
+
+def test_a_cache_built_anew_gives_the_same_bytes(project: Any, packed: Path) -> None:
+    shutil.rmtree(project.cache)
+    assert project.run("build", "-j1").returncode == 0
+    assert tree(project.package(*ALL)) == tree(packed)
+
+
+def test_the_list_is_of_all_that_is_there(packed: Path) -> None:
+    found = listed(packed)
+    there = tree(packed / STEM)
+    assert there.pop("tilus-package.json")[1] == found.digest
+    assert {path: digest for path, (_, digest) in there.items()} == {
+        path: file.sha256 for path, file in found.files.items()
+    }
+    assert (found.name, found.version, found.project) == ("Marks", "1.2", "Marks")
+    assert {(s.script, s.target, *s.params.items()) for s in found.scripts} == {
+        ("DoubleIt", "host", ("bias", "0")),
+        ("DoubleIt", "host", ("bias", "1")),
+        ("mark", "host"),
+        ("mark", "spare"),
+    }
+    assert len(found.programs) == 6, "one program serves both targets"
+    assert found.needs.machine == os.uname().machine
+    assert found.needs.tvm_ffi == "0.1"
+    assert "libc.so.6" in found.needs.libraries
+
+
+def test_runtime_by_default(packed: Path) -> None:
+    names = {re.sub(r"[0-9a-f]{64}", "H", path) for path in listed(packed).files}
+    assert names == {
+        "programs/H/meta.json",
+        "programs/H/module/lib.so",
+        "programs/H/options.txt",
+        "programs/H/program.txt",
+        *(f"scripts/double_it/H/{n}" for n in ("schedule.txt", "script.json", "script.txt")),
+        *(f"scripts/mark/H/{n}" for n in ("schedule.txt", "script.json", "script.txt")),
+        *(f"scripts/mark/H/dispatch/{n}" for n in ("dispatch.h", "dispatch.json", "libmark.so")),
+    }
+
+
+def test_sources_and_logs_when_asked_for(project: Any) -> None:
+    project.append('[package.dev]\ninclude = ["all"]\nexclude = ["logs"]\nformats = ["dir"]\n')
+    found = parse((project.package() / "Marks-dev-1.2/tilus-package.json").read_bytes())
+    names = {path.split("/", 2)[2] for path in found.files if not path.startswith("scripts/")}
+    assert {"module/source.cu", "module/compile.sh", "MANIFEST"} <= names
+    assert "module/nvcc_output.txt" not in names
+    assert any(name.endswith("twice.h") for name in names)
+    (program,) = [p for p in found.programs if found.programs[p].script == "DoubleIt"][:1]
+    folder = project.folder / "dist/Marks-dev-1.2/programs" / program
+    library = (folder / "module/lib.so").read_bytes()
+    (folder / "module/lib.so").unlink()
+    assert os.system(f"{folder}/module/compile.sh >/dev/null") == 0
+    assert (folder / "module/lib.so").read_bytes() == library
+
+
+def test_a_program_is_whole_by_its_own_word(packed: Path) -> None:
+    from tilusbuild.cache.entries import read_entry
+
+    for program in listed(packed).programs:
+        entry = read_entry(str(packed / STEM / "programs" / program), program)
+        assert sorted(entry.meta["files"]) == ["module/lib.so", "options.txt", "program.txt"]
+
+
+def test_only_what_dispatch_can_choose(project: Any) -> None:
+    project.append(
+        '[package.few]\nprograms = "dispatched"\nscripts = ["mark"]\nformats = ["dir"]\n'
+    )
+    found = parse((project.package() / "Marks-few-1.2/tilus-package.json").read_bytes())
+    texts = [
+        (project.cache / "programs" / p / "program.txt").read_text() for p in found.programs
+    ]  # the rule's and the default
+    assert sorted(re.findall(r"variant = (\d)", " ".join(texts))) == ["1", "2"]
+
+
+def test_a_list_names_its_scripts_and_targets(project: Any) -> None:
+    project.append('[package.one]\ntargets = ["spare"]\nformats = ["dir"]\n')
+    found = parse((project.package("one") / "Marks-one-1.2/tilus-package.json").read_bytes())
+    assert [(s.script, s.target) for s in found.scripts] == [("mark", "spare")]
+    assert set(found.targets) == {"spare"}
+
+
+def test_what_is_too_large_is_not_written_and_says_why(project: Any) -> None:
+    project.append('[package.tiny]\nmax-size = "1kB"\nformats = ["dir", "tar.zst"]\n')
+    done = project.run("package", "tiny")
+    assert done.returncode == 1
+    assert "more than max-size, 1000" in done.stderr
+    assert re.search(r"mark +host +4 +\d+ +\d+", done.stderr)
+    assert "variant=3" in done.stderr
+    assert not list((project.folder / "dist").iterdir())
+
+
+def test_sizes_by_script_target_and_schedule(project: Any) -> None:
+    done = project.run("package", "--size")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"all +6 +\d+ +\d+", done.stdout)
+    assert re.search(r"DoubleIt +host +\d+ +[0-9a-f]{12} +bias=1", done.stdout)
+    assert not (project.folder / "dist").exists()
+
+
+def test_an_edit_since_the_build_is_refused(project: Any) -> None:
+    template = project.folder / "mark.cu.j2"
+    template.write_text(template.read_text().replace("10 *", "11 *"))
+    done = project.run("package")
+    assert done.returncode == 1
+    assert "8 of 10 programs are not built, or out of date: mark/0 host" in done.stderr
+    assert "tilusbuild build" in done.stderr
+    assert not (project.folder / "dist").exists()
+
+
+def test_what_was_built_can_be_packed_though_it_is_out_of_date(project: Any, packed: Path) -> None:
+    (project.folder / "mark.cu.j2").write_text("")
+    made = project.package("--as-built", "--format", "dir")
+    assert tree(made / STEM) == tree(packed / STEM)
+
+
+@pytest.mark.parametrize("words", [(), ("--as-built",)])
+def test_without_a_build_there_is_nothing_to_pack(project: Any, words: tuple[str, ...]) -> None:
+    shutil.rmtree(project.cache)
+    done = project.run("package", *words)
+    assert done.returncode == 1
+    assert "tilusbuild build" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_library_is_not_packed(project: Any) -> None:
+    library = next(project.cache.glob("programs/*/module/lib.so"))
+    data = bytearray(library.read_bytes())
+    data[-1] ^= 1
+    library.write_bytes(data)
+    done = project.run("package")
+    assert done.returncode == 1
+    assert "lib.so is not what was built" in done.stderr
+    assert "cache verify --repair" in done.stderr
+
+
+def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -> None:
+    made = project.package(*ALL)
+    (made / STEM / "more").write_text("left by somebody")
+    assert tree(project.package(*ALL)) == tree(packed)
+    shutil.rmtree(made / STEM)
+    (made / STEM).mkdir()
+    (made / STEM / "thesis.tex").write_text("mine")
+    (made / f"{STEM}.tar.zst").write_bytes(b"kept")
+    done = project.run("package", *ALL)
+    assert done.returncode == 1
+    assert "no package of tilusbuild" in done.stderr
+    assert (made / STEM / "thesis.tex").read_text() == "mine"
+    assert (made / f"{STEM}.tar.zst").read_bytes() == b"kept"
+    assert not list(made.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "said"),
+    [
+        (("moon",), {}, 'no package "moon"'),
+        (("--format", "zip"), {}, 'no format "zip"'),
+        (("-o", "tilus.toml"), {}, "--output tilus.toml"),
+        ((), {"SOURCE_DATE_EPOCH": "today"}, "SOURCE_DATE_EPOCH is 'today'"),
+    ],
+)
+def test_bad_input_is_told(
+    project: Any, words: tuple[str, ...], env: dict[str, str], said: str
+) -> None:
+    done = project.run("package", *words, **env)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_what_was_written_is_printed(project: Any) -> None:
+    done = project.run("package", "--format", "tar.zst")
+    assert done.stdout == "dist/Marks-1.2.tar.zst\n"
+    digest = sha256_bytes(listed(project.package("--format", "dir")).encode())
+    assert f"sha256 {digest}" in done.stderr
+    found = project.run("package", "--format", "tar.zst", "--json").stdout.splitlines()
+    assert f'"digest": "{digest}"' in found[0]
+    assert '"event": "package"' in found[-1]
