@@ -356,3 +356,29 @@ def hand_of() -> Callable[..., Hand]:
 @pytest.fixture(params=CARRIERS)
 def carrier(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+class Pack:
+    """The packers by themselves, for what a `Hand` would not write."""
+
+    member = staticmethod(member)
+    tar = staticmethod(tar)
+    frame = staticmethod(frame)
+
+    def archive(self, path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
+        parts = [self.tar([("tilus-package.json", listed)]), *layers, bytes(1024)]
+        path.write_bytes(b"".join(frame(part) for part in parts))
+        return path
+
+    def oci(self, path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
+        return layout(path, listed, [frame(layer + bytes(1024)) for layer in layers], {})
+
+    def frames(self, path: Path, first: bytes, layer: bytes, end: bytes) -> Path:
+        """With one layer whose frame is made already."""
+        path.write_bytes(frame(first) + layer + frame(end))
+        return path
+
+
+@pytest.fixture(scope="session")
+def pack() -> Pack:
+    return Pack()

@@ -1,0 +1,459 @@
+"""Hostile and damaged packages: one typed error each, and nothing outside the target folder.
+
+Each case makes a package that is wrong in one way. It must be refused by `verify` with that error,
+and by `install` too, which then leaves the cache without a trace of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.package import errors
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.check import verify
+from tilusbuild.package.errors import PackageError
+from tilusbuild.package.install import install
+from tilusbuild.package.opening import opened
+from tilusbuild.package.values import ListMalformed
+from tilusbuild.runtime.sealed import seal, unseal
+
+LIMITS = Limits()
+
+
+def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
+    """The first thing that is wrong with a package, after all that looks at it agreed on that."""
+    target = path.parent / "target" / "cache"
+    before = everything(path.parent)
+    found = problems(path, limits)
+    assert found
+    with pytest.raises(PackageError) as caught, opened(str(path)) as reader:
+        install(reader, Cache(str(target)), limits)
+    assert type(caught.value) in {type(error) for error in found}
+    after = {name for name in everything(path.parent) if name.split("/")[0] != "target"}
+    assert after == before
+    assert_nothing_came(target)
+    return found[0]
+
+
+def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
+    try:
+        with opened(str(path)) as reader:
+            return verify(reader, limits).problems
+    except PackageError as error:
+        return (error,)
+
+
+def everything(folder: Path) -> set[str]:
+    return {os.fspath(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def assert_nothing_came(target: Path) -> None:
+    """The cache is empty, but for its own files."""
+    if target.exists():
+        own = {"CACHEDIR.TAG", ".gitignore", "lock"}
+        folders = {"programs", "scripts", "include", "staging", "state"}
+        assert everything(target) <= own | folders
+
+
+# The container.
+
+
+@pytest.mark.parametrize("carrier", ["archive", "wheel"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_file_that_is_cut_short(hand: Any, carrier: str, share: float, tmp_path: Path) -> None:
+    path = hand.write(carrier, tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    assert isinstance(refusal(path), errors.Truncated | errors.NoPackage)
+
+
+def test_a_blob_that_is_cut_short(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("oci", tmp_path)
+    largest = max((path / "blobs/sha256").iterdir(), key=lambda blob: blob.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-10])
+    assert isinstance(refusal(path), errors.Truncated)
+
+
+def test_a_layer_that_is_missing(hand: Any, pack: Any, tmp_path: Path) -> None:
+    path = pack.archive(tmp_path / "p", hand.listed(), [pack.tar(hand.layers()[0])])
+    assert isinstance(refusal(path), errors.Truncated)
+
+
+def test_bytes_after_the_end(hand: Any, pack: Any, tmp_path: Path) -> None:
+    path = hand.archive(tmp_path / "p")
+    path.write_bytes(path.read_bytes() + pack.frame(b"more"))
+    assert isinstance(refusal(path), errors.Truncated)
+
+
+def test_a_pickle_is_not_read(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    (tmp_path / "p.tar.zst").write_bytes(pickle.dumps(Evil()))
+    error = refusal(tmp_path / "p.tar.zst")
+    assert isinstance(error, errors.NoPackage)
+    assert "pickle" in str(error)
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(b"hello")
+    assert isinstance(refusal(tmp_path / "p"), errors.NoPackage)
+
+
+def test_a_window_that_takes_a_gigabyte(hand: Any, pack: Any, tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    layer = writer.compress(pack.tar(hand.layers()[0])) + writer.flush()
+    path = pack.frames(tmp_path / "p", pack.tar(hand.first()), layer, bytes(1024))
+    assert isinstance(refusal(path), errors.OverLimit)
+
+
+# Names.
+
+
+NAMES = {
+    "absolute": "/tmp/evil",
+    "parent": "../evil",
+    "parent within": "programs/../../evil",
+    "dot": "./scripts/x",
+    "empty part": "scripts//x",
+    "backslash": "programs\\..\\evil",
+    "control character": "programs/\x07evil",
+    "drive": "C:/evil",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_name_that_leads_elsewhere(hand: Any, name: str, pack: Any, tmp_path: Path) -> None:
+    *layers, last = map(pack.tar, hand.layers())
+    path = pack.archive(tmp_path / "p", hand.listed(), [*layers, last + pack.member(name, b"evil")])
+    assert isinstance(refusal(path), errors.UnsafeName)
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_name_that_leads_elsewhere_in_the_list(hand: Any, name: str, tmp_path: Path) -> None:
+    value = json.loads(hand.listing.encode())
+    value["files"][name] = {"size": 4, "sha256": "0" * 64}
+    hand.list_bytes = canonical(value)
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeName)
+
+
+def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
+    value = json.loads(hand.listing.encode())
+    name = next(name for name in value["files"] if name.endswith("lib.so"))
+    value["files"][name.replace("lib.so", "LIB.so")] = value["files"][name]
+    hand.list_bytes = canonical(value)
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeName)
+
+
+def test_a_wheel_that_names_a_file_outside(hand: Any, pack: Any, tmp_path: Path) -> None:
+    path = hand.wheel(tmp_path / "p.whl")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("marks_cpu/tilus/../../../evil", b"evil")
+    assert isinstance(refusal(path), errors.UnsafeName)
+
+
+# Entries that are no files.
+
+
+KINDS = {
+    "link": {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
+    "hard link": {"type": tarfile.LNKTYPE, "linkname": "tilus-package.json"},
+    "character device": {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3},
+    "block device": {"type": tarfile.BLKTYPE},
+    "pipe": {"type": tarfile.FIFOTYPE},
+    "folder": {"type": tarfile.DIRTYPE},
+    "sparse file": {"type": tarfile.GNUTYPE_SPARSE},
+    "long name": {"type": tarfile.GNUTYPE_LONGNAME},
+    "global header": {"type": tarfile.XGLTYPE},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("carrier", ["archive", "oci"])
+def test_an_entry_that_is_no_plain_file(
+    hand: Any, kind: dict[str, Any], carrier: str, pack: Any, tmp_path: Path
+) -> None:
+    name = hand.path("module/lib.so")
+    layers = [
+        b"".join(
+            pack.member(n, b"" if n == name else d, **(kind if n == name else {})) for n, d in part
+        )
+        for part in hand.layers()
+    ]
+    write = getattr(pack, carrier)
+    assert isinstance(refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnsafeEntry)
+
+
+def test_a_link_in_a_folder(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("directory", tmp_path)
+    library = path / hand.path("module/lib.so")
+    library.rename(tmp_path / "outside.so")
+    library.symlink_to(tmp_path / "outside.so")
+    assert isinstance(refusal(path), errors.UnsafeEntry)
+
+
+def test_a_linked_folder(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("directory", tmp_path)
+    (path / "programs").rename(tmp_path / "outside")
+    (path / "programs").symlink_to(tmp_path / "outside")
+    assert isinstance(refusal(path), errors.UnsafeEntry)
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("directory", tmp_path)
+    library = path / hand.path("module/lib.so")
+    library.unlink()
+    os.mkfifo(library)
+    assert isinstance(refusal(path), errors.UnsafeEntry)
+
+
+def test_a_list_that_is_a_link(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("directory", tmp_path)
+    (path / "tilus-package.json").rename(tmp_path / "outside.json")
+    (path / "tilus-package.json").symlink_to(tmp_path / "outside.json")
+    assert isinstance(refusal(path), errors.UnsafeEntry)
+
+
+def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+    path = hand.wheel(tmp_path / "p.whl")
+    info = zipfile.ZipInfo("marks_cpu/tilus/evil")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(info, "/etc/passwd")
+    assert isinstance(refusal(path), errors.UnsafeEntry)
+
+
+# What is there against what is listed.
+
+
+def test_a_listed_file_that_is_not_there(hand: Any, carrier: str, tmp_path: Path) -> None:
+    del hand.files[hand.path("module/lib.so")]
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.FileMissing)
+
+
+def test_a_file_that_is_not_listed(hand: Any, carrier: str, tmp_path: Path) -> None:
+    name = hand.path("module/lib.so").replace("lib.so", "other.so")
+    hand.files[name] = b"evil"
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.FileUnlisted)
+
+
+@pytest.mark.parametrize("carrier", ["archive", "oci"])
+def test_a_file_that_is_there_twice(hand: Any, carrier: str, pack: Any, tmp_path: Path) -> None:
+    parts = hand.layers()
+    layers = [pack.tar([*part, part[-1]]) for part in parts]
+    write = getattr(pack, carrier)
+    assert isinstance(refusal(write(tmp_path / "p", hand.listed(), layers)), errors.FileUnlisted)
+
+
+def test_a_file_that_is_in_a_wheel_twice(hand: Any, tmp_path: Path) -> None:
+    path = hand.wheel(tmp_path / "p.whl")
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"marks_cpu/tilus/{hand.path('module/lib.so')}", b"evil")
+    assert isinstance(refusal(path), errors.FileUnlisted)
+
+
+def test_code_beside_a_package_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+    path = hand.wheel(tmp_path / "p.whl")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("evil.pth", b"import os")
+    assert isinstance(refusal(path), errors.FileUnlisted)
+
+
+def test_a_blob_that_nothing_names(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("oci", tmp_path)
+    (path / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"evil")
+    assert isinstance(refusal(path), errors.FileUnlisted)
+
+
+@pytest.mark.parametrize("change", [-1, 1, 1 << 30])
+def test_a_size_that_lies_in_the_list(hand: Any, carrier: str, change: int, tmp_path: Path) -> None:
+    value = json.loads(hand.listing.encode())
+    value["files"][hand.path("module/lib.so")]["size"] += change
+    hand.list_bytes = canonical(value)
+    limits = Limits(free=1 << 40)
+    assert isinstance(refusal(hand.write(carrier, tmp_path), limits), errors.FileChanged)
+
+
+def test_a_size_that_lies_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+    """Given a zip directory that promises what the list says, when less is packed, then no."""
+    name = hand.path("module/lib.so")
+    whole = hand.files[name]
+    hand.files[name] = whole[:-4]
+    path = hand.wheel(tmp_path / "p.whl")
+    data = path.read_bytes()
+    sizes = len(whole[:-4]).to_bytes(4, "little"), len(whole).to_bytes(4, "little")
+    path.write_bytes(data.replace(*sizes))
+    assert isinstance(refusal(path), errors.Truncated | errors.FileChanged)
+
+
+def test_a_bit_of_each_file(hand: Any, tmp_path: Path) -> None:
+    for number, name in enumerate(sorted(hand.files)):
+        damaged = hand.copy()
+        data = bytearray(damaged.files[name])
+        data[len(data) // 2] ^= 1
+        damaged.files[name] = bytes(data)
+        found = problems(damaged.archive(tmp_path / f"p{number}"))
+        assert any(isinstance(error, errors.FileChanged) for error in found), name
+
+
+# The list itself.
+
+
+def canonical(value: Any) -> bytes:
+    import rfc8785
+
+    data: bytes = rfc8785.dumps(value)
+    return data
+
+
+LISTS = {
+    "depth 100,000": b"[" * 100_000 + b"]" * 100_000,
+    "objects of depth 100,000": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "no JSON": b"{",
+    "a number of many digits": b'{"schema":' + b"9" * 5000 + b"}",
+    "not UTF-8": b'"\xff"',
+    "empty": b"",
+    "a list": b"[]",
+}
+
+
+@pytest.mark.parametrize("data", LISTS.values(), ids=LISTS)
+def test_a_list_that_is_none(hand: Any, data: bytes, carrier: str, tmp_path: Path) -> None:
+    hand.list_bytes = data
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), ListMalformed)
+
+
+def test_a_list_that_is_not_canonical(hand: Any, tmp_path: Path) -> None:
+    hand.list_bytes = json.dumps(json.loads(hand.listing.encode()), indent=1).encode()
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.ListMalformed)
+
+
+def test_an_image_layout_whose_json_is_deep(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("oci", tmp_path)
+    deep = b'{"schemaVersion":2,"manifests":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    (path / "index.json").write_bytes(deep)
+    assert isinstance(refusal(path), errors.ListMalformed)
+
+
+# Files that are as listed, and wrong.
+
+
+def test_texts_of_another_program(hand: Any, carrier: str, tmp_path: Path) -> None:
+    hand.files[hand.path("program.txt")] += b"\n"
+    hand.relist()
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.Incoherent)
+
+
+def test_a_script_json_of_another_script(hand: Any, tmp_path: Path) -> None:
+    one, other = (p for p in sorted(hand.files) if p.endswith("script.json"))
+    hand.files[one] = hand.files[other]
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+
+
+def test_a_script_json_of_depth_100_000(hand: Any, tmp_path: Path) -> None:
+    name = hand.path("script.json")
+    deep = b"[" * 100_000 + b"]" * 100_000
+    hand.files[name] = hand.files[name].replace(b'"params": {}', b'"params": ' + deep)
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+
+
+OUT_OF_RANGE = (
+    b'{"schema":1,"keys":["n"],"tables":'
+    b'[{"fingerprint":{"script":"*","device":"*","arch":"*"},"entries":[[[8],99]]}]}'
+)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"[" * 100_000,
+        b"{}",
+        pickle.dumps({}),
+        OUT_OF_RANGE,
+    ],
+    ids=["deep", "empty", "pickle", "a program that there is not"],
+)
+def test_a_dispatch_table_that_is_none(hand: Any, table: bytes, tmp_path: Path) -> None:
+    import dataclasses
+
+    (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
+    hand.files[f"scripts/{script.folder}/dispatch_table.json"] = table
+    scripts = tuple(
+        dataclasses.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
+    )
+    path = hand.relist(scripts=scripts).archive(tmp_path / "p")
+    assert isinstance(refusal(path), errors.Incoherent)
+
+
+def test_a_pickle_among_a_scripts_files(hand: Any, tmp_path: Path) -> None:
+    folder = hand.listing.scripts[0].folder
+    hand.files[f"scripts/{folder}/table.pkl"] = pickle.dumps([])
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+
+
+def test_a_meta_json_of_another_program(hand: Any, tmp_path: Path) -> None:
+    name = hand.path("meta.json")
+    value = unseal(hand.files[name])
+    hand.files[name] = seal({**value, "program": "0" * 64})
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+
+
+FATBIN = """
+__attribute__((section(".nv_fatbin"), used, aligned(8))) const unsigned char code[] = {
+  0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 72, 0, 0, 0, 0, 0, 0, 0,
+  2, 0, 1, 1, 64, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
+  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 80, 0, 0, 0,
+  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+  0, 0, 0, 0, 0, 0, 0, 0 };
+"""
+"""A container with one entry: 8 bytes that claim to be code for sm_80."""
+
+
+def test_a_library_with_code_for_another_architecture(hand: Any, tmp_path: Path) -> None:
+    """Given a program for the cpu, when its library holds code for sm_80, then that is told."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "x.c").write_text(FATBIN)
+    made = tmp_path / "x.so"
+    subprocess.run(["gcc", "-shared", "-o", made, tmp_path / "x.c"], check=True)
+    with_library(hand, made.read_bytes())
+    error = refusal(hand.archive(tmp_path / "p"))
+    assert isinstance(error, errors.CodeMismatch)
+    assert "sm_80" in str(error)
+
+
+def test_a_library_that_is_none(hand: Any, tmp_path: Path) -> None:
+    with_library(hand, b"\x7fELF" + bytes(100))
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.CodeMismatch)
+
+
+def with_library(hand: Any, data: bytes) -> None:
+    """Another library in the first program, with all that is said of it made to agree."""
+    import hashlib
+
+    name = hand.path("module/lib.so")
+    meta = name.replace("module/lib.so", "meta.json")
+    hand.files[name] = data
+    value = unseal(hand.files[meta])
+    value["files"]["module/lib.so"] = {
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    hand.files[meta] = seal(value)
+    hand.relist()
