@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -207,3 +210,32 @@ def packed(_built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = _built.run("package", "--format", "dir,tar.zst,wheel,oci", "-o", str(folder))
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a registry of one's own on the loopback."""
+    program = shutil.which("docker-registry")
+    if program is None or shutil.which("skopeo") is None:
+        pytest.skip("needs docker-registry and skopeo (Debian has both)")
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+        f"http: {{addr: '{address}'}}\n"
+    )
+    with open(folder / "log", "w") as log:
+        command = [program, "serve", str(folder / "config.yml")]
+        running = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        host, _, port = address.partition(":")
+        while running.poll() is None:
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                break
+        assert running.poll() is None, (folder / "log").read_text()
+        yield address
+    finally:
+        running.terminate()
+        running.wait()

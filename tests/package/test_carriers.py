@@ -1,0 +1,255 @@
+"""Each carrier, read by the tools that it is for: tar, pip, and what registries check."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from tilusbuild.digest import sha256_bytes, sha256_file
+from tilusbuild.package.layers import layers
+from tilusbuild.package.listing import parse
+
+STEM = "Marks-1.2"
+
+
+def unpacked(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return reader.read()
+
+
+# ---- the archive -------------------------------------------------------------------------------
+
+
+def test_the_archive_is_a_plain_tar_of_the_folder(packed: Path) -> None:
+    data = unpacked(packed / f"{STEM}.tar.zst")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = archive.getmembers()
+        assert members[0].name == "tilus-package.json"
+        for member in members:
+            file = archive.extractfile(member)
+            assert file is not None
+            assert file.read() == (packed / STEM / member.name).read_bytes()
+            mode = 0o755 if member.name.endswith(".so") else 0o644
+            assert (member.mode, member.mtime, member.uid, member.gid) == (mode, 0, 0, 0)
+            assert (member.uname, member.gname) == ("", "")
+    there = {str(p.relative_to(packed / STEM)) for p in (packed / STEM).rglob("*") if p.is_file()}
+    assert {member.name for member in members} == there
+
+
+def test_the_archive_is_in_layers(packed: Path) -> None:
+    found = parse((packed / STEM / "tilus-package.json").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(unpacked(packed / f"{STEM}.tar.zst"))) as archive:
+        names = [member.name for member in archive.getmembers()]
+    assert names[1:] == [path for layer in layers(found) for path in layer]
+    assert [len(layer) for layer in layers(found)] == [14, 22, 6]  # DoubleIt; mark: host, spare
+
+
+def test_plain_tar_unpacks_it(packed: Path, tmp_path: Path) -> None:
+    if shutil.which("zstd") is None:
+        pytest.skip("no zstd program for tar to use")
+    command = ["tar", "--zstd", "-xf", str(packed / f"{STEM}.tar.zst"), "-C", str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert (tmp_path / "tilus-package.json").read_bytes() == (
+        packed / STEM / "tilus-package.json"
+    ).read_bytes()
+
+
+def test_the_date_that_was_asked_for_is_in_the_carriers_and_not_in_the_list(
+    project: Any, packed: Path
+) -> None:
+    made = project.package("--format", "tar.zst,wheel,oci", SOURCE_DATE_EPOCH="1700000000")
+    with tarfile.open(fileobj=io.BytesIO(unpacked(made / f"{STEM}.tar.zst"))) as archive:
+        assert {member.mtime for member in archive.getmembers()} == {1700000000}
+        file = archive.extractfile("tilus-package.json")
+        assert file is not None
+        assert file.read() == (packed / STEM / "tilus-package.json").read_bytes()
+    with zipfile.ZipFile(made / "marks-1.2-py3-none-any.whl") as wheel:
+        assert {info.date_time for info in wheel.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+
+
+# ---- wheels ------------------------------------------------------------------------------------
+
+WHEELS = {"marks": "any", "marks_host": "manylinux", "marks_spare": "manylinux"}
+CALL = """\
+import sys
+from importlib.abc import MetaPathFinder
+
+class Nothing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in ("tilusbuild", "numpy", "pydantic"):
+            raise ImportError(name + " is not there")
+
+sys.meta_path.insert(0, Nothing())
+sys.path.insert(0, sys.argv[1])
+import marks
+from floats import Floats
+
+x, y = Floats(1, 2, 3), Floats(0, 0, 0)
+marks.load("mark", target="host")(x, y)
+marks.load("DoubleIt", bias=1)
+print(list(y.data), marks.load("mark", target="host").select(n=3).why)
+"""
+
+
+def test_wheels_one_a_target_and_one_that_finds_them(packed: Path) -> None:
+    made = {path.name.split("-")[0]: path for path in packed.glob("*.whl")}
+    assert made.keys() == WHEELS.keys()
+    for name, path in made.items():
+        assert path.name.startswith(f"{name}-1.2-py3-none-{WHEELS[name]}")
+        with zipfile.ZipFile(path) as wheel:
+            check_record(wheel, f"{name}-1.2.dist-info")
+    with zipfile.ZipFile(made["marks"]) as wheel:
+        said = wheel.read("marks-1.2.dist-info/METADATA").decode()
+    assert 'Requires-Dist: marks-host==1.2; extra == "host"' in said
+    assert "tilusbuild" not in said
+
+
+def check_record(wheel: zipfile.ZipFile, about: str) -> None:
+    rows = list(csv.reader(io.StringIO(wheel.read(f"{about}/RECORD").decode())))
+    assert [row[0] for row in rows] == wheel.namelist()
+    assert rows[-1] == [f"{about}/RECORD", "", ""]
+    for name, digest, size in rows[:-1]:
+        data = wheel.read(name)
+        encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256_bytes(data))).rstrip(b"=")
+        assert (digest, int(size)) == (f"sha256={encoded.decode()}", len(data))
+
+
+def test_each_targets_wheel_is_a_package_by_itself(packed: Path) -> None:
+    for target, scripts in (("host", 3), ("spare", 1)):
+        (path,) = packed.glob(f"marks_{target}-*.whl")
+        with zipfile.ZipFile(path) as wheel:
+            inside = f"marks_{target}/tilus/"
+            found = parse(wheel.read(f"{inside}tilus-package.json"))
+            names = {name.removeprefix(inside) for name in wheel.namelist() if inside in name}
+            assert names == {"tilus-package.json", *found.files}
+        assert (found.name, set(found.targets)) == (f"Marks-{target}", {target})
+        assert len(found.scripts) == scripts
+
+
+def installed(wheels: list[Path], folder: Path) -> Path:
+    """The wheels as pip installs them, less what they need."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", folder, *wheels], check=True)
+    return folder
+
+
+def call(site: Path, tmp_path: Path) -> str:
+    floats = Path(__file__).parents[1] / "runtime" / "test_alone.py"
+    text = floats.read_text().split("class Device", 1)[1].split("x, y = Floats", 1)[0]
+    (tmp_path / "floats.py").write_text(f"import ctypes\nclass Device{text}")
+    (tmp_path / "call.py").write_text(CALL)
+    command = [sys.executable, "call.py", str(site)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_python_tvm_ffi_and_the_wheels_are_enough(packed: Path, tmp_path: Path) -> None:
+    site = installed(sorted(packed.glob("*.whl")), tmp_path / "site")
+    assert call(site, tmp_path) == "[12.0, 22.0, 32.0] rule: n <= 4"
+
+
+def test_one_wheel_when_it_is_not_split(project: Any, packed: Path, tmp_path: Path) -> None:
+    project.append("[package.Marks]\nsplit = false\n")
+    (path,) = project.package("--format", "wheel").iterdir()
+    with zipfile.ZipFile(path) as wheel:
+        data = wheel.read("marks/tilus/tilus-package.json")
+    assert data == (packed / STEM / "tilus-package.json").read_bytes()
+    site = installed([path], tmp_path / "site")
+    assert call(site, tmp_path) == "[12.0, 22.0, 32.0] rule: n <= 4"
+
+
+def test_tilusbuild_finds_what_is_installed(packed: Path, tmp_path: Path) -> None:
+    site = installed(sorted(packed.glob("*.whl")), tmp_path / "site")
+    code = (
+        f"import sys; sys.path.insert(0, {str(site)!r})\n"
+        "import tilusbuild, marks\n"
+        "found = tilusbuild.load('mark', target='spare')\n"
+        "print(found, found.programs[0].status, tilusbuild.load('DoubleIt', where=marks, bias=0))\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[0] == (
+        "<Kernel mark spare> built <Kernel DoubleIt[bias=0] host>"
+    ), done.stderr
+
+
+# ---- the image layout --------------------------------------------------------------------------
+
+
+def blob(layout: Path, descriptor: Any) -> bytes:
+    algorithm, _, digest = descriptor["digest"].partition(":")
+    data = (layout / "blobs" / algorithm / digest).read_bytes()
+    assert (len(data), sha256_bytes(data)) == (descriptor["size"], digest)
+    return data
+
+
+def manifest_of(layout: Path) -> Any:
+    assert json.loads((layout / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
+    (top,) = json.loads((layout / "index.json").read_bytes())["manifests"]
+    return json.loads(blob(layout, top))
+
+
+def test_the_layouts_blobs_are_what_they_are_named_by(packed: Path) -> None:
+    layout = packed / f"{STEM}.oci"
+    manifest = manifest_of(layout)
+    found = parse(blob(layout, manifest["config"]))
+    assert manifest["artifactType"] == "application/vnd.tilusbuild.package.v1"
+    assert manifest["config"]["digest"] == f"sha256:{found.digest}"
+    for descriptor, paths in zip(manifest["layers"], layers(found), strict=True):
+        assert descriptor["mediaType"] == "application/vnd.oci.image.layer.v1.tar+zstd"
+        data = zstandard.ZstdDecompressor().decompress(blob(layout, descriptor))
+        with tarfile.open(fileobj=io.BytesIO(data)) as layer:
+            assert tuple(layer.getnames()) == paths
+    named = {descriptor["digest"] for descriptor in (manifest["config"], *manifest["layers"])}
+    assert len(list((layout / "blobs/sha256").iterdir())) == len(named) + 1
+
+
+def test_a_new_version_has_new_layers_only_where_something_changed(
+    project: Any, packed: Path
+) -> None:
+    template = project.folder / "double.cu.j2"
+    template.write_text(template.read_text() + "// changed\n")
+    assert project.run("build").returncode == 0
+    before = manifest_of(packed / f"{STEM}.oci")
+    after = manifest_of(project.package("--format", "oci") / f"{STEM}.oci")
+    old = [layer["digest"] for layer in before["layers"]]
+    new = [layer["digest"] for layer in after["layers"]]
+    assert [a == b for a, b in zip(old, new, strict=True)] == [False, True, True]
+    assert before["config"] != after["config"]
+
+
+def test_the_largest_window_is_what_decoders_take_unasked(packed: Path) -> None:
+    for path in (packed / f"{STEM}.oci" / "blobs" / "sha256").iterdir():
+        data = path.read_bytes()
+        if data.startswith(b"\x28\xb5\x2f\xfd"):
+            assert zstandard.get_frame_parameters(data).window_size <= 1 << 27
+            assert zstandard.get_frame_parameters(data).has_checksum
+
+
+# ---- a registry --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_registry_takes_it_and_gives_it_back(packed: Path, registry: str, tmp_path: Path) -> None:
+    source, back = f"oci:{packed}/{STEM}.oci:1.2", f"oci:{tmp_path}/back:1.2"
+    place = f"docker://{registry}/marks:1.2"
+    copy = ["skopeo", "copy", "-q", "--preserve-digests"]
+    subprocess.run([*copy, "--dest-tls-verify=false", source, place], check=True)
+    subprocess.run([*copy, "--src-tls-verify=false", place, back], check=True)
+    sent = {path.name: sha256_file(path) for path in (packed / f"{STEM}.oci").rglob("sha256/*")}
+    assert {path.name: sha256_file(path) for path in tmp_path.rglob("sha256/*")} == sent
