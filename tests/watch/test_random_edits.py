@@ -12,23 +12,24 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 NAMES = ("scale", "add", "norm")
-SEEDS = range(int(os.environ.get("WATCH_SEEDS", "3")))
-"""More of them: `WATCH_SEEDS=24 make test`. Every fourth waits for a build to end (`queue`)."""
+LAST = "last"
+SEEDS = int(os.environ.get("WATCH_SEEDS", "8"))
+"""For each way to watch. More of them: `WATCH_SEEDS=40 make test`."""
 
 
 class Editor:
     """Changes a project at random."""
 
-    def __init__(self, project: Any, chance: random.Random, aside: Path) -> None:
+    def __init__(self, project: Any, chance: random.Random) -> None:
         self.project = project
         self.chance = chance
-        self.aside = aside
         self.folder = Path(project.folder)
         self.saved = self._snapshot()
         self.moves: list[Callable[[], None]] = [
@@ -142,18 +143,16 @@ class Editor:
         time.sleep(self.chance.choice([0, 0, 0.005, 0.05, 0.3]))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_at_rest_the_tree_is_that_of_a_clean_build(
-    seed: int, new_project: Any, watch: Any, tmp_path: Path
-) -> None:
-    chance = random.Random(seed)
-    project = new_project(*NAMES)
-    watching = watch(project, *(["--on-busy", "queue"] if seed % 4 == 3 else []))
+def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) -> None:
+    """A project's life: edits while it is watched, rest, and the comparison with a clean build."""
+    chance = random.Random(f"{seed} {how}")
+    project = make(*NAMES, folder=f"{seed}/project")
+    watching = watch(project, *how)
     watching.rest()
-    editor = Editor(project, chance, tmp_path)
+    editor = Editor(project, chance)
     for _ in range(chance.randrange(10, 30)):
         editor.step()
-    # Whatever was broken is mended: a last edit that makes the files a project.
+    # What is missing is put back, and what is broken is mostly mended.
     if chance.random() < 0.5:
         editor.check_out()
     for name in NAMES:
@@ -162,21 +161,40 @@ def test_at_rest_the_tree_is_that_of_a_clean_build(
     for name in ("include/all.h", "include/part.h", "kernels/common.j2", "first/other.h"):
         if not (project.folder / name).exists():
             editor.save(name, editor.saved[name])
-    watching.quiet(1.5)
-    project.manifest(*NAMES, schedules=4)
-    watching.until("changed")
+    # A script that is new: when one of its programs is there, all of this was seen.
+    editor.save(f"kernels/{LAST}.cu.j2", editor.kernel_text("the last of all"))
+    project.manifest(*NAMES, LAST, schedules=4)
+    watching.until("finished", script=LAST)
     ok = watching.rest()[-1]["ok"]
 
-    clean = type(project)(tmp_path / "clean", project.nvcc)
+    clean = type(project)(project.folder.parent / "clean", project.nvcc)
     shutil.copytree(project.folder, clean.folder, ignore=shutil.ignore_patterns(".cache"))
-    summary = clean.run("build")
-    if ok is False and not summary:
-        pytest.skip("the last edit left a mistake")
-    assert ok == (summary[-1]["exit_status"] == 0)
-    assert project.roots == clean.roots
+    built = clean.run("build")
     assert watching.interrupt() == 130
+    if not built:
+        assert not ok, "a clean build refuses what is left"
+        return
+    assert ok == (built[-1]["exit_status"] == 0)
+    assert project.roots == clean.roots
     project.run("cache", "gc")
     ours, theirs = project.tree(), clean.tree()
     assert sorted(ours) == sorted(theirs)
     assert ours == theirs
     assert os.listdir(project.cache / "staging") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how", [(), ("--on-busy", "queue"), ("--poll",)], ids=["restart", "queue", "poll"]
+)
+def test_at_rest_the_tree_is_that_of_a_clean_build(
+    how: tuple[str, ...], new_project: Any, watch: Any
+) -> None:
+    failed: dict[int, BaseException] = {}
+    # Several lives at once: most of one is waiting.
+    with ThreadPoolExecutor(4) as pool:
+        lives = {seed: pool.submit(live, seed, how, new_project, watch) for seed in range(SEEDS)}
+        for seed, each in lives.items():
+            if (error := each.exception()) is not None:
+                failed[seed] = error
+    assert not failed, failed
