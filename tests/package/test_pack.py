@@ -164,6 +164,7 @@ def test_without_a_build_there_is_nothing_to_pack(project: Any, words: tuple[str
     assert done.returncode == 1
     assert "tilusbuild build" in done.stderr
     assert "Traceback" not in done.stderr
+    assert not project.cache.exists()
 
 
 def test_a_damaged_library_is_not_packed(project: Any) -> None:

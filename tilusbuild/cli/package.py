@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
@@ -12,6 +13,7 @@ from tilusbuild.cli import options
 if TYPE_CHECKING:
     from tilusbuild.package.contents import Contents
     from tilusbuild.package.pack import Made, Order
+    from tilusbuild.project.project import Project
 
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
-            with project.cache.in_use():
+            with _kept(project):
                 contents = pack.gather(project, order, level=level, unchecked=arguments.as_built)
                 if arguments.size:
                     _show_sizes(arguments, order, contents)
@@ -69,6 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
                 made = pack.write(order, contents, chosen, arguments.output)
             _show_made(arguments, order, contents, made)
     return 0
+
+
+def _kept(project: Project) -> AbstractContextManager[None]:
+    """Keeps what is packed in the cache; where there is none, none is made."""
+    return project.cache.in_use() if project.cache.tree.exists() else nullcontext()
 
 
 def _formats(arguments: argparse.Namespace) -> list[str]:

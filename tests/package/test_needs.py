@@ -1,0 +1,131 @@
+"""What libraries ask of a host together, and which wheel tag, programs and names follow."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from tilusbuild.binary import Needs as Library
+from tilusbuild.binary import read_needs
+from tilusbuild.package.carriers.wheels import normalized
+from tilusbuild.package.carriers.write_wheel import platform
+from tilusbuild.package.errors import CannotPack
+from tilusbuild.package.listing import Needs
+from tilusbuild.package.needs import Together
+from tilusbuild.package.reach import reachable
+
+PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), (), frozenset())
+LAUNCHER = replace(PLAIN, exports=frozenset({"__tvm_ffi_launch"}))
+HOST = Needs("x86_64", None, None, (), None)
+
+
+def together(*libraries: tuple[Library, str]) -> Needs:
+    found = Together()
+    for number, (library, options) in enumerate(libraries):
+        found.add(f"lib{number}.so", library, options)
+    return found.needs()
+
+
+def test_the_most_that_any_library_asks_for() -> None:
+    other = replace(PLAIN, libraries=("libm.so.6",), glibc=(2, 9), libstdcxx=(3, 4, 30))
+    assert together((LAUNCHER, ""), (other, "")) == Needs(
+        "x86_64", None, "2.14", ("libc.so.6", "libm.so.6"), "0.1", "3.4.30"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "marked", "isa"),
+    [
+        (("",), None, None),
+        (("g++ -march=x86-64 x.cc",), None, None),
+        (("g++ -march=x86-64-v2 x.cc", "gcc -O2"), None, "x86-64-v2"),
+        (("g++ -march=x86-64-v2 x.cc",), "x86-64-v3", "x86-64-v3"),
+        (("g++ -march=haswell x.cc", "g++ -march=x86-64-v2 x.cc"), None, "x86-64-v2+haswell"),
+        (("g++ -march=armv8-a",), None, None),
+        (("nvcc -Xcompiler -march=x86-64-v4",), None, "x86-64-v4"),
+    ],
+)
+def test_the_instruction_set(options: tuple[str, ...], marked: str | None, isa: str | None) -> None:
+    library = replace(PLAIN, isa=marked)
+    assert together(*((library, each) for each in options)).isa == isa
+
+
+def test_a_package_is_for_one_machine() -> None:
+    with pytest.raises(CannotPack, match=r"lib1\.so is for aarch64"):
+        together((PLAIN, ""), (replace(PLAIN, machine="aarch64"), ""))
+    with pytest.raises(CannotPack, match="no library"):
+        together()
+
+
+@pytest.mark.parametrize(
+    ("needs", "tag"),
+    [
+        (HOST, "manylinux_2_17_x86_64"),
+        (replace(HOST, glibc="2.3"), "manylinux_2_17_x86_64"),
+        (replace(HOST, glibc="2.34", machine="aarch64"), "manylinux_2_34_aarch64"),
+        (replace(HOST, libraries=("libstdc++.so.6",), libstdcxx="3.4.21"), "manylinux_2_24_x86_64"),
+        (replace(HOST, glibc="2.38", libstdcxx="3.4.29"), "manylinux_2_38_x86_64"),
+        (replace(HOST, libstdcxx="3.4.99"), "linux_x86_64"),
+        (replace(HOST, libraries=("libcudart.so.13",)), "linux_x86_64"),
+    ],
+)
+def test_the_tag_of_a_wheel(needs: Needs, tag: str) -> None:
+    assert platform(needs) == tag
+
+
+def test_names_of_wheels() -> None:
+    assert normalized("Attention_Kernels.v2-runtime") == "attention-kernels-v2-runtime"
+    with pytest.raises(CannotPack, match="cannot name a wheel"):
+        normalized("_kernels_")
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v2", "x86-64-v3"])
+def test_a_library_that_is_marked_says_its_instruction_set(level: str, tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int f(void) { return 1; }\n")
+    command = ["gcc", "-shared", "-fPIC", f"-march={level}", "-mneeded", "a.c", "-o", "a.so"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("this compiler does not mark libraries")
+    assert read_needs((tmp_path / "a.so").read_bytes()).isa == level
+
+
+def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
+    from tilusbuild.runtime.script import Script
+
+    (tmp_path / "dispatch_table.json").write_text(
+        f'{{"schema": 1, "keys": ["n"], "tables": {tables}}}'
+    )
+    nothing: Mapping[Any, Any] = MappingProxyType({})
+    values: dict[str, Any] = dict.fromkeys(Script._fields, nothing)
+    values.update(path=str(tmp_path), programs=tuple("abcdef"), keys=("n",), rules=(), model=None)
+    values.update({"default": None, "not_built": {0: "failed"}, **changes})
+    return Script(**values)
+
+
+ROWS = '[{"fingerprint": {"script": "*", "device": "*", "arch": "*"}, "entries": [[[8], 3]]}]'
+
+
+def test_dispatch_reaches_tables_rules_and_the_default(tmp_path: Path) -> None:
+    from tilusbuild.runtime.script import Rule
+
+    rules = (Rule("n < 2", lambda sizes: True, 5),)
+    assert reachable(script(tmp_path, ROWS, rules=rules, default=2)) == {2, 3, 5}
+
+
+def test_without_a_default_that_was_built_the_first_program_serves(tmp_path: Path) -> None:
+    assert reachable(script(tmp_path, ROWS)) == {1, 3}
+    assert reachable(script(tmp_path, ROWS, default=0)) == {1, 3}
+
+
+def test_a_model_reaches_everything_unless_something_was_measured(tmp_path: Path) -> None:
+    from tilusbuild.runtime.script import Model
+
+    model = Model("1", lambda sizes: 1, {})
+    assert reachable(script(tmp_path, model=model)) == {1, 2, 3, 4, 5}
+    assert reachable(script(tmp_path, ROWS, model=model, default=4)) == {3, 4}
