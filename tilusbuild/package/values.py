@@ -18,12 +18,17 @@ from tilusbuild.package.errors import ListMalformed
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", re.ASCII)
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", re.ASCII)
 _DIGITS = 16
+_SPARSEST = 16
+"""Bytes that an object or array of a list has at least, on average: an empty one takes two bytes of
+text and sixty of memory."""
 _T = TypeVar("_T")
 _Word = TypeVar("_Word", bound=str)
 
 
 def decode(data: bytes) -> Any:
     """The JSON value. Raises `ListMalformed`, whatever the bytes are."""
+    if data.count(b"{") + data.count(b"[") > 1000 + len(data) // _SPARSEST:
+        raise ListMalformed("it is nested too deeply, or is made of nothing but brackets")
     try:
         return json.loads(
             data.decode("utf-8"),

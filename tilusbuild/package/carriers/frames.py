@@ -16,9 +16,10 @@ from tilusbuild.package.errors import OverLimit, Truncated
 MAGIC = struct.pack("<I", 0xFD2FB528)
 LARGEST_WINDOW = 1 << 27
 """Bytes. What a decoder takes that was told nothing: `zstd -d` and tar accept 27 bits."""
-_MOST_BLOCKS = 1 << 22
+_MOST_BLOCKS = 1 << 20
 _LONGEST_HEADER = 18
 _PIECE = 1 << 17
+_AHEAD = 4096
 _RAW, _RLE, _RESERVED = 0, 1, 3
 
 
@@ -93,8 +94,11 @@ def _frame_end(handle: int, at: int, size: int, budget: int) -> tuple[int, int]:
     if known.window_size > LARGEST_WINDOW:
         raise OverLimit(f"it asks for a window of {known.window_size} bytes to unpack it")
     at, blocks, last = at + header, 0, False
+    begin, ahead = at, b""
     while not last:
-        start = os.pread(handle, 3, at)
+        if not begin <= at <= begin + len(ahead) - 3:
+            begin, ahead = at, os.pread(handle, _AHEAD, at)
+        start = ahead[at - begin : at - begin + 3]
         blocks += 1
         if len(start) < 3 or blocks > budget:
             raise Truncated("it is cut short") if len(start) < 3 else OverLimit("too many blocks")

@@ -1,0 +1,227 @@
+"""Packages that would take all memory, disk or time: refused within limits that the kernel holds.
+
+Each is verified and installed by a process of its own that may have 700 MB of address space, may
+write no file of more than 64 MB, and may use 60 seconds of a processor. A process that breaks one
+of these dies, or raises something that is no `PackageError`, and the test fails.
+"""
+
+from __future__ import annotations
+
+import resource
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MB = 1 << 20
+LOOK = """
+import sys
+from tilusbuild.cache.cache import Cache
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.check import verify
+from tilusbuild.package.errors import PackageError
+from tilusbuild.package.install import install
+from tilusbuild.package.opening import opened
+
+def verified(reader):
+    problems = verify(reader, Limits()).problems
+    if problems:
+        raise problems[0]
+
+for look in verified, lambda reader: install(reader, Cache(sys.argv[2]), Limits()):
+    try:
+        with opened(sys.argv[1]) as reader:
+            look(reader)
+    except PackageError as error:
+        print(type(error).__name__, error)
+    else:
+        print("accepted")
+"""
+
+
+def refusals(path: Path) -> list[str]:
+    """What verify and install say, each by the name of the error."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (700 * MB, 700 * MB))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MB, 64 * MB))
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+    command = [sys.executable, "-c", LOOK, path, path.parent / "cache"]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split()[0] for line in done.stdout.splitlines()]
+
+
+def zeros(size: int) -> bytes:
+    """A zstd frame of `size` zeros in 4 bytes for each 128 KiB (RFC 8878: RLE blocks)."""
+    count = -(-size // (128 << 10))
+    block = (1 << 1) | ((128 << 10) << 3)
+    last = block | 1
+    return (
+        struct.pack("<IBB", 0xFD2FB528, 0, 7 << 3)
+        + (block.to_bytes(3, "little") + b"\0") * (count - 1)
+        + last.to_bytes(3, "little")
+        + b"\0"
+    )
+
+
+def claiming(hand: Any, size: int) -> Any:
+    """The list says that a library has this size."""
+    import dataclasses
+
+    name = hand.path("module/lib.so")
+    entry = dataclasses.replace(hand.listing.files[name], size=size)
+    return dataclasses.replace(hand.listing, files={**hand.listing.files, name: entry})
+
+
+def test_ten_gigabytes_that_the_list_admits(hand: Any, pack: Any, tmp_path: Path) -> None:
+    listed = claiming(hand, 10 << 30).encode()
+    name = hand.path("module/lib.so")
+    header = pack.member(name, size=10 << 30)
+    first = pack.tar([("tilus-package.json", listed)])
+    path = pack.frames(tmp_path / "p", first, pack.frame(header) + zeros(10 << 30), bytes(1024))
+    assert refusals(path) == ["OverLimit", "OverLimit"]
+
+
+def test_ten_gigabytes_that_the_list_denies(hand: Any, pack: Any, tmp_path: Path) -> None:
+    parts = hand.layers()
+    name = hand.path("module/lib.so")
+    layers = [
+        b"".join(pack.member(n, d, size=(10 << 30) if n == name else len(d)) for n, d in part)
+        for part in parts
+    ]
+    path = pack.archive(tmp_path / "p", hand.listed(), layers)
+    assert refusals(path) == ["FileChanged", "FileChanged"]
+
+
+def test_ten_gigabytes_after_the_end(hand: Any, pack: Any, tmp_path: Path) -> None:
+    path = hand.archive(tmp_path / "p")
+    data = path.read_bytes()
+    end = pack.frame(bytes(1024))
+    assert data.endswith(end)
+    path.write_bytes(data.removesuffix(end) + zeros(10 << 30))
+    assert refusals(path) == ["Truncated", "Truncated"]
+
+
+def test_ten_gigabytes_of_list(pack: Any, tmp_path: Path) -> None:
+    header = pack.frame(pack.member("tilus-package.json", size=10 << 30))
+    path = tmp_path / "p"
+    path.write_bytes(header + zeros(10 << 30))
+    assert refusals(path) == ["OverLimit", "OverLimit"]
+
+
+def test_an_extended_header_of_seven_gigabytes(hand: Any, pack: Any, tmp_path: Path) -> None:
+    header = pack.member("././@PaxHeader", type=b"x", size=7 << 30)
+    path = pack.archive(tmp_path / "p", hand.listed(), [header] * len(hand.layers()))
+    assert refusals(path) == ["OverLimit", "OverLimit"]
+
+
+def test_a_million_empty_blocks(tmp_path: Path) -> None:
+    frame = struct.pack("<IBB", 0xFD2FB528, 0, 7 << 3) + bytes(3) * 2_000_000
+    path = tmp_path / "p"
+    path.write_bytes(frame)
+    assert refusals(path) == ["OverLimit", "OverLimit"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[" + b"[]," * (20 * MB) + b"[]]", b'{"a":' * (8 * MB), b'["' + b"a" * (60 * MB) + b'"]'],
+    ids=["empty arrays", "deep", "a long string"],
+)
+def test_a_list_of_sixty_megabytes(hand: Any, data: bytes, tmp_path: Path) -> None:
+    hand.list_bytes = data
+    assert refusals(hand.archive(tmp_path / "p")) == ["ListMalformed", "ListMalformed"]
+
+
+def test_a_list_that_is_too_long(hand: Any, carrier: str, tmp_path: Path) -> None:
+    hand.list_bytes = bytes(65 * MB)
+    assert refusals(hand.write(carrier, tmp_path)) == ["OverLimit", "OverLimit"]
+
+
+def test_attestations_that_are_too_long(hand: Any, carrier: str, tmp_path: Path) -> None:
+    hand.beside = {"attestations/sbom.json": bytes(17 * MB)}
+    found = refusals(hand.write(carrier, tmp_path))
+    assert found[0] == "OverLimit"
+
+
+def test_a_wheel_that_unpacks_to_more_than_it_says(hand: Any, tmp_path: Path) -> None:
+    """Given an entry whose directory says few bytes, when its data holds 256 MB, then no."""
+    name = hand.path("module/lib.so")
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = b"".join(packer.compress(bytes(MB)) for _ in range(256)) + packer.flush()
+    path = hand.wheel(tmp_path / "p.whl")
+    replace_entry(path, f"marks_cpu/tilus/{name}", packed, len(hand.files[name]))
+    assert set(refusals(path)) <= {"Truncated", "FileChanged"}
+
+
+def replace_entry(path: Path, name: str, packed: bytes, size: int) -> None:
+    """A wheel of this one entry, its size claimed."""
+    local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 8, 0, 33, 0, len(packed), size, len(name), 0)
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        listed = archive.read("marks_cpu/tilus/tilus-package.json")
+    other = "marks_cpu/tilus/tilus-package.json"
+    plain = struct.pack(
+        "<4s5H3L2H",
+        b"PK\3\4",
+        20,
+        0,
+        0,
+        0,
+        33,
+        zlib.crc32(listed),
+        len(listed),
+        len(listed),
+        len(other),
+        0,
+    )
+    data = plain + other.encode() + listed + local + name.encode() + packed
+    offsets = 0, len(plain) + len(other) + len(listed)
+    directory = b"".join(
+        struct.pack(
+            "<4s6H3L5H2L", b"PK\1\2", 788, 20, 0, method, 0, 33, crc, count, whole, len(n),
+            0, 0, 0, 0, 0o100644 << 16, offset,
+        )
+        + n.encode()
+        for n, method, crc, count, whole, offset in (
+            (other, 0, zlib.crc32(listed), len(listed), len(listed), offsets[0]),
+            (name, 8, 0, len(packed), size, offsets[1]),
+        )
+    )  # fmt: skip
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 2, 2, len(directory), len(data), 0)
+    path.write_bytes(data + directory + end)
+
+
+def test_a_wheel_whose_directory_takes_a_gigabyte(tmp_path: Path) -> None:
+    path = tmp_path / "p.whl"
+    with path.open("wb") as file:
+        file.write(b"PK\3\4")
+        file.truncate(1 << 30)
+        file.seek(0, 2)
+        file.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 9, 9, (1 << 30) - 4, 4, 0))
+    assert refusals(path) == ["OverLimit", "OverLimit"]
+
+
+def test_an_index_of_a_hundred_megabytes(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("oci", tmp_path)
+    (path / "index.json").write_bytes(b" " * (100 * MB))
+    assert refusals(path) == ["OverLimit", "OverLimit"]
+
+
+def test_a_sparse_terabyte_in_a_folder(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("directory", tmp_path)
+    with (path / hand.path("module/lib.so")).open("r+b") as file:
+        file.truncate(1 << 40)
+    assert refusals(path) == ["FileChanged", "FileChanged"]
+
+
+def test_a_package_that_is_right_is_taken_within_the_same_limits(
+    hand: Any, carrier: str, tmp_path: Path
+) -> None:
+    assert refusals(hand.write(carrier, tmp_path)) == ["accepted", "accepted"]
