@@ -1,5 +1,6 @@
 """From a recipe to a `lib.so`: the three pipelines, the launcher, `compile.sh`, `options.txt`."""
 
+from tilusbuild.compile.device import DeviceCode, compile_device, nvrtc_tools
 from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe, Status
 from tilusbuild.compile.options import options_text
 from tilusbuild.compile.program import (
@@ -11,6 +12,7 @@ from tilusbuild.compile.program import (
 from tilusbuild.compile.store import LauncherStore
 
 __all__ = [
+    "DeviceCode",
     "Launch",
     "LauncherStore",
     "Outcome",
@@ -18,9 +20,11 @@ __all__ = [
     "Prune",
     "Recipe",
     "Status",
+    "compile_device",
     "compile_program",
     "launcher_folder",
     "launcher_object",
     "module_files",
+    "nvrtc_tools",
     "options_text",
 ]

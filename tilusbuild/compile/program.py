@@ -213,7 +213,8 @@ class Compile:
         if self.recipe.through_nvrtc and self.tools.cuda_headers is not None:
             os.symlink(self.tools.cuda_headers, os.path.join(self.work, CUDA_HEADERS))
 
-    def run(self) -> Outcome:
+    def run(self, *, device_only: bool = False) -> Outcome:
+        """All steps; with `device_only`, those that make the kernel pipeline's device code."""
         images: tuple[CodeImage, ...] = ()
         status: Status = "built"
         reason = ""
@@ -227,8 +228,11 @@ class Compile:
                 else:
                     self._step(step)
                 if self.recipe.pipeline == "kernel" and step.output == image_name(self.recipe):
-                    self._judge_kernel()
-            images = self._publish()
+                    images = self._judge_kernel()
+                    if device_only:
+                        break
+            else:
+                images = self._publish()
         except _Stop as stop:
             status, reason = stop.status, stop.reason
         return Outcome(
@@ -299,7 +303,8 @@ class Compile:
         key = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
         return self.launchers.get(key, make)
 
-    def _judge_kernel(self) -> None:
+    def _judge_kernel(self) -> tuple[CodeImage, ...]:
+        """Hold the device code against what was declared; the images that it holds."""
         name = image_name(self.recipe)
         with open(os.path.join(self.work, name), "rb") as file:
             data = file.read()
@@ -330,6 +335,7 @@ class Compile:
             raise _Stop("failed", problem)
         if reason := checks.prune_reason(self.recipe, self.usages, self.ptxas):
             raise _Stop("pruned", reason)
+        return tuple(cubin.image for cubin in cubins)
 
     def _publish(self) -> tuple[CodeImage, ...]:
         made = os.path.join(self.work, "lib.so")

@@ -3,7 +3,13 @@
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.diagnose import Finding, diagnose
 from tilusbuild.toolchain.digests import DigestMemory, StatMemory
-from tilusbuild.toolchain.discovery import Looked, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain.discovery import (
+    Looked,
+    Toolchain,
+    ToolchainRequest,
+    discover,
+    discover_nvrtc,
+)
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool
 from tilusbuild.toolchain.nvrtc import Nvrtc
@@ -23,5 +29,6 @@ __all__ = [
     "ToolchainRequest",
     "diagnose",
     "discover",
+    "discover_nvrtc",
     "package_dir",
 ]

@@ -157,16 +157,23 @@ def discover(
     found = Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched))
     if not request.needs_nvrtc:
         return found
-    nvrtc, searched = find_nvrtc(request, probe)
-    if nvrtc is None:
-        raise _no_nvrtc(request, searched)
+    nvrtc = discover_nvrtc(request, env, runner, memory)
     return replace(
         found,
         nvrtc=nvrtc,
         fingerprint_nvrtc=(*nvrtc.fingerprint(memory), *fingerprint_host),
         fingerprint_joiner=nvrtc.joiner_fingerprint(memory),
-        searched=(*found.searched, *searched),
     )
+
+
+def discover_nvrtc(
+    request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
+) -> Nvrtc:
+    """Find NVRTC alone, on a machine that need not have any compiler. Raises `InputError`."""
+    nvrtc, searched = find_nvrtc(request, Probe(runner, env, memory))
+    if nvrtc is None:
+        raise _no_nvrtc(request, searched)
+    return nvrtc
 
 
 def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, list[Looked]]:

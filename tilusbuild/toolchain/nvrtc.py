@@ -82,9 +82,8 @@ def candidates(probe: Probe, nvcc: str | None) -> Iterator[tuple[str, str]]:
     `nvcc` is the path of an nvcc whose toolkit goes before all others, or None.
     """
     roots = [("toolchain.nvcc", _root_of(nvcc))] if nvcc else []
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if probe.env.get(name):
-            roots.append((name, probe.env[name]))
+    variables = ("CUDA_HOME", "CUDA_PATH")
+    roots += [(name, probe.env[name]) for name in variables if probe.env.get(name)]
     roots += [("PATH", _root_of(path)) for path in probe.all_of("nvcc")]
     roots += [("/usr/local", root) for root in nvrtc_command.homes({})]
     roots += [("NVIDIA's wheels", root) for root in wheel_roots()]

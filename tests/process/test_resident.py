@@ -1,0 +1,217 @@
+"""Tools that stay: asked again and again, replaced when they die, and gone when their runner is.
+
+The tool is the real `nvrtc_command` around a library of ours (`tests/fakes/nvrtc_library.c`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.process.base import Cancelled, Command, Finished
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.resident import ResidentPool, ResidentRunner
+from tilusbuild.toolchain import nvrtc_command
+
+SOURCE = Path(__file__).parents[1] / "fakes/nvrtc_library.c"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvrtc")
+    made = folder / "libnvrtc.so.13"
+    argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", str(SOURCE), "-o", str(made)]
+    subprocess.run(argv, check=True)
+    return made
+
+
+@dataclass
+class Tool:
+    """A pool, and commands for it."""
+
+    pool: ResidentPool
+    runner: LocalRunner
+    folder: Path
+    made: int = 0
+
+    def command(self, text: str = "", timeout: float | None = None) -> Command:
+        self.made += 1
+        cwd = self.folder / f"p{self.made}"
+        cwd.mkdir()
+        (cwd / "source.cu").write_text(f"// {text}")
+        argv = (*self.pool.argv, "cubin", "source.cu", "source.cu", "out.cubin")
+        journal = {"FAKE_NVRTC_JOURNAL": str(self.folder / "journal")}
+        return Command(argv, str(cwd), {"PATH": "/usr/bin:/bin", **journal}, timeout)
+
+    def scope(self) -> ResidentRunner:
+        return self.pool.runner(self.runner.scope())
+
+    def run(self, text: str = "", timeout: float | None = None) -> Finished:
+        return self.scope().run(self.command(text, timeout))
+
+    def processes(self) -> list[int]:
+        """Who compiled, in order."""
+        journal = self.folder / "journal"
+        return [int(line) for line in journal.read_text().split()] if journal.exists() else []
+
+
+def make_tool(runner: LocalRunner, library: Path, folder: Path) -> Tool:
+    script = os.path.abspath(nvrtc_command.__file__)
+    argv = (sys.executable, "-I", "-S", script, "--library", str(library))
+    return Tool(ResidentPool(runner, argv), runner, folder)
+
+
+@pytest.fixture
+def tool(runner: LocalRunner, library: Path, tmp_path: Path) -> Iterator[Tool]:
+    made = make_tool(runner, library, tmp_path)
+    yield made
+    made.pool.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_one_process_answers_one_command_after_the_other(tool: Tool) -> None:
+    ended = [tool.run(str(number)) for number in range(5)]
+    assert all(one.ok and one.output == b"a log\n" and one.peak_rss > 1 << 20 for one in ended)
+    assert len(tool.processes()) == 5
+    assert len(set(tool.processes())) == 1
+    assert (tool.folder / "p3/out.cubin").read_text() == '#line 1 "source.cu"\n// 2'
+
+
+def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:
+    hanging = [tool.scope() for _ in range(3)]
+
+    def hang(scope: ResidentRunner) -> None:
+        with pytest.raises(Cancelled):
+            scope.run(command)
+
+    threads = []
+    for scope in hanging:
+        command = tool.command("fake: hang")
+        threads.append(threading.Thread(target=hang, args=(scope,)))
+        threads[-1].start()
+        until(lambda: len(tool.processes()) == len(threads))
+    assert len(set(tool.processes())) == 3
+    assert tool.run().ok
+    for scope in hanging:
+        scope.cancel()
+    for thread in threads:
+        thread.join()
+
+
+def test_other_commands_are_not_its_own(tool: Tool) -> None:
+    said = tool.scope().run(Command(("sh", "-c", "echo other"), "/", {"PATH": "/usr/bin:/bin"}))
+    assert (said.output, tool.processes()) == (b"other\n", [])
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "output"),
+    [
+        ("error", 1, b"source.cu(1): error: it was asked for\n"),
+        ("memory", 70, b"a log\nnvrtc: fatal: out of memory\n"),
+        ("internal", 70, b"a log\nnvrtc: internal compiler error: INTERNAL\n"),
+        ("crash", -signal.SIGSEGV, b""),
+        ("kill", -signal.SIGKILL, b""),
+    ],
+)
+def test_how_a_command_ends_is_its_own_affair(
+    tool: Tool, what: str, status: int, output: bytes
+) -> None:
+    ended = tool.run(f"fake: {what}")
+    assert (ended.status, ended.output, ended.timed_out) == (status, output, False)
+    assert tool.run().ok
+    survived = len(set(tool.processes())) == 1
+    assert survived == (status >= 0)
+
+
+def test_a_late_command_is_killed_with_its_process(tool: Tool) -> None:
+    tool.run()
+    ended = tool.run("fake: hang", timeout=0.3)
+    assert ended.timed_out
+    assert not ended.ok
+    first = tool.processes()[0]
+    until(lambda: not alive(first))
+    assert tool.run().ok
+    assert tool.processes()[-1] != first
+
+
+def test_a_cancelled_command_ends_at_once_and_takes_no_other_with_it(tool: Tool) -> None:
+    scope, other = tool.scope(), tool.scope()
+    command = tool.command("fake: hang")
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            scope.run(command)
+        except Cancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: len(tool.processes()) == 1)
+    scope.cancel()
+    thread.join()
+    assert len(raised) == 1
+    assert not alive(tool.processes()[0])
+    with pytest.raises(Cancelled):
+        scope.run(tool.command())
+    assert other.run(tool.command()).ok
+
+
+def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> None:
+    with LocalRunner() as runner:
+        tool = make_tool(runner, library, tmp_path)
+        tool.run()
+        assert alive(tool.processes()[0])
+        runner.cancel()
+        until(lambda: not alive(tool.processes()[0]))
+        tool.run()
+    assert not alive(tool.processes()[-1])
+    tool.pool.close()
+    with pytest.raises(Cancelled):
+        tool.run()
+
+
+def test_the_pool_ends_those_that_wait(tool: Tool) -> None:
+    tool.run()
+    tool.pool.close()
+    until(lambda: not alive(tool.processes()[0]))
+
+
+def test_a_tool_that_cannot_serve_says_why(runner: LocalRunner, tmp_path: Path) -> None:
+    tool = make_tool(runner, tmp_path / "libnvrtc.so.13", tmp_path)
+    ended = tool.run()
+    assert ended.status == 2
+    assert b"NVRTC cannot be loaded" in ended.output
+    tool.pool.close()
+
+
+def test_a_program_that_is_not_there_is_said_as_by_any_runner(
+    runner: LocalRunner, tmp_path: Path
+) -> None:
+    tool = Tool(ResidentPool(runner, ("/no/such/program",)), runner, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        tool.run()
+    tool.pool.close()
