@@ -59,6 +59,11 @@ def test_right_results_are_timed(
         ({"before": "abort()"}, "crash", "killed by SIGABRT"),
         ({"before": "_exit(3)"}, "crash", "exit status 3"),
         ({"before": 'text="no luck"; return 1'}, "launch error", "no luck"),
+        (
+            {"before": 'for (int f = 3; f < 30; f++) (void)!write(f, "?\\n", 2)'},
+            "crash",
+            "it answered what is no answer",
+        ),
         ({"before": "for(;;)pause()"}, "timeout", "no answer in 2 s"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",

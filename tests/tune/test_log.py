@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tilusbuild.tune.bench.bench import Answer
+from tilusbuild.tune.bench.campaign import read_case_note, read_run
 from tilusbuild.tune.bench.log import Key, Log
+from tilusbuild.tune.bench.session import Budget
 
 FIRST: Key = ("case", "program", "sample", 0)
 SECOND: Key = ("case", "program", "sample", 1)
@@ -38,6 +44,57 @@ def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
     for size in range(last, len(whole) - 1):
         path.write_bytes(whole[:size])
         assert list(Log(str(path)).known) == [FIRST]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "fine"},
+        {"seconds": -1.0},
+        {"seconds": math.nan},
+        {"cost": math.inf},
+        {"number": "x"},
+    ],
+)
+def test_an_answer_that_cannot_be_is_none(path: Path, change: dict[str, object]) -> None:
+    run, first, second = (json.loads(line) for line in path.read_text().splitlines())
+    path.write_text("".join(json.dumps(line) + "\n" for line in (run, {**first, **change}, second)))
+    assert list(Log(str(path)).known) == [SECOND]
+
+
+DEVICE = {"kind": "cpu", "name": "a", "arch": "cpu", "id": "cpu", "driver": 0}
+RUN = {
+    "script": "s",
+    "script_hash": "0" * 64,
+    "programs": [0, 2],
+    "groups": [["a"], ["b", "c"]],
+    "device": DEVICE,
+    "seconds": 1.5,
+    "runs": None,
+    "seed": 0,
+    "cases": 2,
+}
+CASE = {"case": "digest", "sizes": {"n": 4, "a": 0.5}, "integers": {"n": 4}}
+
+
+def test_what_a_log_says_of_a_tuning() -> None:
+    run = read_run(RUN)
+    assert (run.programs, run.groups) == ((0, 2), (("a",), ("b", "c")))
+    assert run.budget == Budget(seconds=1.5)
+    assert read_case_note(CASE).integers == {"n": 4}
+
+
+@given(data=st.data())
+def test_whatever_else_it_says_is_refused(data: st.DataObject) -> None:
+    odd = st.sampled_from([None, "x", 1.5, [], [[1]], {}, {"n": None}, [None]])
+    for whole, read in ((RUN, read_run), (CASE, read_case_note)):
+        line = {**whole, data.draw(st.sampled_from(sorted(whole))): data.draw(odd)}
+        with suppress(ValueError):
+            assert read(line) is not None
+        missing = data.draw(st.sampled_from(sorted(whole)))
+        short = {name: value for name, value in whole.items() if name != missing}
+        with pytest.raises(ValueError, match="malformed"):
+            read(short)
 
 
 def test_after_a_cut_the_next_line_is_whole(path: Path) -> None:

@@ -157,8 +157,9 @@ def test_a_bundle_measures_with_the_standard_library_alone(
     with tarfile.open(project.folder / "bundle.tar") as tar:
         # Python 3.10 and 3.11 have the filter from 3.10.12 and 3.11.4 on only.
         tar.extractall(away, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    command = [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py"]
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
+        [*command, "--log", "log.jsonl"],
         cwd=away,
         capture_output=True,
         text=True,
@@ -167,6 +168,11 @@ def test_a_bundle_measures_with_the_standard_library_alone(
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "crash: killed by SIGSEGV" in ran.stdout
+    (away / "tilusbuild-bundle" / "works" / "0" / "work.json").write_text("{}")
+    spoilt = subprocess.run([*command, "--log", "other"], cwd=away, capture_output=True, text=True)
+    assert spoilt.returncode == 1
+    assert "work.json is malformed" in spoilt.stdout
+    assert spoilt.stderr == ""
     out = project.events("tune", "--import", str(away / "log.jsonl"))
     assert [e["schedule"] for e in out if e["event"] == "tuned"] == [{"mode": "fast"}] * 2
     assert [row[1] for row in project.table["entries"]] == [3, 3]
@@ -192,6 +198,28 @@ def test_a_log_of_other_programs_is_refused(tune_project: New) -> None:
     log = project.folder / "log.jsonl"
     log.write_bytes(project.log.read_bytes().replace(project.script.name.encode(), b"0" * 64))
     project.run("tune", "--import", str(log), status=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('"programs": [0]', '"programs": [7]', "does not fit scale cpu: 7"),
+        ('"programs": [0]', '"programs": 7', "is no log of `tilusbuild tune`: malformed"),
+        ('"integers": {"n": 1000}', '"integers": {}', "does not fit scale cpu: 'n'"),
+        ('"script": "scale"', '"script": "../../.."', "which is not in"),
+    ],
+)
+def test_a_log_that_was_edited_is_refused(tune_project: New, old: str, new: str, text: str) -> None:
+    project = tune_project("fast")
+    project.run("tune", "scale")
+    written = project.log.read_text()
+    assert old in written
+    log = project.folder / "log.jsonl"
+    log.write_text(written.replace(old, new))
+    with project.start("tune", "--import", str(log)) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2, err
+    assert text in err
 
 
 def test_t4_has_every_program(tune_project: New) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
@@ -25,14 +26,15 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.campaign import CASE, RUN
+from tilusbuild.tune.bench.campaign import CASE, RUN, Noted, Run, read_case_note, read_run
 from tilusbuild.tune.bench.log import Key, Log, answers, lines
 from tilusbuild.tune.bench.race import Decision, Race
-from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.session import Session
 from tilusbuild.tune.bench.work import WORK, Case, Program, Work
 from tilusbuild.tune.publish import Publisher
 from tilusbuild.tune.tune import Ready, Tuned, Wanted, sizes_of
 
+_HASH = re.compile("[0-9a-f]{64}")
 _ROOT = "tilusbuild-bundle"
 _CARRIED = ("__init__.py", "errors.py", "process", "runtime/__init__.py", "runtime/device.py")
 _CARRIED_TUNE = ("tune/__init__.py", "tune/bench")
@@ -151,8 +153,8 @@ class _Replayed(Log):
 class _Segment:
     """One tuning in a log."""
 
-    run: Mapping[str, Any]
-    cases: list[Mapping[str, Any]] = field(default_factory=list)
+    run: Run
+    cases: list[Noted] = field(default_factory=list)
 
 
 def take_back(project: Project, path: str) -> tuple[list[Tuned], list[str]]:
@@ -165,12 +167,15 @@ def take_back(project: Project, path: str) -> tuple[list[Tuned], list[str]]:
     found = list(lines(path))
     segments: dict[tuple[str, str], _Segment] = {}
     last: _Segment | None = None
-    for line in found:
-        if line.get("what") == RUN:
-            last = _Segment(line)
-            segments[str(line["script_hash"]), str(line["device"]["id"])] = last
-        elif line.get("what") == CASE and last is not None:
-            last.cases.append(line)
+    try:
+        for line in found:
+            if line.get("what") == RUN:
+                last = _Segment(read_run(line))
+                segments[last.run.script_hash, last.run.device["id"]] = last
+            elif line.get("what") == CASE and last is not None:
+                last.cases.append(read_case_note(line))
+    except ValueError as error:
+        raise input_error(f"{path} is no log of `tilusbuild tune`: {error}") from None
     if not segments:
         raise input_error(f"{path} is no log of `tilusbuild tune`, or nothing was measured")
     known = answers(found)
@@ -187,41 +192,57 @@ def _decided(
     path: str,
 ) -> Tuned:
     run = segment.run
-    folder = project.cache.tree.script_path(snake_case(run["script"]), run["script_hash"])
-    if not os.path.isdir(folder):
+    folder = project.cache.tree.script_path(snake_case(run.script), run.script_hash)
+    if not _HASH.fullmatch(run.script_hash) or not os.path.isdir(folder):
         raise input_error(
-            f"{path} is about {run['script']} {run['script_hash'][:12]}…, which is not in"
+            f"{path} is about {run.script} {run.script_hash[:12]}…, which is not in"
             f" {project.cache.root}",
             hint="import where the bundle was made, with the same sources and toolkit",
         )
     script = read_script(folder)
+    _check_fits(script, segment, path)
     work = _work(script, run)
-    said = run["device"]
+    said = run.device
     device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
     publisher = Publisher(script, device.fingerprint(script.hash))
-    session = Session(_Replayed(known), _NothingMore(), Budget(run["seconds"], run["runs"]))
+    session = Session(_Replayed(known), _NothingMore(), run.budget)
     decisions: list[Decision] = []
-    for number, noted in enumerate(segment.cases):
-        case = Case(noted["case"], noted["sizes"], (), cold=True)
+    for number, noted in enumerate(segment.cases[: run.cases]):
+        case = Case(noted.case, noted.sizes, (), cold=True)
         try:
-            quota = session.quota(run["cases"] - number)
-            decision = Race(session, work, case, quota).run(run["seed"])
+            quota = session.quota(run.cases - number)
+            decision = Race(session, work, case, quota).run(run.seed)
         except Unmeasured as error:
             missing.append(str(error))
             break
-        publisher.add(noted["integers"], decision)
+        publisher.add(noted.integers, decision)
         decisions.append(decision)
-    if not missing and len(segment.cases) < run["cases"]:
-        missing.append(f"{run['cases'] - len(segment.cases)} sizes were not begun")
+    if not missing and len(segment.cases) < run.cases:
+        missing.append(f"{run.cases - len(segment.cases)} sizes were not begun")
     return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
 
 
-def _work(script: Script, run: Mapping[str, Any]) -> Work:
+def _check_fits(script: Script, segment: _Segment, path: str) -> None:
+    """Raises `InputError` for programs, parameters or sizes that the script does not have."""
+    run = segment.run
+    wrong: list[object] = [i for i in run.programs if not 0 <= i < len(script.programs)]
+    wrong += [name for group in run.groups for name in group if name not in script.schedules]
+    wrong += [key for noted in segment.cases for key in script.keys if key not in noted.integers]
+    if wrong:
+        raise input_error(f"{path} does not fit {script.label}: {wrong[0]!r}")
+
+
+def _work(script: Script, run: Run) -> Work:
     programs = tuple(
-        Program(i, script.programs[i], script.library(i), script.schedule(i))
-        for i in run["programs"]
+        Program(i, script.programs[i], script.library(i), script.schedule(i)) for i in run.programs
     )
-    groups = tuple(tuple(group) for group in run["groups"])
     return Work(
-        script.label, script.name, script.hash, script.kind, script.default, groups, programs, ()
+        label=script.label,
+        script=script.name,
+        script_hash=script.hash,
+        kind=script.kind,
+        default=script.default,
+        groups=run.groups,
+        programs=programs,
+        cases=(),
     )

@@ -44,6 +44,12 @@ def main(words: Sequence[str], root: str) -> int:
     except TilusbuildError as error:
         _say(error.render())
         return error.exit_status
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # a log that cannot be written, a bundle that is not whole
+        _say(f"error: {error}")
+        return 1
     _say(f"done: take {arguments.log} back, for `tilusbuild tune --import`")
     return 0
 

@@ -24,6 +24,9 @@ from tilusbuild.tune.bench.work import Case, Program
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
 
+_BY_OTHERS = (CRASH, LAUNCH_ERROR)
+"""What a program may come to because of what another one left in its process. A wrong result may be
+that too, and stays one: a second look would let a race between threads pass."""
 _THROTTLED = 5
 """How often a throttled sample is taken anew before it is taken as it is."""
 _COOLING = 2.0
@@ -117,7 +120,7 @@ class DeviceBench:
     def _confirmed(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         others = self._used and self._case == case.digest
         answer = self._asked(case, request, limit)
-        if answer.status in (CRASH, LAUNCH_ERROR) and others and self._worker is None:
+        if answer.status in _BY_OTHERS and others and self._worker is None:
             again = self._asked(case, request, limit)
             return Answer(again.status, answer.cost + again.cost, again.seconds, again.why)
         return answer

@@ -8,14 +8,76 @@ make the same decisions again: that is what `--import` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.tune.bench.race import Decision, Race
-from tilusbuild.tune.bench.session import Session
+from tilusbuild.tune.bench.session import Budget, Session
 from tilusbuild.tune.bench.work import Case, Scalar, Work
 
 RUN, CASE = "run", "case"
 """What the two kinds of notes in a log are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a log says of a tuning that began."""
+
+    script: str
+    script_hash: str
+    programs: tuple[int, ...]
+    groups: tuple[tuple[str, ...], ...]
+    device: Mapping[str, Any]
+    """`kind`, `name`, `arch`, `id` and `driver`."""
+    budget: Budget
+    seed: int
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a log says of a case that began."""
+
+    case: str
+    sizes: Mapping[str, Scalar]
+    integers: Mapping[str, int]
+
+
+def read_run(line: Mapping[str, Any]) -> Run:
+    """A line that `run_note` made. Raises `ValueError` for any other."""
+    try:
+        device = {name: _of(str, line["device"][name]) for name in ("kind", "name", "arch", "id")}
+        return Run(
+            script=_of(str, line["script"]),
+            script_hash=_of(str, line["script_hash"]),
+            programs=tuple(_of(int, index) for index in line["programs"]),
+            groups=tuple(tuple(_of(str, name) for name in group) for group in line["groups"]),
+            device={**device, "driver": _of(int, line["device"]["driver"])},
+            budget=Budget(
+                _of((int, float, type(None)), line["seconds"]),
+                _of((int, type(None)), line["runs"]),
+            ),
+            seed=_of(int, line["seed"]),
+            cases=_of(int, line["cases"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"malformed: {error}") from None
+
+
+def read_case_note(line: Mapping[str, Any]) -> Noted:
+    """A line about a case. Raises `ValueError` for any other."""
+    try:
+        integers = {name: _of(int, value) for name, value in line["integers"].items()}
+        sizes = {name: _of((int, float, str), value) for name, value in line["sizes"].items()}
+        return Noted(_of(str, line["case"]), sizes, integers)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"malformed: {error}") from None
+
+
+def _of(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.60} is of another type")
+    return value
 
 
 def run_note(

@@ -35,6 +35,14 @@ main({kind!r}, {index})
 """
 
 
+def _answer(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("status"), str) else None
+
+
 class WorkerDied(Exception):  # noqa: N818 - an event
     """The process ended before it answered; the text says how."""
 
@@ -80,9 +88,12 @@ class Conversation:
             raise
         if line is None:
             raise WorkerDied(self._ending())
-        answer: dict[str, Any] = json.loads(line)
+        answer = _answer(line)
+        if answer is None:  # what a program wrote into memory or files that are not its own
+            self.close()
+            raise WorkerDied("it answered what is no answer")
         if answer["status"] == "broken":
-            raise WorkerBroken(f"measuring is not possible: {answer['why']}")
+            raise WorkerBroken(f"measuring is not possible: {answer.get('why')}")
         return answer
 
     def close(self) -> None:

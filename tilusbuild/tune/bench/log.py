@@ -11,12 +11,22 @@ cut short, as a kill or a full disk may leave the last one, counts for nothing a
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tilusbuild.tune.bench.bench import Answer
+from tilusbuild.tune.bench.bench import (
+    CRASH,
+    INCORRECT,
+    LAUNCH_ERROR,
+    OK,
+    TIMEOUT,
+    Answer,
+)
+
+_STATUSES = {status: status for status in (OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR)}
 
 Key = tuple[str, str, str, int]
 """Case, program, "check" or "sample", number."""
@@ -46,9 +56,9 @@ def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
             key = (str(line["case"]), str(line["program"]), str(line["what"]), int(line["number"]))
             seconds = line["seconds"]
             answer = Answer(
-                status=str(line["status"]),
-                cost=float(line["cost"]),
-                seconds=None if seconds is None else float(seconds),
+                status=_STATUSES[line["status"]],
+                cost=_time(line["cost"]),
+                seconds=None if seconds is None else _time(seconds),
                 why=str(line["why"]),
                 dropped=int(line["dropped"]),
                 note=str(line["note"]),
@@ -57,6 +67,13 @@ def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
             continue
         kept.setdefault(key, answer)
     return kept
+
+
+def _time(value: object) -> float:
+    seconds = float(value)  # type: ignore[arg-type]
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{seconds} is no time")
+    return seconds
 
 
 class Log:
