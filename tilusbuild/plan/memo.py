@@ -28,6 +28,7 @@ from itertools import islice
 from tilusbuild.digest import sha256_bytes, sha256_text
 from tilusbuild.files import write_atomic
 from tilusbuild.plan.maker import Made, Maker
+from tilusbuild.plan.points import Points
 from tilusbuild.render.closure import Closure
 from tilusbuild.space import Schedule
 from tilusbuild.toolchain import DigestMemory
@@ -75,6 +76,8 @@ class PlanMemo:
         self._code = own_code(memory)
         self._scripts: dict[str, dict[str, Answers]] = {}
         self._changed: set[str] = set()
+        self.points = Points(folder, owner, self._code)
+        """What was chosen of the scripts' spaces."""
 
     def programs(self, maker: Maker, schedules: Sequence[Schedule]) -> tuple[str, ...]:
         """The hashes of an instance's programs; those that are not known are made. Raises
@@ -96,6 +99,7 @@ class PlanMemo:
 
     def save(self) -> None:
         """Write what is new; silently nothing where that is not possible."""
+        self.points.save()
         for script in self._changed:
             with suppress(OSError):
                 os.makedirs(self._folder, exist_ok=True)

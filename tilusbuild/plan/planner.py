@@ -17,8 +17,9 @@ from tilusbuild.plan.headers import roots_of
 from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import Instance, Plan, Target
+from tilusbuild.plan.points import Chosen
 from tilusbuild.plan.selection import Selection, chosen_pairs
-from tilusbuild.plan.spaces import chosen, instances_of, space_of, spec_of
+from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spec_of
 from tilusbuild.render.closure import Headers
 from tilusbuild.render.includes import Scan
 from tilusbuild.render.renderer import Renderer
@@ -74,7 +75,8 @@ class Planner:
         """One maker for each instance of a script. Raises `InputError`."""
         for params in instances_of(self.manifest, script, target.name):
             spec = spec_of(self.manifest, script, target, params)
-            space = space_of(self.manifest, script, target.name, spec)
+            size = None if self.memo is None else self.memo.points.size(script, spec)
+            space = space_of(self.manifest, script, target.name, spec, size)
             yield Maker(
                 self.manifest,
                 script,
@@ -96,13 +98,25 @@ class Planner:
         return self._headers[script]
 
     def _instance(self, maker: Maker, level: int) -> Instance:
-        schedules, default = chosen(self.manifest, maker.script, maker.target, maker.space, level)
+        schedules, default = self._chosen(maker, level)
         numbers = tuple(schedule.index for schedule in schedules)
         if self.memo is None:
             programs = tuple(maker.make(schedule).hash for schedule in schedules)
         else:
             programs = self.memo.programs(maker, schedules)
         return planned_instance(maker, numbers, position(numbers, default), programs)
+
+    def _chosen(self, maker: Maker, level: int) -> Chosen:
+        manifest, script, target, space = self.manifest, maker.script, maker.target, maker.space
+        if self.memo is None:
+            return chosen(manifest, script, target, space, level)
+        return self.memo.points.chosen(
+            script,
+            space.spec,
+            question(manifest, script, target, level),
+            lambda: (space.count, space.cartesian),
+            lambda: chosen(manifest, script, target, space, level),
+        )
 
 
 def planned_instance(

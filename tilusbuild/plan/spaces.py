@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from tilusbuild.arch import combined
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
@@ -18,8 +19,10 @@ from tilusbuild.plan.model import Target, label
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
-from tilusbuild.space.report import SpaceReport, report
 from tilusbuild.space.t1 import T1Space, read_t1
+
+if TYPE_CHECKING:
+    from tilusbuild.space.report import SpaceReport
 
 
 def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
@@ -76,10 +79,16 @@ def imported_space(manifest: Manifest, script: str) -> T1Space | None:
         raise input_error(f"{name} cannot be read: {error}", place=place) from None
 
 
-def space_of(manifest: Manifest, script: str, target: str, spec: SpaceSpec) -> Space:
-    """The tuning space of one instance. Raises `InputError`."""
+def space_of(
+    manifest: Manifest,
+    script: str,
+    target: str,
+    spec: SpaceSpec,
+    size: tuple[int, int] | None = None,
+) -> Space:
+    """The tuning space of one instance; `size` as for `Space`. Raises `InputError`."""
     try:
-        return Space(spec)
+        return Space(spec, size)
     except SpaceError as error:
         raise located(manifest, script, target, error) from None
 
@@ -90,8 +99,7 @@ def chosen(
     """The schedules of a level, and the default that the manifest declares, if it declares one.
     Raises `InputError`."""
     owner = manifest.scripts[script]
-    imported = imported_space(manifest, script)
-    defaults = {**(imported.default if imported else {}), **owner.default_for(target.name)}
+    defaults = _defaults(manifest, script, target)
     try:
         default = space.complete(defaults) if defaults else None
         schedules = select(
@@ -104,6 +112,18 @@ def chosen(
     except SpaceError as error:
         raise located(manifest, script, target.name, error) from None
     return schedules, default
+
+
+def question(manifest: Manifest, script: str, target: Target, level: int) -> str:
+    """All that decides, besides the space, what `chosen` gives. Raises `InputError`."""
+    levels = manifest.scripts[script].levels
+    return repr((level, levels.sample, levels.seed, _defaults(manifest, script, target)))
+
+
+def _defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
+    imported = imported_space(manifest, script)
+    own = manifest.scripts[script].default_for(target.name)
+    return {**(imported.default if imported else {}), **own}
 
 
 def located(manifest: Manifest, script: str, target: str, error: SpaceError) -> InputError:
@@ -137,6 +157,8 @@ def reports(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, Spa
 
     Raises `InputError`.
     """
+    from tilusbuild.space.report import report
+
     for script, target in chosen_pairs(manifest, selection):
         for params in instances_of(manifest, script, target.name):
             spec = spec_of(manifest, script, target, params)

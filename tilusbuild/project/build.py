@@ -9,21 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from tilusbuild.cache.scripts import ScriptRecord
 from tilusbuild.cache.trouble import CacheReadOnly
-from tilusbuild.dispatch import dispatcher
-from tilusbuild.dispatch.describe import script_json
-from tilusbuild.dispatch.schedules import columns_of, rows_of
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.memo import own_code
-from tilusbuild.plan.model import Instance
 from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection
 from tilusbuild.plan.shards import Shard
@@ -164,9 +157,10 @@ def publish(
         for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
             if instance.hash in known:
                 continue
-            path = project.cache.publish_script(script_record(project, instance, maker))
-            if dispatchers:
-                dispatcher.after_build(project.cache, path, project.manifest, maker, project.runner)
+            # What describes and dispatches is imported only when a folder changes.
+            from tilusbuild.project.folders import publish_folder
+
+            publish_folder(project, instance, maker, dispatch=dispatchers)
         project.cache.record_build(
             project.manifest.path,
             planned.plan.project,
@@ -177,17 +171,3 @@ def publish(
         # Everything that a reader needs is there: a cache that cannot be written only misses the
         # names under which this project finds its programs again.
         return
-
-
-def script_record(project: Project, instance: Instance, maker: Maker) -> ScriptRecord:
-    """What a script's folder says: every schedule, and the resources of its program."""
-    entries = [project.cache.lookup(program) for program in instance.programs]
-    metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]
-    schedules = (schedule.values for schedule in maker.space.take(instance.schedules))
-    return ScriptRecord(
-        instance.folder,
-        instance.script_txt,
-        columns_of(instance.parameters),
-        rows_of(instance.parameters, schedules, instance.programs, metas),
-        script_json(project.manifest, instance, maker, metas),
-    )

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -37,31 +38,53 @@ class Schedule:
 
 
 class Space:
-    """The valid points of `spec`. Raises `SpaceError`, also when there are none."""
+    """The valid points of `spec`. Raises `SpaceError`, also when there are none.
 
-    def __init__(self, spec: SpaceSpec) -> None:
+    With `size`, the numbers of valid points and of all combinations that an equal spec had, nothing
+    is enumerated before a point is asked for.
+    """
+
+    def __init__(self, spec: SpaceSpec, size: tuple[int, int] | None = None) -> None:
+        self.spec = spec
+        self._size = size or (self._count, self._model.cartesian)
+
+    @cached_property
+    def _model(self) -> Model:
+        return build(self.spec)
+
+    @cached_property
+    def _components(self) -> list[Component]:
+        """The groups of parameters, enumerated."""
         from tilusbuild.space.component import component, groups
 
-        self._model: Model = build(spec)
         if self._model.never:
             raise self._empty()
-        self._components: list[Component] = []
+        components: list[Component] = []
         failures: list[SpaceError] = []  # they count only if no other group excludes everything
         for members, rules in groups(self._model, self._model.rules):
             try:
-                self._components.append(component(self._model, members, rules))
+                components.append(component(self._model, members, rules))
             except SpaceError as error:
                 failures.append(error)
-        if any(part.count == 0 for part in self._components):
+        if any(part.count == 0 for part in components):
             raise self._empty()
         if failures:
             raise failures[0]
-        self._of = {p: c for c, part in enumerate(self._components) for p in part.members}
+        return components
+
+    @cached_property
+    def _of(self) -> Mapping[int, int]:
+        """The component of each parameter's position."""
+        return {p: c for c, part in enumerate(self._components) for p in part.members}
+
+    @property
+    def _count(self) -> int:
+        return math.prod(part.count for part in self._components)
 
     @property
     def count(self) -> int:
         """The number of valid points; it may be beyond 64 bits."""
-        return math.prod(part.count for part in self._components)
+        return self._size[0]
 
     def __len__(self) -> int:
         return self.count
@@ -69,7 +92,7 @@ class Space:
     @property
     def cartesian(self) -> int:
         """The number of combinations of declared values, restricted by nothing."""
-        return self._model.cartesian
+        return self._size[1]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,136 @@
+"""What is remembered of a space is what the space gives, and it is given for that space only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.expr import parse
+from tilusbuild.plan.points import Chosen, Points
+from tilusbuild.runtime.sealed import seal
+from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select
+
+Ask = Callable[..., Chosen]
+
+
+SPEC = SpaceSpec(
+    parameters=(
+        Parameter(("tile",), ((16,), (32,), (64,))),
+        Parameter(("stages",), ((2,), (3,)), default=(3,)),
+        Parameter(("fast", "scale"), ((True, 1), (False, 1.0), (True, 0.5))),
+    ),
+    constants={"limit": 100},
+    derived=(("area", parse("tile * stages")),),
+    restrict=(("fits", parse("area <= limit")),),
+)
+OTHERS = {
+    "a value": SpaceSpec(SPEC.parameters[:2], SPEC.constants, SPEC.derived, SPEC.restrict),
+    "a constant": SpaceSpec(SPEC.parameters, {"limit": 150}, SPEC.derived, SPEC.restrict),
+    "a rule": SpaceSpec(SPEC.parameters, SPEC.constants, SPEC.derived),
+    "a type": SpaceSpec(
+        (*SPEC.parameters[:2], Parameter(("fast", "scale"), ((True, 1), (False, 1), (True, 0.5)))),
+        SPEC.constants,
+        SPEC.derived,
+        SPEC.restrict,
+    ),
+}
+
+
+@pytest.fixture
+def asked() -> list[int]:
+    """The levels that were worked out."""
+    return []
+
+
+@pytest.fixture
+def ask(tmp_path: Path, asked: list[int]) -> Ask:
+    """Ask in a new process's place: whatever is known was read from the folder."""
+
+    def ask(level: int = 2, spec: SpaceSpec = SPEC, code: str = "code") -> Chosen:
+        points = Points(str(tmp_path / "plans"), "owner", code)
+        space = Space(spec, points.size("script", spec))
+
+        def choose() -> Chosen:
+            asked.append(level)
+            default = {"tile": 32}
+            return select(space, level, sample=4, default=default), space.complete(default)
+
+        found = points.chosen(
+            "script", spec, str(level), lambda: (space.count, space.cartesian), choose
+        )
+        points.save()
+        assert (space.count, space.cartesian) == (Space(spec).count, Space(spec).cartesian)
+        return found
+
+    return ask
+
+
+def plain(chosen: Chosen) -> Any:
+    """With the types of the values and their order."""
+
+    def told(schedule: Schedule) -> tuple[int, str]:
+        return schedule.index, repr(dict(schedule.values))
+
+    schedules, default = chosen
+    return [told(each) for each in schedules], default and told(default)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_what_is_known_is_what_the_space_gave(ask: Ask, asked: list[int], level: int) -> None:
+    assert plain(ask(level)) == plain(ask(level))
+    assert asked == [level]
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=list(OTHERS))
+def test_another_space_is_enumerated(ask: Ask, asked: list[int], other: SpaceSpec) -> None:
+    ask()
+    first = plain(ask(spec=other))
+    assert len(asked) == 2
+    assert plain(ask(spec=other)) == first
+    ask()
+    assert len(asked) == 2
+
+
+def test_another_question_or_other_code_is_answered_anew(ask: Ask, asked: list[int]) -> None:
+    ask(2)
+    ask(1)
+    ask(1, code="newer")
+    assert asked == [2, 1, 1]
+
+
+def test_a_known_space_is_enumerated_when_a_point_of_it_is_asked_for() -> None:
+    whole = Space(SPEC)
+    known = Space(SPEC, (whole.count, whole.cartesian))
+    assert "_components" not in vars(known)
+    assert known[3] == whole[3]
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, -1])
+def test_a_file_that_is_cut_short_costs_an_enumeration(
+    ask: Ask, asked: list[int], tmp_path: Path, length: int
+) -> None:
+    first = plain(ask())
+    (path,) = (tmp_path / "plans").iterdir()
+    path.write_bytes(path.read_bytes()[:length])
+    assert plain(ask()) == first
+    assert len(asked) == 2
+
+
+def test_a_file_of_another_form_costs_an_enumeration(
+    ask: Ask, asked: list[int], tmp_path: Path
+) -> None:
+    ask()
+    (path,) = (tmp_path / "plans").iterdir()
+    path.write_bytes(seal({"points": [1, 2]}))
+    ask()
+    assert len(asked) == 2
+
+
+def test_spaces_that_nobody_asks_for_are_forgotten_in_time(ask: Ask, tmp_path: Path) -> None:
+    for limit in range(100, 140):
+        ask(spec=SpaceSpec(SPEC.parameters, {"limit": limit}, SPEC.derived, SPEC.restrict))
+    (path,) = (tmp_path / "plans").iterdir()
+    assert path.read_bytes().count(b"tile") < 20
