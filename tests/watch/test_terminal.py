@@ -132,6 +132,23 @@ def test_ctrl_c_in_a_build_ends_it_at_once(project, terminal, nvcc):
     assert os.listdir(project.cache / "staging") == []
 
 
+def test_keys_are_neither_shown_nor_left_for_the_shell(project, terminal):
+    terminal.start(command(), str(project.folder))
+    before = terminal.until(at_rest)
+    terminal.tmux("send-keys", "quit", "Enter", "Enter")
+    project.kernel("add", "edited")
+    text = terminal.until(lambda text: len(text) > len(before) and at_rest(text))
+    terminal.tmux("send-keys", "make", "Enter")
+    terminal.tmux("send-keys", "C-c")
+    text = terminal.until(lambda text: "ended with" in text)
+    # From here on a `cat` is at the terminal, which would show what is left over, before its own.
+    terminal.tmux("send-keys", "echo", "Enter")
+    text = terminal.until(lambda text: text.count("echo") == 2)
+    assert "quit" not in text
+    assert "make" not in text
+    assert text.splitlines()[-3:] == ["ended with 130", "echo", "echo"]
+
+
 def test_ctrl_c_at_rest_leaves_a_clean_line(project, terminal):
     terminal.start(command(), str(project.folder))
     terminal.until(at_rest)

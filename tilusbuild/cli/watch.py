@@ -11,6 +11,7 @@ from tilusbuild.cli import options
 
 if TYPE_CHECKING:
     from tilusbuild.project.project import Project
+    from tilusbuild.watch.session import How
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.manifest import find
     from tilusbuild.plan.selection import chosen_pairs
     from tilusbuild.report.choose import can_redraw
+    from tilusbuild.watch.keys import unheard
     from tilusbuild.watch.opening import opened
     from tilusbuild.watch.screen import Screen
-    from tilusbuild.watch.session import How, Session
+    from tilusbuild.watch.session import Session
 
     def open_project() -> Project:
         project = options.project(arguments)
@@ -65,16 +67,23 @@ def run(arguments: argparse.Namespace) -> int:
         verbose=arguments.verbose,
         clear=arguments.clear,
     )
-    project = opened(open_project, find(os.getcwd()), screen, poll=arguments.poll)
-    if isinstance(project, int):
-        screen.close()
-        return 128 + project
-    with project:
-        how = How(
-            command=arguments.command,
-            restart=arguments.on_busy == "restart",
-            poll=arguments.poll,
-            keep_going=arguments.keep_going,
-            strict=arguments.strict,
-        )
-        return Session(project, options.selected(arguments, project), how, screen).run()
+    with unheard(0):
+        project = opened(open_project, find(os.getcwd()), screen, poll=arguments.poll)
+        if isinstance(project, int):
+            screen.close()
+            return 128 + project
+        with project:
+            selection = options.selected(arguments, project)
+            return Session(project, selection, _how(arguments), screen).run()
+
+
+def _how(arguments: argparse.Namespace) -> How:
+    from tilusbuild.watch.session import How
+
+    return How(
+        command=arguments.command,
+        restart=arguments.on_busy == "restart",
+        poll=arguments.poll,
+        keep_going=arguments.keep_going,
+        strict=arguments.strict,
+    )
