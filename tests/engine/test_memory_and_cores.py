@@ -1,4 +1,4 @@
-"""Admission by memory and the count of processors, read from files of the test's own."""
+"""Admission by memory and load, and the count of processors, read from files of the test's own."""
 
 from __future__ import annotations
 
@@ -8,82 +8,193 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.engine.admission import UNKNOWN, Memory
-from tilusbuild.engine.cores import usable_cores
 from tilusbuild.engine.fake import FakeJob
 from tilusbuild.engine.history import NOTHING, Estimate, History
+from tilusbuild.engine.load import Each, LoadLimit
+from tilusbuild.process.machine import Machine
 
 GIB = 1 << 30
+EVERYTHING = len(os.sched_getaffinity(0))
+
+HYBRID = """\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+"""
+UNIFIED = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+class Files:
+    """A machine of files. It has 16 GiB free; we are in the groups /build/job (v2) and /v1/job."""
+
+    def __init__(self, root: Path, mounts: str) -> None:
+        self.root = root
+        self.write("proc/meminfo", f"MemTotal: 1 kB\nMemAvailable: {16 * GIB // 1024} kB\n")
+        self.write("proc/self/cgroup", "9:memory:/v1/job\n3:cpu,cpuacct:/v1/job\n0::/build/job\n")
+        self.write("proc/self/mountinfo", mounts)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def limit(
+        self, group: str, maximum: str, current: int, inactive: int, high: str = "max"
+    ) -> None:
+        folder = f"sys/fs/cgroup/{group}"
+        self.write(f"{folder}/memory.max", f"{maximum}\n")
+        self.write(f"{folder}/memory.high", f"{high}\n")
+        self.write(f"{folder}/memory.current", f"{current}\n")
+        self.write(f"{folder}/memory.stat", f"anon 1\ninactive_file {inactive}\n")
+
+    def limit_v1(self, group: str, maximum: int, used: int, inactive: int) -> None:
+        folder = f"sys/fs/cgroup/memory/{group}"
+        self.write(f"{folder}/memory.limit_in_bytes", f"{maximum}\n")
+        self.write(f"{folder}/memory.usage_in_bytes", f"{used}\n")
+        self.write(f"{folder}/memory.stat", f"inactive_file 7\ntotal_inactive_file {inactive}\n")
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(str(self.root))
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.machine)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Path:
-    """A machine with 16 GiB free, and ourselves in the cgroup /build/job."""
-    (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {16 * GIB // 1024} kB\n")
-    (tmp_path / "membership").write_text("1:name=systemd:/x\n0::/build/job\n")
-    (tmp_path / "cgroup/build/job").mkdir(parents=True)
-    return tmp_path
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path, UNIFIED)
 
 
-def memory(machine: Path) -> Memory:
-    return Memory(str(machine / "meminfo"), str(machine / "cgroup"), str(machine / "membership"))
+@pytest.fixture
+def hybrid(tmp_path: Path) -> Files:
+    return Files(tmp_path, HYBRID)
 
 
-def limit(machine: Path, group: str, maximum: str, current: int, inactive: int) -> None:
-    folder = machine / "cgroup" / group
-    (folder / "memory.max").write_text(f"{maximum}\n")
-    (folder / "memory.current").write_text(f"{current}\n")
-    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive}\n")
-
-
-def test_compiles_start_while_their_predicted_sum_fits(machine: Path) -> None:
-    room = memory(machine)
+def test_compiles_start_while_their_predicted_sum_fits(files: Files) -> None:
+    room = files.memory
     assert room.admits(4 * GIB, [4 * GIB])
     assert room.admits(4 * GIB, [4 * GIB] * 2)
     assert not room.admits(4 * GIB, [4 * GIB] * 3)
 
 
-def test_an_unknown_compile_is_reckoned_with_a_guess(machine: Path) -> None:
-    room = memory(machine)
-    assert room.admits(None, [UNKNOWN] * 20)
-    assert not room.admits(None, [0] * 40)
+def test_an_unknown_compile_is_reckoned_with_a_guess(files: Files) -> None:
+    room = files.memory
+    assert room.admits(None, [0] * (16 * GIB // UNKNOWN - 2))
+    assert not room.admits(None, [0] * (16 * GIB // UNKNOWN))
 
 
-def test_what_others_took_meanwhile_counts(machine: Path) -> None:
-    room = memory(machine)
-    (machine / "meminfo").write_text(f"MemAvailable: {GIB // 1024} kB\n")
+def test_what_others_took_meanwhile_counts_and_what_ours_took_beyond_expectation(
+    files: Files,
+) -> None:
+    room = files.memory
+    files.write("proc/meminfo", f"MemAvailable: {GIB // 1024} kB\n")
     assert not room.admits(2 * GIB, [GIB])
     assert room.admits(GIB // 2, [GIB])
 
 
-def test_the_tightest_cgroup_counts_and_droppable_cache_is_free(machine: Path) -> None:
-    limit(machine, "build/job", "max", 0, 0)
-    limit(machine, "build", str(4 * GIB), 3 * GIB, 2 * GIB)
-    assert memory(machine).free() == 3 * GIB
+def test_the_tightest_group_counts_and_droppable_cache_is_free(files: Files) -> None:
+    files.limit("build/job", "max", 0, 0)
+    files.limit("build", str(4 * GIB), 3 * GIB, 2 * GIB)
+    assert files.machine.free_memory() == 3 * GIB
+    files.limit("build/job", str(8 * GIB), GIB, 0, high=str(2 * GIB))
+    assert files.machine.free_memory() == GIB
+
+
+def test_the_groups_of_version_1_limit_too_the_outer_ones_included(hybrid: Files) -> None:
+    hybrid.limit_v1("v1/job", (1 << 63) - 4096, 0, 0)
+    assert hybrid.machine.free_memory() == 16 * GIB
+    hybrid.limit_v1("v1", 6 * GIB, 5 * GIB, GIB)
+    assert hybrid.machine.free_memory() == 2 * GIB
+    hybrid.limit_v1("", 3 * GIB, 3 * GIB, 0)
+    assert hybrid.machine.free_memory() == 0
+
+
+def test_a_container_that_sees_an_inner_part_of_the_hierarchy(tmp_path: Path) -> None:
+    files = Files(tmp_path, UNIFIED.replace(" / /sys", " /docker/12ab /sys"))
+    files.write("proc/self/cgroup", "0::/docker/12ab/job\n")
+    files.limit("", str(2 * GIB), GIB, 0)
+    assert files.machine.free_memory() == GIB
+    files.write("proc/self/cgroup", "0::/../../elsewhere\n")
+    assert files.machine.free_memory() == GIB
+
+
+def test_while_memory_is_pressed_nothing_starts_beside_what_runs(files: Files) -> None:
+    room = files.memory
+    calm = "some avg10=90.00 avg60=0.00 total=1\nfull avg10=1.00 avg60=0.00 total=1\n"
+    files.write("proc/pressure/memory", calm)
+    files.write("sys/fs/cgroup/build/memory.pressure", calm)
+    assert room.admits(GIB, [GIB])
+    pressed = calm.replace("full avg10=1", "full avg10=40")
+    files.write("sys/fs/cgroup/build/memory.pressure", pressed)
+    assert not room.admits(GIB, [GIB])
 
 
 def test_a_system_that_does_not_say_refuses_nothing(tmp_path: Path) -> None:
-    room = memory(tmp_path)
-    assert room.free() is None
+    room = Memory(Machine(str(tmp_path / "nothing")))
     assert room.admits(1 << 60, [1 << 60])
 
 
-def test_quotas_limit_the_cores(machine: Path) -> None:
-    def cores() -> int:
-        return usable_cores(str(machine / "cgroup"), str(machine / "membership"))
+@pytest.mark.parametrize("text", ["garbage", "1 2 3 - x", " - cgroup2 x", "\xff"])
+def test_mounts_that_make_no_sense_are_no_limit(tmp_path: Path, text: str) -> None:
+    files = Files(tmp_path, text)
+    assert files.machine.free_memory() == 16 * GIB
+    assert files.machine.cores() == EVERYTHING
 
-    everything = len(os.sched_getaffinity(0))
-    assert cores() == everything
-    quota = machine / "cgroup/build/cpu.max"
-    for text, expected in (
-        ("max 100000", everything),
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [
+        ("max 100000", EVERYTHING),
         ("100000 100000", 1),
         ("1000 100000", 1),
-        ("150000 100000", min(2, everything)),
-        ("garbage", everything),
-        ("1 0", everything),
-    ):
-        quota.write_text(text)
-        assert cores() == expected
+        ("150000 100000", min(2, EVERYTHING)),
+        ("garbage", EVERYTHING),
+        ("1 0", EVERYTHING),
+    ],
+)
+def test_quotas_limit_the_cores(files: Files, quota: str, expected: int) -> None:
+    assert files.machine.cores() == EVERYTHING
+    files.write("sys/fs/cgroup/build/cpu.max", quota)
+    assert files.machine.cores() == expected
+
+
+def test_quotas_of_version_1_limit_the_cores(hybrid: Files) -> None:
+    hybrid.write("sys/fs/cgroup/cpu,cpuacct/v1/cpu.cfs_period_us", "100000\n")
+    hybrid.write("sys/fs/cgroup/cpu,cpuacct/v1/cpu.cfs_quota_us", "-1\n")
+    assert hybrid.machine.cores() == EVERYTHING
+    hybrid.write("sys/fs/cgroup/cpu,cpuacct/v1/cpu.cfs_quota_us", "100000\n")
+    assert hybrid.machine.cores() == 1
+
+
+def test_the_load_limit_counts_the_average_and_ours_that_it_does_not_show_yet() -> None:
+    def unsaid() -> tuple[float, float, float]:
+        raise OSError
+
+    quiet, busy = (lambda: (0.2, 9.0, 9.0)), (lambda: (4.0, 0.0, 0.0))
+    assert LoadLimit(4.0, quiet).admits(None, [1] * 3)
+    assert not LoadLimit(4.0, quiet).admits(None, [1] * 4)
+    assert not LoadLimit(4.0, busy).admits(None, [1])
+    assert not LoadLimit(0.5, quiet).admits(None, [1])
+    assert LoadLimit(4.0, unsaid).admits(None, [1])
+
+
+def test_each_of_several_admissions_may_refuse(files: Files) -> None:
+    both = Each(files.memory, LoadLimit(9.0, lambda: (0.0, 0.0, 0.0)))
+    assert both.admits(GIB, [GIB])
+    assert not both.admits(GIB, [GIB] * 9)
+    assert not both.admits(16 * GIB, [GIB])
+
+
+def test_what_was_killed_for_memory_makes_its_instance_count_for_as_much() -> None:
+    history = History(None)
+    known, stranger = FakeJob("a", index=0), FakeJob("c", script="norm")
+    history.record(known, 2.0, 100)
+    history.at_least(FakeJob("b", index=1), 500)
+    assert history.estimate(known) == Estimate(2.0, 500)
+    assert history.estimate(stranger) == Estimate(2.0, 100)
 
 
 def test_history_knows_a_schedule_else_its_instance_else_all() -> None:

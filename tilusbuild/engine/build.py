@@ -23,7 +23,6 @@ from tilusbuild.engine import events, signals
 from tilusbuild.engine.admission import Admission, Unlimited
 from tilusbuild.engine.attempt import Answer, Busy, Changed, Done, Found, Gone, Trouble, attempt
 from tilusbuild.engine.base import Compiled, Compiler, Job, Options, W
-from tilusbuild.engine.cores import usable_cores
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.ledger import Ledger
@@ -31,6 +30,7 @@ from tilusbuild.engine.order import Line, Ticket
 from tilusbuild.engine.slots import Slots, Unasked
 from tilusbuild.engine.store import RECORDED, Entry, Store
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.process.machine import usable_cores
 
 TICK = 0.1
 """Seconds between two ticks of the reporter while nothing else happens."""
@@ -364,6 +364,8 @@ class BuildLoop(Generic[W]):
         self.line.hold(ticket, self.clock())
 
     def _compiled(self, ticket: Ticket[W], compiled: Compiled) -> None:
+        if compiled.status == "killed":
+            self.history.at_least(ticket.job, compiled.peak_rss)
         if compiled.status == "killed" and not ticket.alone and not self.stopped.is_set():
             self.reporter.tell(events.Retried(ticket.job.hash, ticket.job.label, compiled.reason))
             self.line.isolate(ticket)

@@ -55,6 +55,8 @@ class History:
         self._file = StateFile(path, "history")
         self._groups: dict[str, _Sum] | None = None
         self._all = _Sum()
+        self._floors: dict[str, int] = {}
+        """Bytes that a compile of an instance had taken when it was killed, in this run."""
 
     @classmethod
     def of_file(cls, path: str) -> History:
@@ -82,6 +84,11 @@ class History:
 
     def estimate(self, job: Job[Any]) -> Estimate:
         """What is to be expected of a job."""
+        found = self._remembered(job)
+        floor = self._floors.get(_group(job), 0)
+        return Estimate(found.seconds, max(found.peak_rss or 0, floor) or None)
+
+    def _remembered(self, job: Job[Any]) -> Estimate:
         groups = self._summed()
         if (known := _valid(self._file.get(_key(job)))) is not None:
             return Estimate(known[0], known[1] or None)
@@ -97,6 +104,12 @@ class History:
         self._file.put(_key(job), [round(seconds, 3), peak_rss])
         if self._file.unsaved >= _SAVE_EVERY:
             self.save()
+
+    def at_least(self, job: Job[Any], peak_rss: int) -> None:
+        """A compile was killed when it had taken so many bytes: until the end of this run the
+        others of its instance are taken to need as many, whatever they took before."""
+        group = _group(job)
+        self._floors[group] = max(self._floors.get(group, 0), peak_rss)
 
     def save(self) -> None:
         """Write what is new; silently nothing where that is not possible."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.manifest.find import git_root
+from tilusbuild.process.machine import usable_cores
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -76,7 +77,7 @@ def settings(
     sources = (options, program or {}, environment, said or {})
     return Settings(
         cache_dir=_cache_dir(root, sources),
-        jobs=_number("jobs", available_cores(), sources, least=1),
+        jobs=_number("jobs", usable_cores(), sources, least=1),
         load_average=_load(sources),
         nice=_number("nice", 0, sources, least=0, most=19),
         level=_number("level", LEVELS[-1], sources, least=0, most=LEVELS[-1]),
@@ -107,11 +108,6 @@ def default_cache_dir(root: str) -> str:
     if repository is not None:
         return os.path.join(repository, ".cache")
     return os.path.join(os.path.expanduser("~"), ".cache", "tilus")
-
-
-def available_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) or 1
 
 
 Said = Mapping[str, str | float | None]

@@ -17,7 +17,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.listing import programs
 from tilusbuild.digest import sha256_file
-from tilusbuild.engine.cores import usable_cores
+from tilusbuild.process.machine import usable_cores
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.errors import FileMissing

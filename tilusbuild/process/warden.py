@@ -134,6 +134,7 @@ class Warden:
         self._token_end = -1
         self._token_path = b""
         self._tokens = b""
+        self._oom_score = compilers_oom_score()
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
@@ -273,6 +274,8 @@ class Warden:
             os.dup2(output, 2)
             if nice:
                 os.nice(nice)
+            if self._oom_score:
+                write_oom_score(self._oom_score)
             os.chdir(cwd)
             subject = argv[0]
             execute(argv, environment)
@@ -416,6 +419,26 @@ def execute(argv: list[bytes], environment: list[bytes]) -> None:
         except OSError as error:
             found = found or error
     raise found or FileNotFoundError(2, "No such file or directory")
+
+
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_MORE_LIKELY = 300
+"""Thousandths of memory by which a command counts as larger than it is: where memory runs out, the
+kernel is to kill a compile, which is tried again, and not the builder or somebody's editor."""
+
+
+def compilers_oom_score() -> bytes:
+    """What a command of ours writes to `oom_score_adj`; nothing where that is not known."""
+    try:
+        with open(_OOM_SCORE, "rb") as file:
+            return b"%d" % min(1000, int(file.read()) + _MORE_LIKELY)
+    except (OSError, ValueError):
+        return b""
+
+
+def write_oom_score(score: bytes) -> None:
+    with contextlib.suppress(OSError), open(_OOM_SCORE, "wb", buffering=0) as file:
+        file.write(score)
 
 
 def kill_group(pid: int) -> None:

@@ -1,0 +1,190 @@
+"""What the kernel grants this process: processors, memory, and how hard memory is pressed.
+
+The whole machine is only the outermost limit. Affinity, and the control groups around us with their
+quotas, each grant less, version 1 and 2 of them alike, and the least counts: a container on a large
+machine often sees all of it and may use two processors. Where the system does not say, there is no
+limit. Tests give a folder of their own for `/`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_UNLIMITED = 1 << 60
+"""Version 1 writes some such number of bytes where there is no limit."""
+_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group that we are in, or one around it."""
+
+    folder: str
+    unified: bool
+    """Version 2, whose files have other names."""
+
+
+class Machine:
+    """Looks under `root`."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._meminfo = self._under("/proc/meminfo")
+        self._pressure = [self._under("/proc/pressure/memory")]
+        memory, cpu = (tuple(self._groups(name)) for name in ("memory", "cpu"))
+        self._memory_groups = memory
+        self._cpu_groups = cpu
+        self._pressure += [
+            os.path.join(group.folder, "memory.pressure") for group in memory if group.unified
+        ]
+
+    def cores(self) -> int:
+        """How many processors may be used; at least 1."""
+        try:
+            cores = len(os.sched_getaffinity(0))
+        except OSError:
+            cores = os.cpu_count() or 1
+        for group in self._cpu_groups:
+            quota = _quota(group)
+            if quota is not None:
+                cores = min(cores, math.ceil(quota))
+        return max(1, cores)
+
+    def free_memory(self) -> int | None:
+        """Bytes that could be had now, page cache that can be dropped included; None: not said."""
+        amounts = [_field(self._meminfo, "MemAvailable:", 1024)]
+        amounts += [_room(group) for group in self._memory_groups]
+        known = [amount for amount in amounts if amount is not None]
+        return max(0, min(known)) if known else None
+
+    def memory_pressure(self) -> float:
+        """The share of the last ten seconds, 0 to 1, in which nothing could go on for want of
+        memory, on the machine or in a group around us."""
+        return max(map(_stalled, self._pressure))
+
+    def _under(self, path: str) -> str:
+        return os.path.join(self._root, path.lstrip("/"))
+
+    def _groups(self, controller: str) -> Iterator[Group]:
+        """Ours and those around it, inside first, in the hierarchies that have a controller."""
+        membership = _memberships(self._under("/proc/self/cgroup"))
+        for mounted, point, kind, options in _mounts(self._under("/proc/self/mountinfo")):
+            if kind == "cgroup2":
+                path, unified = membership.get(""), True
+            elif kind == "cgroup" and controller in options:
+                path, unified = membership.get(controller), False
+            else:
+                continue
+            if path is None:
+                continue
+            # In a container the mount may show an inner part of the hierarchy only.
+            inside = os.path.relpath(path, mounted) if path.startswith("/") else "."
+            parts = [part for part in inside.split("/") if part not in ("", ".", "..")]
+            if inside.startswith(".."):
+                parts = []
+            for depth in range(len(parts), -1, -1):
+                yield Group(os.path.join(self._under(point), *parts[:depth]), unified)
+
+
+def usable_cores() -> int:
+    """How many processors this process may use."""
+    return Machine().cores()
+
+
+def _memberships(path: str) -> dict[str, str]:
+    """Our group by controller; of version 2, by ""."""
+    found = {}
+    for line in _lines(path):
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if number and group:
+            for controller in controllers.split(","):
+                found[controller] = group
+    return found
+
+
+def _mounts(path: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    """(root, mount point, file system, its options) of each mount; see proc_pid_mountinfo(5)."""
+    for line in _lines(path):
+        before, _, after = line.partition(" - ")
+        words, rest = before.split(" "), after.split(" ")
+        if len(words) >= 5 and len(rest) >= 3:
+            yield _plain(words[3]), _plain(words[4]), rest[0], rest[2].split(",")
+
+
+def _plain(text: str) -> str:
+    for escape, character in _ESCAPES.items():
+        text = text.replace(escape, character)
+    return text
+
+
+def _quota(group: Group) -> float | None:
+    """Processors that a group's quota grants, or None for no limit."""
+    if group.unified:
+        words = _text(group.folder, "cpu.max").split()
+    else:
+        words = [_text(group.folder, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    try:
+        quota, period = (int(word) for word in words)
+        return None if quota < 0 else max(1, quota) / period
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _room(group: Group) -> int | None:
+    """Bytes until a group's limit, or None when it has none.
+
+    Over `memory.high` a group is not killed but slowed down until it crawls: that is a limit too.
+    """
+    if group.unified:
+        limits = [_number(group.folder, name) for name in ("memory.max", "memory.high")]
+        used = _number(group.folder, "memory.current")
+        droppable = "inactive_file"
+    else:
+        limits = [_number(group.folder, "memory.limit_in_bytes")]
+        used = _number(group.folder, "memory.usage_in_bytes")
+        droppable = "total_inactive_file"
+    given = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
+    if not given or used is None:
+        return None
+    cache = _field(os.path.join(group.folder, "memory.stat"), droppable, 1) or 0
+    return min(given) - used + cache
+
+
+def _stalled(path: str) -> float:
+    for line in _lines(path):
+        words = line.split()
+        if words[:1] == ["full"] and words[1:2] and words[1].startswith("avg10="):
+            try:
+                return float(words[1].removeprefix("avg10=")) / 100
+            except ValueError:
+                return 0.0
+    return 0.0
+
+
+def _number(folder: str, name: str) -> int | None:
+    text = _text(folder, name)
+    return int(text) if text.isdecimal() else None
+
+
+def _field(path: str, name: str, unit: int) -> int | None:
+    for line in _lines(path):
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdecimal():
+            return int(words[1]) * unit
+    return None
+
+
+def _text(folder: str, name: str) -> str:
+    return "\n".join(_lines(os.path.join(folder, name)))
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
