@@ -37,6 +37,13 @@ def test_plain_lines_elsewhere() -> None:
     ]
 
 
+def test_of_many_parts_the_first_are_named() -> None:
+    parts = tuple(f"scale t{number}" for number in range(7))
+    assert shown(events.Changed(("a.h",), 0, parts)).splitlines() == [
+        "changed: a.h → scale t0, scale t1, scale t2, scale t3, scale t4 and 2 more"
+    ]
+
+
 def test_the_last_line_of_a_terminal_is_taken_away_before_another() -> None:
     text = shown(WATCHING, CHANGED, terminal=True)
     assert text.startswith("watching 12 paths; Ctrl-C ends\r\x1b[2Kchanged: ")

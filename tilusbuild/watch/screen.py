@@ -18,6 +18,8 @@ from tilusbuild.watch import events
 
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _ERASE = "\r\x1b[2K"
+_PARTS = 5
+"""Of what a change is about, so many are named."""
 _LONGEST = 50
 """Characters of a command in the last line, which must not wrap."""
 
@@ -99,9 +101,8 @@ class Screen:
         if self._quiet or (self._json is not None and not self._verbose):
             return []
         if isinstance(event, events.Changed):
-            more = f" and {event.more} more" if event.more else ""
-            paths = ", ".join(one_line(path) for path in event.paths)
-            return [f"changed: {paths}{more} → {one_line(', '.join(event.parts))}"]
+            parts, others = event.parts[:_PARTS], max(0, len(event.parts) - _PARTS)
+            return [f"changed: {_listed(event.paths, event.more)} → {_listed(parts, others)}"]
         if isinstance(event, events.Replanned) and self._verbose:
             plan = f"{counted(event.programs, 'program')}, {event.changed} new"
             return [f"planned {plan}: {event.renders} rendered in {duration(event.seconds)}"]
@@ -142,6 +143,11 @@ def _rebuilt(event: events.Rebuilt) -> str:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
     what = f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
     return f"{what}, {after}" if event.ok else f"{what}, not all is well ({after})"
+
+
+def _listed(names: tuple[str, ...], more: int) -> str:
+    text = one_line(", ".join(names))
+    return f"{text} and {more} more" if more else text
 
 
 def _short(command: str) -> str:

@@ -7,10 +7,12 @@ they are would have made: what is told at rest was looked at after the last chan
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
@@ -37,6 +39,8 @@ _PATIENCE = 5.0
 """Seconds of changes without an end after which a plan is finished all the same."""
 _SWITCH = 0.0005
 """Seconds."""
+_M_ARENA_MAX = -8
+"""Of glibc's malloc.h."""
 _HEAD_START = 0.02
 """Seconds that rendering waits at most for the first compile to begin."""
 
@@ -72,6 +76,16 @@ class _Pending:
     def add(self, seen: Seen, since: float) -> None:
         self.since = self.since or since
         self.parts.update(seen.parts)
+
+
+def _prepare_for_threads() -> None:
+    """Settings of the process that many threads, again and again, ask for."""
+    # A compiler's thread asks for the interpreter at every system call while another one renders;
+    # with the usual 5 ms each, the first compile would start when the last rendering is done.
+    sys.setswitchinterval(_SWITCH)
+    # glibc gives threads memory of their own and keeps it: each build's would add to the last.
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Session:
@@ -121,9 +135,7 @@ class Session:
 
     def run(self) -> int:
         """Watch until a signal comes; the exit status that stands for it."""
-        # A compiler's thread asks for the interpreter at every system call while this one renders;
-        # with the usual 5 ms each, the first compile would start when the last rendering is done.
-        sys.setswitchinterval(_SWITCH)
+        _prepare_for_threads()
         with signals.caught(self._inbox.put):
             try:
                 self._project.cache.ensure()
