@@ -1,0 +1,80 @@
+"""Builds in a control group with little memory: they wait rather than die, and survive a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def little_memory(root: None) -> Iterator[tuple[str, ...]]:
+    """Words in front of a command that run it in a group with 450 MiB."""
+    name = f"tilusbuild-test-{os.getpid()}-{time.monotonic_ns()}"
+    for above, limit, swap in (
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max", "memory.swap.max"),
+    ):
+        folder = Path(above, name)
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            try:
+                (folder / limit).write_text(str(450 * MIB))
+                with contextlib.suppress(OSError):
+                    (folder / swap).write_text("0" if swap.endswith("max") else str(450 * MIB))
+                yield ("sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh")
+                return
+            finally:
+                _remove(folder)
+    pytest.skip("no control group with a limit on memory can be made here")
+
+
+def _remove(folder: Path) -> None:
+    for _ in range(1000):
+        try:
+            folder.rmdir()
+            return
+        except OSError:
+            time.sleep(0.01)
+
+
+def project(new_project: Any, examples: Any, fake_cuda: Any, template: str) -> Any:
+    return new_project(
+        examples.manifest(examples.script(target="gpu", schedules=2)),
+        {"kernels/scale.cu.j2": template},
+        **fake_cuda.environment,
+    )
+
+
+def test_a_first_build_does_not_start_what_may_not_fit(
+    new_project: Any, examples: Any, fake_cuda: Any, little_memory: tuple[str, ...]
+) -> None:
+    made = project(new_project, examples, fake_cuda, "// fake: allocate 250\n" + examples.template)
+    made.before = little_memory
+    summary = made.build("-j2")
+    assert (summary["compiled"], summary["attempts"]) == (2, 2)
+    assert fake_cuda.most_at_once() == 1
+
+
+def test_a_compile_that_the_kernel_kills_for_memory_is_tried_once_more_alone(
+    new_project: Any, examples: Any, fake_cuda: Any, little_memory: tuple[str, ...]
+) -> None:
+    made = project(new_project, examples, fake_cuda, examples.template)
+    made.build("-j1")
+    # By their history these are small; now they take more than there is for both at once.
+    greedy = "// fake: meet 2\n// fake: allocate 250\n// fake: slow 3\n"
+    made.write("kernels/scale.cu.j2", greedy + examples.template)
+    made.before = little_memory
+    events = made.run("build", "--json", "-j2").events
+    retried = [event for event in events if event["event"] == "retry"]
+    assert len(retried) == 1
+    assert "SIGKILL" in retried[0]["reason"]
+    summary = events[-1]
+    assert (summary["compiled"], summary["crashed"], summary["attempts"]) == (2, 0, 3)
