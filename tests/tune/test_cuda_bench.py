@@ -12,13 +12,17 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.signature import parse_argument, signature
 from tilusbuild.tune.bench.bench import DeviceBench
 from tilusbuild.tune.bench.conversation import WorkerBroken
 from tilusbuild.tune.bench.cuda import SPIN
 from tilusbuild.tune.bench.work import Case, Program, write_case
+from tilusbuild.tune.prepare import Checking
+from tilusbuild.tune.run import CallFailed, Ran, on_gpu
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -164,6 +168,32 @@ def test_a_fault_is_a_launch_error_of_its_program_only(
     assert answer.status == "launch error"
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in answer.why
     assert bench.check(case, kernel(1000), 0).status == "ok"
+
+
+def test_run_calls_checks_and_times_on_the_device(
+    gpu: Callable[..., DeviceBench], kernel: Callable[..., Program], tmp_path: Path
+) -> None:
+    gpu()
+    declared = signature(
+        [
+            parse_argument("a", "f32"),
+            parse_argument("x", "f32*[n]"),
+            parse_argument("y", "f32*[n]", out=True),
+            parse_argument("n", "i32"),
+        ]
+    )
+    check = Checking(lambda a, x: np.float32(a) * x, None, None)
+    with LocalRunner() as runner:
+
+        def ran(name: str, program: Program) -> Ran:
+            return on_gpu(runner, str(tmp_path / name), declared, program, check, {"n": 100}, 0)
+
+        right = ran("right", kernel(700))
+        assert (right.max_error, right.wrong, right.bytes) == (0.0, None, 800)
+        assert right.seconds == pytest.approx(0.7e-6, rel=0.01)
+        assert ran("wrong", kernel(700, after="y[7] += 1")).wrong is not None
+        with pytest.raises(CallFailed, match="crash: killed by SIGABRT"):
+            ran("crash", kernel(700, after="abort()"))
 
 
 class TestThrottling:

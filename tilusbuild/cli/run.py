@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = build(project, planned, selection, job, options.reporter(quiet))
         results = run(project, wanted, chosen)
         tune = project.manifest.scripts[wanted.script].tune
-    wrong = [each for each in results if each.check and each.check.mismatch]
+    wrong = [each for each in results if each.wrong]
     if arguments.json:
         for each in results:
             print(json.dumps({"event": "call", "program": job.hash, **_as_json(each)}))
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{job.label}: {schedule or 'no parameters'}")
     _print(results)
     for each in wrong:
-        print(f"wrong at {_size_text(each.sizes)}: {each.check and each.check.mismatch}")
+        print(f"wrong at {_size_text(each.sizes)}: {each.wrong}")
     if tune is None or tune.ref is None:
         print(f"not checked: [script.{wanted.script}.tune] has no `ref`")
     elif not wrong:
@@ -87,8 +87,8 @@ def _print(results: Sequence[Ran]) -> None:
             *(each.sizes.get(name) for name in names),
             f"{each.seconds * 1e6:.1f}",
             f"{each.bytes / each.seconds / 1e9:.2f}",
-            "" if each.check is None else f"{each.check.max_error:.2e}",
-            "" if each.check is None else "wrong" if each.check.mismatch else "ok",
+            "" if each.max_error is None else f"{each.max_error:.2e}",
+            "wrong" if each.wrong else "" if each.max_error is None else "ok",
         )
         for each in results
     ]
@@ -96,15 +96,14 @@ def _print(results: Sequence[Ran]) -> None:
 
 
 def _as_json(each: Ran) -> dict[str, Any]:
-    mismatch = each.check.mismatch if each.check else None
     return {
         "sizes": dict(each.sizes),
         "seconds": each.seconds,
         "calls": each.calls,
         "bytes": each.bytes,
-        "checked": each.check is not None,
-        "max_error": each.check.max_error if each.check else None,
-        "mismatch": str(mismatch) if mismatch else None,
+        "checked": each.max_error is not None or each.wrong is not None,
+        "max_error": each.max_error,
+        "mismatch": each.wrong,
     }
 
 

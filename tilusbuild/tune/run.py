@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from tilusbuild.engine.base import Options
@@ -13,10 +16,18 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection, targets_of
+from tilusbuild.process.local import LocalRunner
 from tilusbuild.project.build import build_planned
 from tilusbuild.project.project import Project
-from tilusbuild.tune import inputs, reference, trial
+from tilusbuild.signature import Signature
+from tilusbuild.tune import inputs, prepare, reference, trial
+from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
+from tilusbuild.tune.bench.work import Program
 from tilusbuild.tune.inputs import Input
+
+_LIMIT = 60.0
+"""Seconds for one check or sample on a GPU."""
+_SAMPLES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,11 @@ class Ran:
     """One call at one size."""
 
     sizes: Mapping[str, Value]
-    check: trial.Check | None
-    """None without a reference."""
+    max_error: float | None
+    """The largest absolute error; None where nothing says what is right, or where that is not
+    known of a wrong result."""
+    wrong: str | None
+    """What is wrong, in words."""
     seconds: float
     """The median of a call."""
     calls: int
@@ -118,7 +132,7 @@ def build(
 
 
 def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
-    """Call at each size. Raises `InputError` and `CallFailed`."""
+    """Call at each size. Raises `InputError`, `CallFailed`, and `WorkerBroken` without a device."""
     script = project.manifest.scripts[wanted.script]
     sizes = list(wanted.sizes) or [
         dict(size) for size in (script.tune.sizes if script.tune else ())
@@ -132,46 +146,81 @@ def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
                 hint=f"give [script.{wanted.script}.tune] sizes, or {names}",
             )
         sizes = [{}]
-    function = _reference(project, wanted.script)
-    launch = trial.load(chosen.library)
-    return [_call(project, wanted, chosen, launch, function, size) for size in sizes]
+    unchecked = script.tune is None or script.tune.ref is None
+    check = prepare.checking(project.manifest, wanted.script, unchecked=unchecked)
+    if chosen.job.maker.target.kind == "cpu":
+        launch = trial.load(chosen.library)
+        return [_here(chosen, launch, check, size, wanted.seed) for size in sizes]
+    program = Program(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-run-") as folder:
+        return [
+            on_gpu(
+                project.runner,
+                os.path.join(folder, str(number)),
+                signature,
+                program,
+                check,
+                size,
+                wanted.seed,
+            )
+            for number, size in enumerate(sizes)
+        ]
 
 
-def _reference(project: Project, script: str) -> Callable[..., Any] | None:
-    tune = project.manifest.scripts[script].tune
-    if tune is None or tune.ref is None:
-        return None
-    place = project.manifest.place_of_value("script", script, "tune", "ref")
-    return reference.load(project.manifest.root, tune.ref, place)
-
-
-def _call(
-    project: Project,
-    wanted: Wanted,
+def _here(
     chosen: Chosen,
     launch: Callable[..., Any],
-    function: Callable[..., Any] | None,
+    check: prepare.Checking,
     size: Mapping[str, Value],
+    seed: int,
 ) -> Ran:
+    """In this process, through tvm-ffi."""
     signature = chosen.job.maker.signature
-    tune = project.manifest.scripts[wanted.script].tune
-    made: dict[str, Input] = inputs.generate(signature, size, seed=wanted.seed)
+    made: dict[str, Input] = inputs.generate(signature, size, seed=seed)
+    found: trial.Check | None = None
     try:
         got = trial.call(launch, signature, made)
-        check = None
-        if function is not None:
+        if check.function is not None:
             wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
-            want = reference.expected(function, signature, wide)
-            check = trial.compare(
-                signature,
-                got,
-                want,
-                rtol=tune.rtol if tune and "rtol" in tune.model_fields_set else None,
-                atol=tune.atol if tune and "atol" in tune.model_fields_set else None,
-            )
+            want = reference.expected(check.function, signature, wide)
+            found = trial.compare(signature, got, want, rtol=check.rtol, atol=check.atol)
         seconds, calls = trial.timed(launch, made)
     except (InputError, TilusbuildError):
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         raise CallFailed(f"{chosen.job.label}: {error}") from None
-    return Ran(size, check, seconds, calls, trial.bytes_moved(signature, made))
+    wrong = str(found.mismatch) if found and found.mismatch else None
+    largest = found.max_error if found else None
+    return Ran(size, largest, wrong, seconds, calls, trial.bytes_moved(signature, made))
+
+
+def on_gpu(
+    runner: LocalRunner,
+    folder: str,
+    signature: Signature,
+    program: Program,
+    check: prepare.Checking,
+    size: Mapping[str, Value],
+    seed: int,
+) -> Ran:
+    """On the first GPU that the driver shows, in a worker, as tuning does it: arguments go to the
+    device and back, and the time is the kernel's own, with warm caches. `folder` is made.
+
+    Raises `InputError`, `CallFailed` and `WorkerBroken`.
+    """
+    case = prepare.prepare_case(folder, signature, size, check, seed=seed, cold=False)
+    bench = DeviceBench(runner, "cuda", 0, {case.digest: folder}, limit=_LIMIT)
+    try:
+        first = bench.check(case, program, 0)
+        if first.status not in (OK, INCORRECT):
+            raise CallFailed(f"program {program.index}: {first.status}: {first.why}")
+        samples = [bench.sample(case, program, number, 0.0) for number in range(_SAMPLES)]
+    finally:
+        bench.close()
+    seconds = [sample.seconds for sample in samples if sample.seconds is not None]
+    if not seconds:
+        raise CallFailed(f"program {program.index}: {samples[0].status}: {samples[0].why}")
+    moved = sum(argument.bytes for argument in case.arguments)
+    checked = first.error if check.function is not None and first.status == OK else None
+    wrong = first.why if first.status == INCORRECT else None
+    return Ran(size, checked, wrong, median(seconds), len(seconds), moved)

@@ -44,10 +44,8 @@ def main(words: Sequence[str], root: str) -> int:
     except TilusbuildError as error:
         _say(error.render())
         return error.exit_status
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # a log that cannot be written, a bundle that is not whole
+    except (OSError, ValueError) as error:
+        # The log cannot be written, or the bundle is not whole.
         _say(f"error: {error}")
         return 1
     _say(f"done: take {arguments.log} back, for `tilusbuild tune --import`")

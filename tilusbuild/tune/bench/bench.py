@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tilusbuild.process.local import LocalRunner
@@ -48,6 +48,8 @@ class Answer:
     why: str = ""
     dropped: int = 0
     """Samples that were thrown away because the device was throttled."""
+    error: float = 0.0
+    """The largest absolute error of a check that is ok."""
     note: str = ""
     """What is odd about a sample: it is throttled, or its launch latency shows."""
 
@@ -112,7 +114,7 @@ class DeviceBench:
             cost += answer.cost
             throttled = answer.status == OK and answer.note.startswith("throttled")
             if not throttled or dropped == _THROTTLED:
-                return Answer(answer.status, cost, answer.seconds, answer.why, dropped, answer.note)
+                return replace(answer, cost=cost, dropped=dropped)
             dropped += 1
             self._sleep(_COOLING)
             cost += _COOLING
@@ -122,7 +124,7 @@ class DeviceBench:
         answer = self._asked(case, request, limit)
         if answer.status in _BY_OTHERS and others and self._worker is None:
             again = self._asked(case, request, limit)
-            return Answer(again.status, answer.cost + again.cost, again.seconds, again.why)
+            return replace(again, cost=answer.cost + again.cost)
         return answer
 
     def _asked(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
@@ -142,7 +144,12 @@ class DeviceBench:
         if "throttled" in found:
             note = f"throttled: {found['throttled']}"
         return Answer(
-            found["status"], cost, found.get("seconds"), str(found.get("why", "")), 0, note
+            status=found["status"],
+            cost=cost,
+            seconds=found.get("seconds"),
+            why=str(found.get("why", "")),
+            error=found.get("error", 0.0),
+            note=note,
         )
 
     def _with_case(self, case: Case) -> Conversation:

@@ -61,6 +61,7 @@ def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
                 seconds=None if seconds is None else _time(seconds),
                 why=str(line["why"]),
                 dropped=int(line["dropped"]),
+                error=float(line.get("error", 0.0)),
                 note=str(line["note"]),
             )
         except (KeyError, TypeError, ValueError):

@@ -83,7 +83,6 @@ class Record:
     samples: list[float] = field(default_factory=list)
     refused: tuple[str, str] | None = None
     """Status and reason, once it is out."""
-    max_error: float = 0.0
 
 
 class Session:
