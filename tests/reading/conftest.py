@@ -169,6 +169,14 @@ class Hand:
         self.listing = dataclasses.replace(made, inputs=inputs)
         return self
 
+    def only(self, script: str) -> Hand:
+        """With one script and its programs."""
+        scripts = tuple(s for s in self.listing.scripts if s.script == script)
+        programs = {h: p for h, p in self.listing.programs.items() if p.script == script}
+        kept = {*programs, *(s.hash for s in scripts)}
+        self.files = {p: d for p, d in self.files.items() if kept.intersection(p.split("/"))}
+        return self.relist(scripts=scripts, programs=programs)
+
     def path(self, end: str) -> str:
         """The first of the files whose name ends so."""
         return next(path for path in sorted(self.files) if path.endswith(end))

@@ -129,6 +129,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
                 hint=did_you_mean(arguments.script, known),
             )
         return _ls_programs(cache, arguments, listed)
+    roots = _roots(cache)
     if arguments.json:
         for s in listed:
             _emit(
@@ -138,6 +139,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
                 target=s.head.get("target"),
                 statuses=dict(s.statuses),
                 size=s.size,
+                roots=roots.get((s.folder, s.hash), []),
             )
         return 0
     rows = [
@@ -150,14 +152,29 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
             s.statuses["failed"] + s.statuses["pruned"],
             _size(s.size),
             s.hash[:12],
+            ", ".join(roots.get((s.folder, s.hash), [])),
         )
         for s in listed
     ]
-    print(
-        table(("script", "target", "arch", "programs", "built", "refused", "size", "hash"), rows),
-        end="",
-    )
+    titles = ("script", "target", "arch", "programs", "built", "refused", "size", "hash", "root")
+    print(table(titles, rows), end="")
     return 0
+
+
+def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
+    """The projects and packages that keep each script from collection."""
+    from tilusbuild.cache.sealed import Broken
+
+    try:
+        projects = cache.projects()
+    except Broken:
+        return {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for key, project in projects.items():
+        name = f"package {project.name}" if key.startswith("package:") else project.name
+        for pair in project.scripts:
+            found.setdefault(pair, []).append(name)
+    return found
 
 
 def _ls_programs(cache: Cache, arguments: argparse.Namespace, listed: list[Any]) -> int:

@@ -18,6 +18,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.locks import Span
 from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.trouble import explained
 from tilusbuild.digest import sha256_file
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
@@ -60,10 +61,11 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
         private = cache.tree.private()
         try:
             checker = Checker(listing, private.path)
-            for arrival in arrivals(reader, listing, parts, skip):
-                checker.take(arrival, keep=_root(arrival.path) in missing)
-            checker.finish()
-            _publish(cache, listing, missing, private.path)
+            with explained(private.path):
+                for arrival in arrivals(reader, listing, parts, skip):
+                    checker.take(arrival, keep=_root(arrival.path) in missing)
+                checker.finish()
+                _publish(cache, listing, missing, private.path)
         finally:
             private.discard()
         _name(cache, listing)
