@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import BinaryIO, Protocol
 
+from tilusbuild.cache.disk import RealDisk
+
 
 class Sink(Protocol):
     """Something to write bytes to."""
@@ -19,14 +21,23 @@ def make_folder(path: str) -> None:
 
 
 def write_file(path: str, data: bytes, *, executable: bool = False) -> None:
-    """A new file for all to read, on the disk when this returns. Raises `OSError`."""
+    """A new file for all to read. Raises `OSError`."""
     with open(path, "xb") as file:
         file.write(data)
-        finish(file, executable=executable)
+        os.fchmod(file.fileno(), 0o755 if executable else 0o644)
 
 
-def finish(file: BinaryIO, *, executable: bool = False) -> None:
-    """Give a written file its mode, and have its content on the disk. Raises `OSError`."""
+def finish(file: BinaryIO) -> None:
+    """Have a file that was written for all to read on the disk. Raises `OSError`."""
     file.flush()
-    os.fchmod(file.fileno(), 0o755 if executable else 0o644)
+    os.fchmod(file.fileno(), 0o644)
     os.fsync(file.fileno())
+
+
+def settle(path: str) -> None:
+    """Have a whole folder on the disk: all of its files, then their names. Raises `OSError`."""
+    disk = RealDisk()
+    found = list(os.walk(path))
+    disk.sync([os.path.join(folder, name) for folder, _, files in found for name in files])
+    for folder, _, _ in found:
+        disk.sync_folder(folder)

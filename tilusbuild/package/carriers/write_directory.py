@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tilusbuild.files import sync_folder
 from tilusbuild.package import names
-from tilusbuild.package.carriers.plain import make_folder, write_file
+from tilusbuild.package.carriers.plain import make_folder, settle, write_file
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.purpose import is_executable
 
@@ -22,7 +21,7 @@ def write_directory(contents: Contents, path: str, *, time: int) -> None:
         _put(path, name, data, time, folders)
     for folder in sorted(folders, reverse=True):
         os.utime(os.path.join(path, folder).rstrip("/"), (time, time))
-        sync_folder(os.path.join(path, folder))
+    settle(path)
 
 
 def _put(path: str, name: str, data: bytes, time: int, folders: set[str]) -> None:

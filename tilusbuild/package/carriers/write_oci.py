@@ -16,7 +16,7 @@ import rfc8785
 
 from tilusbuild.digest import hasher, sha256_bytes
 from tilusbuild.package import names
-from tilusbuild.package.carriers.plain import finish, make_folder, write_file
+from tilusbuild.package.carriers.plain import make_folder, settle, write_file
 from tilusbuild.package.carriers.write_archive import write_layer
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.layers import Layer, named_layers
@@ -68,6 +68,7 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
         top.append({**made, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
     write_file(os.path.join(path, "oci-layout"), b'{"imageLayoutVersion":"1.0.0"}')
     write_file(os.path.join(path, "index.json"), _index(top))
+    settle(path)
 
 
 def _file(layer: Layer) -> str:
@@ -135,7 +136,7 @@ class _Blob:
 
     def __exit__(self, kind: object, *trouble: object) -> None:
         with self._file:
-            finish(self._file)
+            os.fchmod(self._file.fileno(), 0o644)
         if kind is None:
             os.rename(self._made, os.path.join(self._folder, self._hasher.hexdigest()))
 
