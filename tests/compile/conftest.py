@@ -21,6 +21,7 @@ from tilusbuild.compile import (
     Recipe,
     compile_program,
     launcher_folder,
+    launcher_object,
     module_files,
 )
 from tilusbuild.compile.steps import image_name, steps
@@ -131,6 +132,17 @@ def cuda_toolchain():
 
 
 @pytest.fixture(scope="session")
+def nvrtc_toolchain():
+    """Host tools and NVRTC; no nvcc is looked for."""
+    with LocalRunner() as running:
+        try:
+            request = ToolchainRequest(needs_cuda=False, needs_nvrtc=True)
+            return discover(request, dict(os.environ), running, StatMemory())
+        except InputError as error:
+            pytest.skip(error.diagnostics[0].message)
+
+
+@pytest.fixture(scope="session")
 def wheel_toolchain():
     """NVIDIA's wheels, in this environment or under $TILUSBUILD_TEST_WHEELS."""
     site = os.environ.get("TILUSBUILD_TEST_WHEELS")
@@ -152,11 +164,16 @@ def runner():
 def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     """The module's files, and in a tree the launcher where compile.sh finds it."""
     module.mkdir(parents=True)
-    for name, data in module_files(recipe, toolchain).items():
+    made = None
+    if recipe.through_nvrtc:
+        with LocalRunner() as running:
+            made = launcher_object(recipe, toolchain, str(module.parent), running, LauncherStore())
+            assert isinstance(made, bytes), made
+    digest, files = launcher_folder(recipe, made)
+    for name, data in module_files(recipe, toolchain, digest).items():
         (module / name).write_bytes(data)
     if module.parents[1].name != "programs":
         return
-    digest, files = launcher_folder(recipe)
     folder = module.parents[2] / "include" / digest
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

@@ -205,6 +205,7 @@ class _Resident:
         if self._channel is None:
             self._listener.settimeout(_left(late))
             self._channel, _ = self._listener.accept()
+            self._listener.close()
         return self._channel
 
     def _last(self, began: float) -> Finished:

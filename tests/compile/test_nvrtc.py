@@ -1,0 +1,322 @@
+"""Programs whose device code NVRTC compiles: the same bytes, the same checks, the same messages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from tilusbuild.compile import Prune, compile_device, nvrtc_tools
+from tilusbuild.compile.launcher import EXPORTS
+from tilusbuild.compile.nvrtc import BARE, VALUED, dated, own_flags, refused
+from tilusbuild.compile.options import options_text
+from tilusbuild.compile.tools import tools_of
+from tilusbuild.process.base import Command
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.resident import ResidentPool
+
+HEADER = """\
+#pragma once
+namespace {
+__device__ int counter;
+template <int N> __device__ float scaled(float v) { counter += N; return v * N; }
+}
+static __device__ float helper(float v) { return scaled<3>(v); }
+__device__ inline const char *header() { return __FILE__; }
+"""
+
+KERNEL = """\
+#include <cuda_fp16.h>
+#include "helper.cuh"
+static __constant__ float table[4];
+namespace { __device__ float own(float v) { return v + table[1]; } }
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  auto twice = [=](float v) { return 2 * v; };
+  if (n < 0) printf("%s %s\\n", __FILE__, header());
+  if (i < n) y[i] = twice(own(helper(__half2float(__hadd(__float2half(a), __float2half(x[i]))))));
+}
+"""
+
+PLAIN = """\
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+
+SPILLING = """\
+extern "C" __global__ void __launch_bounds__(1024)
+saxpy(float a, const float *x, float *y, int n) {
+  float v[96];
+#pragma unroll
+  for (int i = 0; i < 96; i++) v[i] = x[i * n + threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < 96; i++) y[i * n] = v[i] * v[(i * 7 + 3) % 96] + a;
+}
+"""
+
+TREE = (("project/kernels", True), ("project/include", False))
+"""Where headers are found: beside the template for #include "…" only, then in a folder."""
+
+
+@pytest.fixture
+def build(tmp_path, compile_in, nvrtc_toolchain):
+    """build(recipe, "a/b", time) compiles in a tree under that folder; gives the module."""
+
+    def run(made, place, time=1_000_000_000, header="include"):
+        tree = tmp_path / place
+        folder = tree / "include/digest/project" / header
+        folder.mkdir(parents=True)
+        (folder / "helper.cuh").write_text(HEADER)
+        os.utime(folder / "helper.cuh", (time, time))
+        stage = tree / "programs/hash"
+        made = replace(made, include_digest="digest", include_roots=TREE)
+        include = str(tree / "include/digest")
+        outcome = compile_in(made, nvrtc_toolchain, stage, include_dir=include)
+        assert outcome.status == "built", outcome.log
+        return stage / "module"
+
+    return run
+
+
+@pytest.fixture
+def device(tmp_path, nvrtc_toolchain, runner):
+    """device(recipe) gives the device code alone."""
+
+    def compiled(made, include_dir=None):
+        tools = nvrtc_tools(nvrtc_toolchain.nvrtc)
+        return compile_device(made, tools, str(tmp_path), include_dir, runner, 120.0)
+
+    return compiled
+
+
+@pytest.fixture
+def through(recipe):
+    return lambda **changes: recipe(through_nvrtc=True, **{"source": PLAIN, **changes})
+
+
+@pytest.fixture
+def few_tools(tmp_path):
+    """A PATH with what compile.sh needs and nothing else: no nvcc, no compiler."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    tools = "as ld env cp ln rm mkdir mktemp touch sha256sum cut sed tr cat"
+    for name in tools.split():
+        (folder / name).symlink_to(shutil.which(name))
+    return str(folder)
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+CASES = {
+    "plain": {},
+    "debug": {"archs": ("sm_90",), "ptx": True, "flags": ("-G",)},
+    "several": {"archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)},
+}
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("case", CASES)
+def test_two_places_two_times_and_the_script(
+    case, through, build, nvrtc_toolchain, tmp_path, few_tools
+):
+    made = through(source=KERNEL, **CASES[case])
+    near = build(made, "a", 1_000_000_000)
+    far = build(made, "far/a place with 'quotes', \"more\" and é", 1_500_000_000)
+    assert digest(near / "lib.so") == digest(far / "lib.so")
+    assert (near / "nvcc_output.txt").read_bytes() == (far / "nvcc_output.txt").read_bytes()
+    assert str(tmp_path).encode() not in (near / "lib.so").read_bytes()
+    assert str(tmp_path) not in (near / "compile.sh").read_text()
+
+    shutil.copytree(tmp_path / "a", tmp_path / "copy of it")
+    module = tmp_path / "copy of it/programs/hash/module"
+    (module / "lib.so").unlink()
+    nvrtc = nvrtc_toolchain.nvrtc
+    environment = {"PATH": few_tools, "NVRTC": nvrtc.library, "PYTHON": nvrtc.command[0]}
+    bash = [shutil.which("bash"), str(module / "compile.sh")]
+    ran = subprocess.run(bash, capture_output=True, text=True, cwd="/", env=environment)
+    assert ran.returncode == 0, ran.stderr
+    assert digest(module / "lib.so") == digest(near / "lib.so")
+
+
+@pytest.mark.nvcc
+def test_a_header_beside_the_template_is_found_by_its_quotes_alone(through, build, device):
+    build(through(source=KERNEL), "quoted", header="kernels")
+    with pytest.raises(AssertionError, match="cannot open source file"):
+        build(through(source=KERNEL.replace('"helper.cuh"', "<helper.cuh>")), "angle", 1, "kernels")
+
+
+@pytest.mark.nvcc
+def test_nothing_is_seen_but_the_copy_and_the_toolkit(through, device, tmp_path):
+    (tmp_path / "near.h").write_text("")
+    for name in ("near.h", "stdio.h", "zlib.h"):
+        said = device(through(source=f'#include "{name}"\n{PLAIN}'))
+        assert said.outcome.status == "failed"
+        assert said.outcome.reason.startswith("source.cu(1): catastrophic error: cannot open")
+
+
+@pytest.mark.nvcc
+def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_path):
+    """Given one process that compiles one source after the other, each gives the bytes that it
+    gives to a process of its own."""
+    sources = [PLAIN, SPILLING, KERNEL.replace('#include "helper.cuh"', HEADER), "int x = y;"]
+    command = nvrtc_toolchain.nvrtc.command
+    includes = f"-I{nvrtc_toolchain.nvrtc.include_dir}"
+    options = ("--gpu-architecture=sm_90a", includes, f"{includes}/cccl", "-lineinfo")
+
+    def made(run, number, name):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "source.cu").write_text(sources[number])
+        argv = (*command, "cubin", "source.cu", "/proc/self/cwd/source.cu", "out", *options)
+        ended = run(Command(argv, str(folder), {"PWD": "/proc/self/cwd"}))
+        return (ended.output, digest(folder / "out")) if ended.ok else ended.output
+
+    with LocalRunner() as runner:
+        alone = [made(runner.run, number, f"alone{number}") for number in range(len(sources))]
+        pool = ResidentPool(runner, command)
+        warm = pool.runner(runner.scope())
+        order = [2, 0, 3, 0, 1, 2, 1]
+        again = [made(warm.run, number, f"again{at}") for at, number in enumerate(order)]
+        pool.close()
+        assert runner.asked == len(sources) + 1
+    assert again == [alone[number] for number in order]
+
+
+@pytest.mark.nvcc
+def test_the_same_resources_are_told(through, device):
+    outcome = device(through(source=SPILLING, archs=("sm_80", "sm_90a"))).outcome
+    assert [(said.arch, said.kernel) for said in outcome.ptxas] == [
+        ("sm_80", "saxpy"),
+        ("sm_90a", "saxpy"),
+    ]
+    for usage, said in zip(outcome.usages, outcome.ptxas, strict=True):
+        assert usage.registers == said.registers == 64
+        assert said.spill_stores > 0
+        assert said.spill_loads > 0
+        assert said.stack > 0
+    assert outcome.peak_rss > 30 << 20
+    assert outcome.seconds > 0
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Prune(max_registers=32), "64 registers on sm_90a, more than 32"),
+        (Prune(max_spill_bytes=0), "bytes of spills on sm_90a, more than 0"),
+    ],
+)
+def test_pruning(through, device, limits, reason):
+    said = device(through(source=SPILLING, prune=limits, constants={"block": 1024}))
+    assert said.outcome.status == "pruned"
+    assert reason in said.outcome.reason
+    assert said.image == b""
+
+
+@pytest.mark.nvcc
+def test_an_error_is_said_at_its_line_of_the_source(through, device):
+    said = device(through(source=PLAIN.replace("y[i] =", "z[i] =")))
+    assert said.outcome.status == "failed"
+    assert said.outcome.reason == 'source.cu(3): error: identifier "z" is undefined'
+    assert "/proc" not in said.outcome.log
+
+
+@pytest.mark.nvcc
+def test_macros_and_the_language_reach_the_compiler(through, device):
+    source = '#line 7 "kernels/saxpy.cu.j2"\nstatic_assert(WIDTH == 3 && __cplusplus > 201703L);\n'
+    defines = (("NAMED", ""), ("WIDTH", "1 + 2"))
+    good = device(through(source=source + PLAIN, defines=defines, std="c++20"))
+    assert good.outcome.status == "built", good.outcome.log
+    bad = device(through(source=source + PLAIN, defines=(("WIDTH", "4"),), std="c++20"))
+    assert bad.outcome.reason.startswith("kernels/saxpy.cu.j2(7): error: static assertion failed")
+
+
+@pytest.mark.nvcc
+def test_the_device_code_alone_takes_nothing_but_the_library(through, device, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    one = device(through())
+    assert (one.outcome.status, one.image[:4]) == ("built", b"\x7fELF")
+    assert [image.arch for image in one.outcome.images] == ["sm_90a"]
+    two = device(through(archs=("sm_80", "sm_90a")))
+    assert [image.arch for image in two.outcome.images] == ["sm_80", "sm_90a"]
+
+
+@pytest.mark.nvcc
+def test_the_library_is_a_whole_one(through, build):
+    exported = subprocess.run(
+        ["nm", "-D", "--defined-only", str(build(through(), "a") / "lib.so")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {line.split()[-1] for line in exported.stdout.splitlines()} == set(EXPORTS)
+
+
+@pytest.mark.nvcc
+def test_options_say_the_library_and_no_path(through, nvrtc_toolchain):
+    """Several architectures are joined by another library, which then is in the text too."""
+    one = options_text(through(), nvrtc_toolchain)
+    nvrtc = nvrtc_toolchain.nvrtc
+    assert f"\nnvrtc {nvrtc.version} " in one
+    assert "\nnvrtc-builtins - " in one
+    assert "nvfatbin" not in one
+    assert "\nnvfatbin - " in options_text(through(archs=("sm_80", "sm_90a")), nvrtc_toolchain)
+    for path in (os.path.dirname(nvrtc.library), nvrtc.include_dir or "none", "python"):
+        assert path not in one
+    assert "nvcc" not in "".join(one.split("\n[generated]")[0].split("\n[commands]")[1])
+
+
+@pytest.mark.nvcc
+def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runner):
+    values = {
+        "-dopt": "on", "-Ofc": "0", "-Xptxas": "-O3", "-maxrregcount": "64", "-jtd": "0",
+        "-frandom-seed": "1", "-opt-info": "inline", "-D": "X=1", "-U": "X", "-Xcudafe": "--display_error_number",
+        "-diag-error": "177", "-diag-suppress": "177", "-diag-warn": "177", "-split-compile": "1",
+    }  # fmt: skip
+    long = {
+        "--dopt": "-dopt", "--Ofast-compile": "-Ofc", "--ptxas-options": "-Xptxas",
+        "--jump-table-density": "-jtd", "--optimization-info": "-opt-info",
+        "--define-macro": "-D", "--undefine-macro": "-U",
+    }  # fmt: skip
+    (tmp_path / "source.cu").write_text(PLAIN)
+    argv = (*nvrtc_toolchain.nvrtc.command, "cubin", "source.cu", "source.cu", "out")
+    pool = ResidentPool(runner, nvrtc_toolchain.nvrtc.command)
+    warm = pool.runner(runner.scope())
+    for flag in (*BARE, *VALUED):
+        value = values.get(long.get(flag, flag.replace("--", "-")), "true")
+        words = (flag,) if flag in BARE else (f"{flag}={value}",)
+        ended = warm.run(
+            Command((*argv, "-arch=sm_100a", "-fdevice-syntax-only", *words), str(tmp_path), {})
+        )
+        assert b"unrecognized" not in ended.output, words
+        assert ended.ok, (words, ended.output)
+    pool.close()
+
+
+def test_flags_that_it_does_not_know_are_found_with_their_places():
+    flags = ["-O3", "-lineinfo", "-Xcompiler", "-fopenmp", "-Xptxas", "-O2", "--maxrregcount=64"]
+    flags += ["-DX=1", "--expt-relaxed-constexpr", "-use_fast_math", "--threads=4"]
+    found = [(one.index, one.flag) for one in refused(flags)]
+    assert found == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
+    assert own_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
+
+
+def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
+    assert dated('int a;\n// __DATE__\nconst char *s = "__TIME__";\n', None) is None
+    assert (dated("int a;\nauto s = __TIME__;\n", None) or "").startswith("source.cu(2): error: ")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/when.h").write_text("\n\n#define WHEN __DATE__\n")
+    found = dated("int a;", str(tmp_path)) or ""
+    assert found.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
+
+
+def test_a_cpu_recipe_has_nothing_to_do_with_it(recipe, toolchain):
+    assert tools_of(toolchain()).fingerprint(recipe("cpu")) == ("gcc 0 test",)
