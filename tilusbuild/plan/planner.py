@@ -20,7 +20,7 @@ from tilusbuild.plan.model import Instance, Plan, Target
 from tilusbuild.plan.points import Chosen
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spec_of
-from tilusbuild.render.closure import Headers
+from tilusbuild.render.closure import Headers, Root
 from tilusbuild.render.includes import Scan
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Schedule
@@ -52,7 +52,8 @@ class Planner:
     """What earlier plans came to; without it everything is made anew."""
     scans: dict[str, Scan] = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
-    _headers: dict[str, Headers] = field(default_factory=dict)
+    _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
+    """Scripts that look in the same folders share what was found there."""
 
     def plan(self, selection: Selection) -> Planned:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""
@@ -92,10 +93,10 @@ class Planner:
 
     def headers(self, script: str) -> Headers:
         """The headers that a script's programs can reach. Raises `InputError`."""
-        if script not in self._headers:
-            roots = roots_of(self.manifest, script)
-            self._headers[script] = Headers(roots, digests=self.memory, scans=self.scans)
-        return self._headers[script]
+        roots = roots_of(self.manifest, script)
+        if roots not in self._headers:
+            self._headers[roots] = Headers(roots, digests=self.memory, scans=self.scans)
+        return self._headers[roots]
 
     def _instance(self, maker: Maker, level: int) -> Instance:
         schedules, default = self._chosen(maker, level)
