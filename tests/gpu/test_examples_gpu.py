@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.runtime import load
+from tilusbuild.runtime.errors import NoProgram
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -50,6 +51,17 @@ def test_gemm(torch: Any, example: NewExample, dtype: str, m: int, n: int, k: in
     gemm(a, b, c, 0.5)
     expected = (0.5 * (a.float() @ b.float())).to(kind)
     torch.testing.assert_close(c, expected, rtol=2e-2, atol=2e-2 * k**0.5)
+
+
+def test_run_and_tensors_on_the_wrong_device(torch: Any, example: NewExample) -> None:
+    project = example("quickstart")
+    *calls, summary = project.run("run", "rms_norm", "--target", project.target)
+    assert summary["wrong"] == 0
+    assert all(call["checked"] and 0 < call["seconds"] < 1 for call in calls)
+    rms_norm = load("rms_norm", where=project.cache, target=project.target)
+    x, weight = torch.randn(4, 64), torch.randn(64)
+    with pytest.raises(NoProgram, match="the call's tensors are on the cpu"):
+        rms_norm(x, weight, eps=1e-6)
 
 
 def test_on_a_stream_of_one_s_own(torch: Any, example: NewExample) -> None:

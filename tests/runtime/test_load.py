@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 
 import tilusbuild
-from tilusbuild.runtime import choose, library
+from tilusbuild.dispatch import tables
+from tilusbuild.runtime import choose, device, library
 from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram, ScriptNotFound
+from tilusbuild.runtime.tables import Entry
 
 
 def ran(kernel: Any, n: int) -> int:
@@ -201,6 +204,29 @@ def test_one_library_for_one_program_that_is_used(
     assert set(results) == {1}
     assert len(results) == 8 * 45
     assert len(opened) == 1
+
+
+def test_many_threads_load_and_call_at_once(
+    copied: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nowhere to keep receipts, and sizes that none was measured for."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    script = copied.script("mark")
+    entries = [Entry((128,), 3, "measured", None)]
+    tables.record(script, device.cpu().fingerprint(script.hash), entries)
+    shared = tilusbuild.load("mark", where=copied.cache)
+    barrier = threading.Barrier(8)
+
+    def work(_: int) -> list[int]:
+        barrier.wait()
+        own = tilusbuild.load("mark", where=copied.cache, strict=True)
+        return [ran(own, 3), ran(own, 100), *(ran(shared, n) for n in (100, 3, 5000, 17, 99))]
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(work, range(8)))
+    assert found == [[2, 3, 3, 2, 3, 3, 3]] * 8
+    assert len(caplog.messages) == 1, "the shared kernel tells once"
 
 
 def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Any) -> None:

@@ -110,6 +110,11 @@ def test_killed_at_any_time_it_goes_on_from_the_last_sample(tune_project: New) -
     questions = [(a["case"], a["program"], a["what"], a["number"]) for a in found]
     assert len(set(questions)) == len(questions), "nothing is measured twice"
     assert not list((project.folder / ".cache" / "staging").iterdir())
+    table = (project.script / "dispatch_table.json").read_bytes()
+    (project.script / "dispatch_table.json").unlink()
+    project.run("tune", "--import", str(project.log))
+    again = (project.script / "dispatch_table.json").read_bytes()
+    assert again == table, "the same timings without an interruption"
 
 
 def test_interrupted_it_keeps_what_it_has(tune_project: New) -> None:

@@ -161,11 +161,13 @@ class Kernel:
 
     def _tell(self, what: str, text: str) -> None:
         """Once for each kind of thing."""
-        if what not in self._told:
+        with self._lock:
+            if what in self._told:
+                return
             self._told.add(what)
-            import logging
+        import logging
 
-            logging.getLogger("tilusbuild").warning("%s", text)
+        logging.getLogger("tilusbuild").warning("%s", text)
 
     def _usual(self) -> _Active:
         if self._active:
