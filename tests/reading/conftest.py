@@ -23,8 +23,11 @@ from typing import Any
 import pytest
 import zstandard
 
+from tilusbuild import __version__
 from tilusbuild.binary import read_archs, read_needs
 from tilusbuild.package import purpose
+from tilusbuild.package.carriers.wheels import whole
+from tilusbuild.package.carriers.write_wheel import last_line, metadata, record_line
 from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import (
@@ -205,8 +208,18 @@ class Hand:
         return path
 
     def wheel(self, path: Path) -> Path:
-        inside = {f"marks_cpu/tilus/{n}": d for n, d in [*self.files.items(), *self.first()]}
-        return zipped(path, {"marks_cpu/__init__.py": b"", **inside, **DIST_INFO})
+        wheel = whole(self.listing.name, self.listing.version)
+        code = {f"{wheel.module}/{name}": wheel.code[name] for name in sorted(wheel.code)}
+        files = sorted(self.files.items())
+        inside = {f"{wheel.module}/tilus/{n}": d for n, d in [*self.first(), *files]}
+        entries = {**code, **inside, **dict(metadata(wheel, self.listing.needs))}
+        lines = [
+            record_line(name, hashlib.sha256(data).hexdigest(), len(data))
+            for name, data in entries.items()
+        ]
+        record = f"{wheel.about}/RECORD"
+        said = "".join([*lines, last_line(record)]).encode()
+        return zipped(path, {**entries, record: said})
 
     def oci(self, path: Path) -> Path:
         blobs = [frame(tar(part) + bytes(1024)) for part in self.layers()]
@@ -221,11 +234,6 @@ class Hand:
 
 
 CARRIERS = ("directory", "archive", "wheel", "oci")
-DIST_INFO = {
-    "marks_cpu-0.1.0.dist-info/METADATA": b"Metadata-Version: 2.1\n",
-    "marks_cpu-0.1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\n",
-    "marks_cpu-0.1.0.dist-info/RECORD": b"",
-}
 
 
 def member(name: str, data: bytes = b"", **fields: Any) -> bytes:
@@ -331,7 +339,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
         name="marks",
         version=version,
         project="marks",
-        tool="0.1.0",
+        tool=__version__,
         inputs="",
         targets=targets,
         needs=together.needs(),

@@ -155,7 +155,7 @@ def test_a_wheel_that_unpacks_to_more_than_it_says(hand: Any, tmp_path: Path) ->
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = b"".join(packer.compress(bytes(MB)) for _ in range(256)) + packer.flush()
     path = hand.wheel(tmp_path / "p.whl")
-    replace_entry(path, f"marks_cpu/tilus/{name}", packed, len(hand.files[name]))
+    replace_entry(path, f"marks/tilus/{name}", packed, len(hand.files[name]))
     assert set(refusals(path)) <= {"Truncated", "FileChanged"}
 
 
@@ -165,8 +165,8 @@ def replace_entry(path: Path, name: str, packed: bytes, size: int) -> None:
     import zipfile
 
     with zipfile.ZipFile(path) as archive:
-        listed = archive.read("marks_cpu/tilus/tilus-package.json")
-    other = "marks_cpu/tilus/tilus-package.json"
+        listed = archive.read("marks/tilus/tilus-package.json")
+    other = "marks/tilus/tilus-package.json"
     plain = struct.pack(
         "<4s5H3L2H",
         b"PK\3\4",

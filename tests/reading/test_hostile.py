@@ -163,7 +163,7 @@ def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
 def test_a_wheel_that_names_a_file_outside(hand: Any, pack: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("marks_cpu/tilus/../../../evil", b"evil")
+        archive.writestr("marks/tilus/../../../evil", b"evil")
     assert isinstance(refusal(path), errors.UnsafeName)
 
 
@@ -231,7 +231,7 @@ def test_a_list_that_is_a_link(hand: Any, tmp_path: Path) -> None:
 
 def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
-    info = zipfile.ZipInfo("marks_cpu/tilus/evil")
+    info = zipfile.ZipInfo("marks/tilus/evil")
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(info, "/etc/passwd")
@@ -263,7 +263,7 @@ def test_a_file_that_is_there_twice(hand: Any, carrier: str, pack: Any, tmp_path
 def test_a_file_that_is_in_a_wheel_twice(hand: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(f"marks_cpu/tilus/{hand.path('module/lib.so')}", b"evil")
+        archive.writestr(f"marks/tilus/{hand.path('module/lib.so')}", b"evil")
     assert isinstance(refusal(path), errors.FileUnlisted)
 
 
@@ -272,6 +272,20 @@ def test_code_beside_a_package_in_a_wheel(hand: Any, tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("evil.pth", b"import os")
     assert isinstance(refusal(path), errors.FileUnlisted)
+
+
+def test_other_code_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+    """Given a wheel whose import does something else, when it is verified, then that is told."""
+    path = hand.wheel(tmp_path / "p.whl")
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    for name in [n for n in files if not n.startswith("marks/tilus/")]:
+        with zipfile.ZipFile(tmp_path / "evil.whl", "w") as archive:
+            for each, data in files.items():
+                archive.writestr(each, data + b"\nimport evil" if each == name else data)
+        (found,) = problems(tmp_path / "evil.whl")
+        assert isinstance(found, errors.Incoherent)
+        assert name in str(found) or name.endswith(("METADATA", "RECORD"))
 
 
 def test_a_blob_that_nothing_names(hand: Any, tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ from tilusbuild.package.arriving import (
     raising,
     written,
 )
+from tilusbuild.package.carriers.read_wheel import WheelReader
 from tilusbuild.package.check_program import READ, check_include, check_program
 from tilusbuild.package.check_script import check_script
+from tilusbuild.package.check_wheel import check_wheel
 from tilusbuild.package.errors import OverLimit, PackageError
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileEntry, FileList, parse
@@ -67,6 +69,8 @@ def verify(reader: Reader, limits: Limits) -> Verified:
                 except PackageError as error:
                     refuse(error)
             checker.finish()
+        if isinstance(reader, WheelReader):
+            check_wheel(reader, listing)
     except PackageError as error:
         problems.append(error)
     return Verified(listing, tuple(problems))

@@ -17,7 +17,6 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.listing import programs
 from tilusbuild.digest import sha256_file
-from tilusbuild.process.machine import usable_cores
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.errors import FileMissing
@@ -26,6 +25,7 @@ from tilusbuild.package.opening import is_cache
 from tilusbuild.package.unpack import unpacked
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.machine import usable_cores
 
 _SCRIPT = "module/compile.sh"
 

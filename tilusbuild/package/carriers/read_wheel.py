@@ -18,20 +18,20 @@ from typing import IO
 
 from tilusbuild.package import names
 from tilusbuild.package.carriers.read_directory import open_plain
+from tilusbuild.package.carriers.wheel_code import INSIDE, RUNTIME
 from tilusbuild.package.errors import FileUnlisted, NoPackage, OverLimit, Truncated, UnsafeEntry
 from tilusbuild.package.listing import MOST_BYTES, MOST_FILES
 from tilusbuild.package.reader import LARGEST_BESIDE, Item
 
 MAGIC = b"PK\x03\x04"
-INSIDE = "tilus"
-"""The folder of the package in the module that is imported."""
 _LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")
 _DIST_INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _END = struct.Struct("<4s4H2LH")
 _MOST_ENTRIES = MOST_FILES + 100
 _LARGEST_DIRECTORY = 256 << 20
-_LARGEST_MODULE = 64 << 10
+_LARGEST_OTHER = 64 << 20
+_MOST_OTHERS = 200
 
 
 class WheelReader:
@@ -60,9 +60,12 @@ class WheelReader:
         there = [name for name in names.BESIDE if self._prefix + name in self._entries]
         return {name: self._whole(self._prefix + name, LARGEST_BESIDE) for name in there}
 
-    def module_source(self) -> bytes:
-        """The code that an import of the wheel runs."""
-        return self._whole(f"{self.module}/__init__.py", _LARGEST_MODULE)
+    def others(self) -> dict[str, bytes]:
+        """What is beside the package: the module's code, and what pip reads."""
+        strangers = [name for name in self._entries if not name.startswith(self._prefix)]
+        if len(strangers) > _MOST_OTHERS:
+            raise OverLimit(f"the wheel has {len(strangers)} files beside the package")
+        return {name: self._whole(name, _LARGEST_OTHER) for name in strangers}
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
         for name, info in self._entries.items():
@@ -80,7 +83,8 @@ class WheelReader:
     def _check_stranger(self, name: str) -> None:
         folder, _, file = name.rpartition("/")
         of_pip = folder.endswith(".dist-info") and "/" not in folder and file in _DIST_INFO
-        if not of_pip and name != f"{self.module}/__init__.py":
+        code = folder in (self.module, f"{self.module}/{RUNTIME}") and file.endswith(".py")
+        if not of_pip and not code:
             raise FileUnlisted(f"{name!r:.200} is in the wheel, and not listed")
 
     def _whole(self, name: str, most: int) -> bytes:

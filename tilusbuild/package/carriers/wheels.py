@@ -48,12 +48,9 @@ def _wheels(
     name, version = normalized(title), _version(contents.listed.version)
     if not name[0].isalpha():
         raise CannotPack(f'"{title}" cannot name a wheel', hint="it begins with a letter")
-    module = name.replace("-", "_")
-    summary = f"Kernels of {title}"
     targets = sorted(contents.listed.targets)
     if not split or len(targets) == 1:
-        code = wheel_code.single(title, module)
-        yield Distribution(name, version, summary, code, entry=(name, f"{module}:path")), contents
+        yield whole(title, contents.listed.version), contents
         return
     parts = {target: f"{name}-{normalized(target)}" for target in targets}
     if len(set(parts.values())) < len(parts):
@@ -61,15 +58,33 @@ def _wheels(
             f"two of the targets {', '.join(targets)} would make one wheel",
             hint="in a wheel's name, capitals, `.`, `_` and `-` are all one: rename a target",
         )
-    for target, part in parts.items():
-        code = wheel_code.part(title, target, module)
-        entry = (f"{name}.{normalized(target)}", f"{part.replace('-', '_')}:path")
-        needs = (f"{name}=={version}",)
-        wheel = Distribution(part, version, f"{summary}, for {target}", code, needs, entry=entry)
-        yield wheel, only_target(contents, target)
+    for target in parts:
+        yield part_of(title, target, contents.listed.version), only_target(contents, target)
     extras = tuple((normalized(t), f"{part}=={version}") for t, part in parts.items())
-    code = wheel_code.shim(title, module, name)
-    yield Distribution(name, version, summary, code, extras=extras), None
+    code = wheel_code.shim(title, name.replace("-", "_"), name)
+    yield Distribution(name, version, _summary(title), code, extras=extras), None
+
+
+def whole(title: str, version: str) -> Distribution:
+    """The one wheel of a package. Raises `CannotPack`."""
+    name = normalized(title)
+    module = name.replace("-", "_")
+    code, entry = wheel_code.single(title, module), (name, f"{module}:path")
+    return Distribution(name, _version(version), _summary(title), code, entry=entry)
+
+
+def part_of(title: str, target: str, version: str) -> Distribution:
+    """The wheel of one target of several. Raises `CannotPack`."""
+    name, version = normalized(title), _version(version)
+    part = f"{name}-{normalized(target)}"
+    code = wheel_code.part(title, target, name.replace("-", "_"))
+    entry = (f"{name}.{normalized(target)}", f"{part.replace('-', '_')}:path")
+    summary = f"{_summary(title)}, for {target}"
+    return Distribution(part, version, summary, code, (f"{name}=={version}",), entry=entry)
+
+
+def _summary(title: str) -> str:
+    return f"Kernels of {title}"
 
 
 def normalized(name: str) -> str:

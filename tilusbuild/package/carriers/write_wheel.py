@@ -11,7 +11,7 @@ import base64
 import stat
 import time as clock
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.digest import sha256_bytes
@@ -62,12 +62,18 @@ class Distribution:
 
     def file(self, contents: Contents | None) -> str:
         """The wheel's own name."""
-        return f"{self.module}-{self.version}-{tag_of(contents)}.whl"
+        tag = tag_of(None if contents is None else contents.listed.needs)
+        return f"{self.module}-{self.version}-{tag}.whl"
+
+    @property
+    def about(self) -> str:
+        """The folder that says what the wheel is."""
+        return f"{self.module}-{self.version}.dist-info"
 
 
-def tag_of(contents: Contents | None) -> str:
-    """The tag of a wheel with these libraries, or with none."""
-    return "py3-none-any" if contents is None else f"py3-none-{platform(contents.listed.needs)}"
+def tag_of(needs: Needs | None) -> str:
+    """The tag of a wheel with libraries that need this, or with none."""
+    return "py3-none-any" if needs is None else f"py3-none-{platform(needs)}"
 
 
 def platform(needs: Needs) -> str:
@@ -97,15 +103,31 @@ def write_wheel(wheel: Distribution, contents: Contents | None, path: str, *, ti
                 record.add(f"{inside}/{name}", data)
             for name in sorted(contents.listed.files):
                 record.add(f"{inside}/{name}", contents.read(name))
-        about = f"{wheel.module}-{wheel.version}.dist-info"
-        record.add(f"{about}/METADATA", _metadata(wheel))
-        record.add(f"{about}/WHEEL", _wheel(contents))
-        if wheel.entry is not None:
-            text = f"[{ENTRY_POINTS}]\n{wheel.entry[0]} = {wheel.entry[1]}\n"
-            record.add(f"{about}/entry_points.txt", text.encode())
-        record.close(f"{about}/RECORD")
+        for name, data in metadata(wheel, None if contents is None else contents.listed.needs):
+            record.add(name, data)
+        record.close(f"{wheel.about}/RECORD")
         archive.close()
         finish(out)
+
+
+def metadata(wheel: Distribution, needs: Needs | None) -> Iterator[tuple[str, bytes]]:
+    """The files that say what the wheel is, in their order, without the record."""
+    yield f"{wheel.about}/METADATA", _metadata(wheel)
+    yield f"{wheel.about}/WHEEL", _wheel(needs)
+    if wheel.entry is not None:
+        text = f"[{ENTRY_POINTS}]\n{wheel.entry[0]} = {wheel.entry[1]}\n"
+        yield f"{wheel.about}/entry_points.txt", text.encode()
+
+
+def record_line(name: str, sha256: str, size: int) -> str:
+    """A file's line in the record (PEP 376)."""
+    digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+    return f"{_quoted(name)},sha256={digest},{size}\n"
+
+
+def last_line(name: str) -> str:
+    """The record's line for itself."""
+    return f"{_quoted(name)},,\n"
 
 
 class _Record:
@@ -117,12 +139,11 @@ class _Record:
         self._lines: list[str] = []
 
     def add(self, name: str, data: bytes) -> None:
-        digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_bytes(data))).rstrip(b"=").decode()
-        self._lines.append(f"{_quoted(name)},sha256={digest},{len(data)}\n")
+        self._lines.append(record_line(name, sha256_bytes(data), len(data)))
         self._write(name, data)
 
     def close(self, name: str) -> None:
-        self._write(name, "".join([*self._lines, f"{_quoted(name)},,\n"]).encode())
+        self._write(name, "".join([*self._lines, last_line(name)]).encode())
 
     def _write(self, name: str, data: bytes) -> None:
         info = zipfile.ZipInfo(name, self._time)
@@ -151,14 +172,14 @@ def _metadata(wheel: Distribution) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _wheel(contents: Contents | None) -> bytes:
+def _wheel(needs: Needs | None) -> bytes:
     from tilusbuild import __version__
 
     lines = [
         "Wheel-Version: 1.0",
         f"Generator: tilusbuild {__version__}",
-        f"Root-Is-Purelib: {'true' if contents is None else 'false'}",
-        f"Tag: {tag_of(contents)}",
+        f"Root-Is-Purelib: {'true' if needs is None else 'false'}",
+        f"Tag: {tag_of(needs)}",
     ]
     return ("\n".join(lines) + "\n").encode()
 
