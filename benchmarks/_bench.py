@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -222,6 +223,55 @@ def ninja() -> str:
     if found is None:
         raise WorkNotDoneError('ninja is needed: pip install "tilusbuild[bench]"')
     return found
+
+
+@dataclass(frozen=True)
+class Use:
+    """How the places for compilers were used by a build, whatever else the machine did."""
+
+    used: float
+    """Of the time from the first start to the last end, times the places: the part in use."""
+    tail: float
+    """Of that time, the part at the end in which fewer ran than could."""
+
+
+def use(spans: Sequence[tuple[float, float]], places: int) -> Use:
+    """Of (start, end) of each compile, in any unit."""
+    if not spans:
+        raise WorkNotDoneError("nothing was compiled")
+    changes = sorted([*((start, 1) for start, _ in spans), *((end, -1) for _, end in spans)])
+    begun, ended = changes[0][0], changes[-1][0]
+    running, busy_time, full_until, last = 0, 0.0, begun, begun
+    for moment, change in changes:
+        busy_time += min(running, places) * (moment - last)
+        if running >= places:
+            full_until = moment
+        running, last = running + change, moment
+    whole = max(ended - begun, 1e-9)
+    return Use(busy_time / (whole * places), (ended - full_until) / whole)
+
+
+def spans_of_build(words: Sequence[str], folder: str | Path) -> list[tuple[float, float]]:
+    """Run `tilusbuild build --json` and note when each compile begins and has its answer."""
+    begun: dict[str, float] = {}
+    spans = []
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as build:
+        assert build.stdout is not None
+        for line in build.stdout:
+            event, now = json.loads(line), time.perf_counter()
+            if event["event"] == "started":
+                begun[event["hash"]] = now
+            elif event["event"] == "finished":
+                spans.append((begun[event["hash"]], now))
+    if build.returncode:
+        raise WorkNotDoneError(f"{' '.join(words)} ended with status {build.returncode}")
+    return spans
+
+
+def spans_of_ninja(folder: Path) -> list[tuple[float, float]]:
+    """When each edge began and ended, by `.ninja_log`: start, end (ms), mtime, output, hash."""
+    lines = (folder / ".ninja_log").read_text().splitlines()[1:]
+    return [(float(line.split("\t")[0]), float(line.split("\t")[1])) for line in lines]
 
 
 def busy(arm: Arm, cores: int) -> None:

@@ -4,8 +4,9 @@ The peers are ninja with `nvcc -cubin` (the floor: only the device code, no libr
 --shared` and its best flags, and with `nvcc --shared` as people call it. A few of
 them include the C++ headers of tvm-ffi, as modules do that a binding is compiled into. The sources
 are the ones that tilusbuild rendered. sccache takes no part: it does not cache `nvcc --shared` or
-`-cubin`, and in a cold build there is nothing to find. Also shown: how busy the cores were, and
-what a program costs besides its compiler, with a compiler that takes no time.
+`-cubin`, and in a cold build there is nothing to find. Also shown: how busy the
+cores were, whether as many compilers ran as could until the end, and what a program costs besides
+its compiler, with a compiler that takes no time.
 """
 
 from __future__ import annotations
@@ -156,10 +157,29 @@ def main() -> None:
         _bench.busy(arms[0], jobs)
         for arm in arms[1:]:
             _bench.busy(arm, jobs)
+        results.append(places_used(arms, mine, folder / kinds[0][0].replace(" ", "_"), jobs))
         if not asked.small:
             results.append(with_ffi(folder / "ffi", texts[:4], arms[0], programs, jobs))
         results.append(overhead(folder, 40 if asked.small else 2000))
     _bench.finish(asked, results)
+
+
+def places_used(arms: Sequence[Arm], mine: Path, floor: Path, jobs: int) -> dict[str, object]:
+    """Whether as many compilers ran as could, to the end; by their starts and ends, not by CPU."""
+    arms[0].prepare()
+    ours_used = _bench.use(
+        _bench.spans_of_build((*_bench.TILUSBUILD, "build", "--json", "-j", str(jobs)), mine), jobs
+    )
+    arms[1].once(keep=False)
+    ninja_used = _bench.use(_bench.spans_of_ninja(floor), jobs)
+    found: dict[str, object] = {"title": "places used"}
+    for name, used in ((arms[0].name, ours_used), (arms[1].name, ninja_used)):
+        print(
+            f"  {name:34}{used.used:10.1%} of {jobs} places in use from the first compile to the "
+            f"last; not all in the last {used.tail:.1%}"
+        )
+        found[name] = {"used": used.used, "tail": used.tail}
+    return found
 
 
 def with_ffi(

@@ -1,0 +1,267 @@
+"""Can schedules share nvcc's front end? An experiment, not a part of the build.
+
+N schedules of one script are compiled alone, and in these other ways:
+
+- one source with all of them, each in a namespace of its own: one cubin that holds N kernels;
+- the PTX of that source, taken apart into one module a kernel, each for ptxas alone;
+- from a source whose includes were preprocessed once for all;
+- alone, with `--split-compile`.
+
+Each is compared with the compiles alone: CPU time a program, how many kernels have the same machine
+code, and how many programs the same cubin, byte for byte. Only the last would let an entry's
+`compile.sh` make the same library from its own source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import _bench
+from _bench import process
+
+from tilusbuild.arch import gencode
+from tilusbuild.binary.cubin import open_cubin
+from tilusbuild.compile.model import Recipe
+from tilusbuild.plan.jobs import jobs
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.project import Project
+from tilusbuild.render.closure import layout
+
+Cubins = dict[int, bytes]
+_ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.MULTILINE)
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*\n", re.MULTILINE)
+_BEGIN = "// a marker between includes and the program: 5b21c0\n"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Schedules of one script: their sources, their kernel, and how nvcc is called."""
+
+    name: str
+    sources: tuple[str, ...]
+    symbol: str
+    flags: tuple[str, ...]
+
+
+def work(example: Path, script: str, target: str, count: int, folder: Path) -> Work:
+    """The first schedules of a script that have the same constants."""
+    shutil.copytree(example, folder / "project", ignore=shutil.ignore_patterns(".cache"))
+    recipes: list[Recipe] = []
+    headers: Mapping[str, bytes | str] = {}
+    environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(folder / "cache")}
+    with Project.open(str(folder / "project"), {}, environment) as project:
+        planned = project.plan(Selection((script,), (target,), 2))
+        found = [job for job in jobs(planned) if job.planned is planned.plan.instances[0]]
+        for job in found[:: max(1, len(found) // count)][:count]:
+            made = job.recipe()
+            recipes.append(made.recipe)
+            headers = layout(made.closure) if made.closure.headers else {}
+    for name, content in headers.items():
+        path = folder / "include" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else Path(content).read_bytes())
+    first = recipes[0]
+    flags = [*gencode(first.archs, ptx=False), f"-std={first.std}", "-Xptxas", "-v", *first.flags]
+    flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in first.defines]
+    for root, _ in first.include_roots:
+        flags += ["-I", str(folder / "include" / root)]
+    return Work(script, tuple(r.source for r in recipes), first.symbol, tuple(flags))
+
+
+def joined(given: Work) -> str:
+    """One source: every include first, then each program in a namespace, its kernel renamed."""
+    parts = list(dict.fromkeys(i for s in given.sources for i in _INCLUDE.findall(s)))
+    for number, source in enumerate(given.sources):
+        body = _INCLUDE.sub("\n", source)
+        macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", body, re.MULTILINE)
+        parts += [
+            f"#define {given.symbol} {given.symbol}_{number}\n",
+            f"namespace program_{number} {{\n{body}\n}}\n",
+            *(f"#undef {name}\n" for name in dict.fromkeys([*macros, given.symbol])),
+        ]
+    return "".join(parts)
+
+
+def taken_apart(ptx: str) -> dict[str, str]:
+    """A PTX module as one module for each of its kernels: what the kernel names comes with it."""
+    head, *items = re.split(r"\n(?=(?:\.visible|\.weak|\.extern|\.func|\.global|\.const)\b)", ptx)
+    names = {}
+    for item in items:
+        text = item.split("{", 1)[0].split("=", 1)[0]
+        found = re.findall(r"[A-Za-z_$][\w$]*(?=\s*[(\[;=]|\s*$)", text)
+        names[item] = [name for name in found if name != "align"]
+    modules = {}
+    for item in items:
+        if (entry := _ENTRY.match(item)) is None:
+            continue
+        wanted = {item}
+        growing = True
+        while growing:
+            text = "\n".join(wanted)
+            more = {
+                other
+                for other in items
+                if other not in wanted
+                and _ENTRY.match(other) is None
+                and any(
+                    re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", text)
+                    for name in names[other]
+                )
+            }
+            wanted |= more
+            growing = bool(more)
+        modules[entry[1]] = "\n".join([head, *(each for each in items if each in wanted)]) + "\n"
+    return modules
+
+
+def compile_(folder: Path, words: Sequence[str]) -> float:
+    """CPU seconds of one nvcc."""
+    nvcc = os.environ.get("TILUSBUILD_BENCH_NVCC", "nvcc")
+    return process((nvcc, *words), folder, {"TMPDIR": str(folder)}).cpu
+
+
+def alone(given: Work, folder: Path, *more: str) -> tuple[float, Cubins]:
+    cpu, made = 0.0, {}
+    for number, source in enumerate(given.sources):
+        (folder / "source.cu").write_text(source)
+        cpu += compile_(folder, ["-cubin", *given.flags, *more, "source.cu", "-o", "p.cubin"])
+        made[number] = (folder / "p.cubin").read_bytes()
+    return cpu, made
+
+
+def split_compile(given: Work, folder: Path) -> tuple[float, Cubins]:
+    return alone(given, folder, "--split-compile", "2")
+
+
+def one_source(given: Work, folder: Path) -> tuple[float, Cubins]:
+    (folder / "source.cu").write_text(joined(given))
+    cpu = compile_(folder, ["-cubin", *given.flags, "source.cu", "-o", "p.cubin"])
+    return cpu, dict.fromkeys(range(len(given.sources)), (folder / "p.cubin").read_bytes())
+
+
+def one_ptx(given: Work, folder: Path) -> tuple[float, Cubins]:
+    (folder / "source.cu").write_text(joined(given))
+    arch = next(word for word in given.flags if word.startswith("arch="))
+    virtual = arch.removeprefix("arch=").split(",")[0]
+    code = given.flags.index("-gencode")
+    plain = given.flags[:code] + given.flags[code + 2 :]
+    cpu = compile_(folder, ["-ptx", "-arch", virtual, *plain, "source.cu", "-o", "all.ptx"])
+    made = {}
+    for name, text in taken_apart((folder / "all.ptx").read_text()).items():
+        number = int(name.rpartition("_")[2])
+        text = re.sub(rf"(?<![\w$]){name}(?![\w$])", given.symbol, text)
+        text = text.replace(f"{name}_param_", f"{given.symbol}_param_")
+        (folder / "source.ptx").write_text(text)
+        cpu += compile_(folder, ["-cubin", *given.flags, "source.ptx", "-o", "p.cubin"])
+        made[number] = (folder / "p.cubin").read_bytes()
+    return cpu, made
+
+
+def includes_once(given: Work, folder: Path) -> tuple[float, Cubins]:
+    """nvcc -E of the includes alone gives the device's view of them, in place of the includes."""
+    includes = "".join(dict.fromkeys(i for s in given.sources for i in _INCLUDE.findall(s)))
+    (folder / "head.cu").write_text(includes + _BEGIN)
+    code = given.flags.index("-gencode")
+    cpu = compile_(folder, ["-E", *given.flags[:code], *given.flags[code:], "head.cu", "-o", "h.i"])
+    head = re.sub(
+        r"^# (\d+) (\"[^\"]*\").*$",
+        r"#line \1 \2",
+        (folder / "h.i").read_text(),
+        flags=re.MULTILINE,
+    )
+    made = {}
+    for number, source in enumerate(given.sources):
+        (folder / "source.cu").write_text(head + _INCLUDE.sub("\n", source))
+        # nvcc includes its own header first in any case; by now that is in the text.
+        words = ["-cubin", *given.flags, "-D__CUDA_RUNTIME_H__", "source.cu", "-o", "p.cubin"]
+        cpu += compile_(folder, words)
+        made[number] = (folder / "p.cubin").read_bytes()
+    return cpu, made
+
+
+WAYS: dict[str, Callable[[Work, Path], tuple[float, Cubins]]] = {
+    "alone": alone,
+    "alone again": alone,
+    "alone, --split-compile": split_compile,
+    "one source, one cubin": one_source,
+    "one source, PTX taken apart": one_ptx,
+    "includes preprocessed once": includes_once,
+}
+
+
+def code(cubin: bytes, names: Sequence[str]) -> bytes | None:
+    """The machine code of the first of these kernels that a cubin has."""
+    elf = open_cubin(cubin)
+    for name in names:
+        if (section := elf.named(f".text.{name}")) is not None:
+            return elf.content(section)
+    return None
+
+
+def compared(given: Work, folder: Path) -> dict[str, object]:
+    """Every way once, and a line for each."""
+    count = len(given.sources)
+    base = 0.0
+    reference: Cubins = {}
+    found: dict[str, object] = {}
+    print(f"\n{given.name}, {count} schedules, {' '.join(given.flags[:2])}")
+    print(f"  {'':32}{'CPU a program':>15}{'by alone':>10}{'same code':>12}{'same cubin':>12}")
+    for name, way in WAYS.items():
+        where = folder / name.replace(" ", "_")
+        where.mkdir()
+        try:
+            cpu, made = way(given, where)
+        except _bench.WorkNotDoneError as error:
+            reason = next((each for each in str(error).splitlines() if "error" in each), "")
+            print(f"  {name:32} does not compile: {reason.strip()[:150]}")
+            found[name] = {"error": reason}
+            continue
+        base = base or cpu
+        reference = reference or made
+        symbol = given.symbol
+        codes = sum(
+            code(made[i], (f"{symbol}_{i}", symbol)) == code(reference[i], (symbol,))
+            for i in range(count)
+        )
+        same = sum(made[i] == reference[i] for i in range(count))
+        print(
+            f"  {name:32}{cpu / count * 1e3:12.0f} ms{cpu / base:10.2f}{codes:9}/{count}"
+            f"{same:9}/{count}",
+            flush=True,
+        )
+        found[name] = {"cpu": cpu / count, "ratio": cpu / base, "code": codes, "cubins": same}
+    return {"script": given.name, "schedules": count, "ways": found}
+
+
+def main() -> None:
+    asked = _bench.arguments(__doc__, programs=8)
+    count = 2 if asked.small else asked.programs
+    examples = _bench.ROOT / "examples"
+    kernels = [("quickstart", "saxpy", "sm_90a", count)]
+    if not asked.small:
+        kernels += [
+            ("quickstart", "rms_norm", "sm_80", count),
+            ("gemm", "gemm", "ampere", count),
+            ("cutlass", "linear", "sm_90a", 3),
+        ]
+    results = []
+    with _bench.workshop() as folder:
+        for example, script, target, number in kernels:
+            place = folder / script
+            place.mkdir()
+            try:
+                given = work(examples / example, script, target, number, place)
+            except Exception as error:  # an example whose headers are not installed here
+                print(f"\n{script}: left out ({str(error).splitlines()[0]})")
+                continue
+            results.append(compared(given, place))
+    _bench.finish(asked, results)
+
+
+if __name__ == "__main__":
+    main()
