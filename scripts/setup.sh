@@ -34,7 +34,7 @@ if [ ! -x "$VENV/bin/pip" ]; then
     }
 fi
 
-extras=dev
+extras=dev,nvrtc
 if ! "$VENV/bin/python" scripts/has_toolkit.py; then
     extras=dev,cuda
 fi

@@ -11,7 +11,14 @@ import pytest
 
 from tilusbuild.process.base import Command, Finished
 from tilusbuild.process.fake import FakeRunner, finished
-from tilusbuild.toolchain import StatMemory, Toolchain, ToolchainRequest, discover, discovery
+from tilusbuild.toolchain import (
+    StatMemory,
+    Toolchain,
+    ToolchainRequest,
+    discover,
+    discovery,
+    nvrtc,
+)
 
 WHEELS = ("nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_crt", "nvidia_cuda_runtime",
           "nvidia_cuda_cccl")  # fmt: skip
@@ -88,6 +95,20 @@ class World:
         """A file below the machine's root."""
         return write(self.root / name, text, executable=executable)
 
+    def nvrtc(self, root: Path, version: str = "13.0.88", folder: str = "lib64") -> Path:
+        """NVRTC in a toolkit, with headers of its release."""
+        major, minor = version.split(".")[:2]
+        library = write(
+            root / folder / f"libnvrtc.so.{major}",
+            f"Cuda compilation tools, release {major}.{minor}, V{version}",
+        )
+        write(root / folder / f"libnvrtc-builtins.so.{major}.{minor}", f"builtins {version}")
+        write(root / "include/cuda_runtime_api.h", f"#define CUDART_VERSION {major}0{minor}0\n")
+        archs = "80 90 120" if version >= "12.8" else "70 80 90"
+        said = finished(f"{major}.{minor}\n{archs}\n")
+        self.runner.on(lambda c: str(library) in c.argv and "identify" in c.argv, said)
+        return library
+
     def move(self, old: Path, new: Path) -> Path:
         """A toolkit that is moved, with all that answers for it."""
         shutil.move(old, new)
@@ -145,6 +166,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with nothing on it."""
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", str(tmp_path / "installed"))
     monkeypatch.setattr(discovery, "wheel_roots", list)
+    monkeypatch.setattr(nvrtc, "wheel_roots", list)
     return World(tmp_path)
 
 

@@ -336,7 +336,10 @@ def test_a_doctor_never_fails(world: World) -> None:
     world.host()
     assert ask()["nvcc"].remedy == "pip install 'tilusbuild[cuda]'"
     world.env["CUDA_HOME"] = str(world.toolkit(world.root / "cuda"))
-    world.write("cuda/lib64/libnvrtc.so.13", "")
+    assert ask()["NVRTC"].remedy == "pip install 'tilusbuild[nvrtc]'"
+    world.nvrtc(world.root / "cuda")
+    assert ask()["NVRTC"].status == "warning"
+    world.write("cuda/lib64/libnvfatbin.so.13", "")
     world.write("cuda/bin/cuobjdump", "", executable=True)
     found = ask()
     assert found["g++"].status == found["nvcc"].status == "ok"

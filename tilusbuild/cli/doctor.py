@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = diagnose(request, os.environ, runner, StatMemory())
     finally:
         runner.close()
-    needed = _needed(manifest)
+    needed = _needed(manifest, chosen.device_compiler.value)
     lacking = [f.component for f in findings if f.status == "missing" and f.component in needed]
     if arguments.json:
         _print_json(findings, chosen, lacking)
@@ -58,13 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if lacking else 0
 
 
-def _needed(manifest: Manifest | None) -> set[str]:
+def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
     """The components that a build of the project cannot do without."""
     if manifest is None:
         return {"g++"}
-    used = {name for script in manifest.scripts for name in manifest.targets_of(script)}
-    cuda = any(not manifest.targets[name].is_cpu for name in used)
-    return {"g++", "nvcc"} if cuda else {"g++"}
+    scripts = [
+        script
+        for name, script in manifest.scripts.items()
+        if any(not manifest.targets[target].is_cpu for target in manifest.targets_of(name))
+    ]
+    if device_compiler == "nvcc":
+        return {"g++", "nvcc"} if scripts else {"g++"}
+    return {"g++", *("NVRTC" if script.kernel else "nvcc" for script in scripts)}
 
 
 def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:

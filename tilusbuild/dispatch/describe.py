@@ -36,7 +36,7 @@ def script_json(
     """
     dispatch = manifest.scripts[instance.script].dispatch
     schedules = [point.values for point in maker.space.take(instance.schedules)]
-    cuda = maker.toolchain.cuda
+    toolkit = maker.toolchain.nvrtc if maker.through_nvrtc else maker.toolchain.cuda
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "script": instance.script,
@@ -46,7 +46,7 @@ def script_json(
             "kind": instance.target.kind,
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
-            "toolkit": cuda.version if cuda and instance.target.kind == "cuda" else None,
+            "toolkit": toolkit.version if toolkit and instance.target.kind == "cuda" else None,
             "machine": platform.machine(),
         },
         "params": dict(instance.params),

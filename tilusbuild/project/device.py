@@ -53,7 +53,7 @@ def _joined(target: Target, toolchain: Toolchain, manifest: Manifest) -> Iterato
         yield Diagnostic(
             "several architectures, or PTX, in one library need libnvfatbin beside NVRTC",
             manifest.place_of_value("target", target.name, "arch"),
-            "pip install nvidia-nvfatbin==13.0.85, or give each architecture its own target",
+            "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own",
         )
 
 

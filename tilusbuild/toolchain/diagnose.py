@@ -17,7 +17,13 @@ from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.digests import DigestMemory
-from tilusbuild.toolchain.discovery import Looked, ToolchainRequest, find_cuda
+from tilusbuild.toolchain.discovery import (
+    NVRTC_REMEDY,
+    Looked,
+    ToolchainRequest,
+    find_cuda,
+    find_nvrtc,
+)
 from tilusbuild.toolchain.host import Host, find_host
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
@@ -56,7 +62,7 @@ def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
         yield finding
     yield _driver()
     yield _tvm_ffi()
-    yield _nvrtc(cuda)
+    yield _nvrtc(request, probe)
     for name, gives in (
         ("cuobjdump", "reading back the code of a library, to compare with our own reader"),
         ("nvdisasm", "SASS in module/ir with --dump-ir"),
@@ -124,16 +130,27 @@ def _tvm_ffi() -> Finding:
     return Finding("tvm-ffi", "ok", version, gives)
 
 
-def _nvrtc(cuda: Cuda | None) -> Finding:
+def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
     gives = 'device-compiler = "nvrtc": small kernels compile 2 to 11 times faster'
-    folders = [] if cuda is None else [cuda.library_dir, os.path.join(cuda.root, "lib64")]
-    for folder in folders:
-        found = sorted(glob.glob(os.path.join(glob.escape(folder), "libnvrtc.so.*")))
-        if found:
-            return Finding("NVRTC", "ok", found[0], gives)
-    major = cuda.release[0] if cuda else 13
-    package = "nvidia-cuda-nvrtc" if major >= 13 else f"nvidia-cuda-nvrtc-cu{major}"
-    return Finding("NVRTC", "missing", "no libnvrtc", gives, f"pip install '{package}=={major}.*'")
+    try:
+        nvrtc, searched = find_nvrtc(request, probe)
+    except InputError as error:
+        diagnostic = error.diagnostics[0]
+        return Finding("NVRTC", "missing", diagnostic.message, gives, diagnostic.hint)
+    looked = tuple(searched)
+    if nvrtc is None:
+        what = "none that can be used" if looked else "no libnvrtc"
+        return Finding("NVRTC", "missing", what, gives, NVRTC_REMEDY, looked)
+    detail = f"{nvrtc.version} ({nvrtc.library})"
+    lacks = [
+        *([] if nvrtc.include_dir else ["no headers of its release (cuda_fp16.h and the like)"]),
+        *([] if nvrtc.joiner else ["no libnvfatbin (several architectures in one library)"]),
+    ]
+    if lacks:
+        return Finding(
+            "NVRTC", "warning", f"{detail}; {', '.join(lacks)}", gives, NVRTC_REMEDY, looked
+        )
+    return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, looked)
 
 
 def _nvidia_tool(probe: Probe, cuda: Cuda | None, name: str, gives: str) -> Finding:

@@ -22,14 +22,13 @@ from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
 from tilusbuild.toolchain.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool, find_host
-from tilusbuild.toolchain.nvrtc import Nvrtc, candidates
+from tilusbuild.toolchain.nvrtc import Nvrtc, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
 from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe
 
 _INSTALLED_UNDER = "/usr/local"
-NVRTC_REMEDY = "pip install nvidia-cuda-nvrtc==13.0.88 nvidia-nvfatbin==13.0.85"
-"""One release, as in the extra `cuda`; nvFatbin joins the code of several architectures."""
+NVRTC_REMEDY = "pip install 'tilusbuild[nvrtc]'"
 
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
@@ -185,12 +184,13 @@ def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, l
     requirement = _requirement(request)
     taken: Nvrtc | None = None
     searched: list[Looked] = []
-    for where, path in candidates(probe, _path_of(request)):
+    roots = places(probe, _path_of(request), _INSTALLED_UNDER)
+    for where, path in candidates(roots):
         if taken is not None:
             searched.append(Looked(where, True, "not needed: an earlier one is taken"))
             continue
         try:
-            found = examine_nvrtc(path, probe)
+            found = examine_nvrtc(path, probe, [root for _, root in roots])
         except Rejected as rejected:
             searched.append(Looked(where, True, str(rejected), rejected.remedy))
             continue

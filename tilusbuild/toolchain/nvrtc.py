@@ -12,7 +12,7 @@ import glob
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
@@ -76,17 +76,25 @@ class Nvrtc:
         return (f"nvfatbin - {memory.digest(self.joiner)}",) if self.joiner else ()
 
 
-def candidates(probe: Probe, nvcc: str | None) -> Iterator[tuple[str, str]]:
-    """(where, library), in the order of preference: that of nvcc's search.
+def places(probe: Probe, nvcc: str | None, installed_under: str) -> list[tuple[str, str]]:
+    """(where, root) of each toolkit that may be there, in the order of nvcc's search.
 
     `nvcc` is the path of an nvcc whose toolkit goes before all others, or None.
     """
-    roots = [("toolchain.nvcc", _root_of(nvcc))] if nvcc else []
-    variables = ("CUDA_HOME", "CUDA_PATH")
-    roots += [(name, probe.env[name]) for name in variables if probe.env.get(name)]
-    roots += [("PATH", _root_of(path)) for path in probe.all_of("nvcc")]
-    roots += [("/usr/local", root) for root in nvrtc_command.homes({})]
-    roots += [("NVIDIA's wheels", root) for root in wheel_roots()]
+    named = [(name, probe.env.get(name)) for name in ("CUDA_HOME", "CUDA_PATH")]
+    installed = [f"{installed_under}/cuda", *glob.glob(f"{glob.escape(installed_under)}/cuda-*")]
+    newest_first = sorted(installed[1:], key=nvrtc_command.numbers, reverse=True)
+    return [
+        *([("toolchain.nvcc", _root_of(nvcc))] if nvcc else []),
+        *((name, root) for name, root in named if root),
+        *(("PATH", _root_of(path)) for path in probe.all_of("nvcc")),
+        *((installed_under, root) for root in (installed[0], *newest_first)),
+        *(("NVIDIA's wheels", root) for root in wheel_roots()),
+    ]
+
+
+def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(where, library), each library once."""
     seen: set[str] = set()
     for where, root in roots:
         for path in nvrtc_command.libraries_under(root):
@@ -110,8 +118,11 @@ def wheel_roots() -> list[str]:
     return nvrtc_command.wheels([os.path.dirname(folder) for folder in folders])
 
 
-def examine(library: str, probe: Probe) -> Nvrtc:
-    """The NVRTC that a library is. Raises `Rejected`."""
+def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
+    """The NVRTC that a library is. Raises `Rejected`.
+
+    Headers of its release are taken from its own toolkit, else from the first of `roots`.
+    """
     folder = os.path.dirname(os.path.realpath(library))
     beside = glob.escape(folder)
     builtins = tuple(sorted(glob.glob(f"{beside}/libnvrtc-builtins.so.*[0-9]")))
@@ -121,10 +132,11 @@ def examine(library: str, probe: Probe) -> Nvrtc:
     try:
         release, numbers = _identity(library, builtins, probe)
         version = embedded_version(probe, library)
-    except (OSError, ValueError, IndexError) as error:
+    except OSError as error:
         raise Rejected(str(error)) from error
-    roots = (os.path.dirname(folder), os.path.dirname(os.path.dirname(os.path.dirname(folder))))
-    everywhere = (*roots, *nvrtc_command.homes(probe.env), *wheel_roots())
+    except (ValueError, IndexError) as error:
+        raise Rejected("does not say which release it is") from error
+    own = (os.path.dirname(folder), os.path.dirname(os.path.dirname(os.path.dirname(folder))))
     joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
     return Nvrtc(
         library=library,
@@ -132,7 +144,7 @@ def examine(library: str, probe: Probe) -> Nvrtc:
         version=version or ".".join(map(str, release)),
         release=release,
         numbers=numbers,
-        include_dir=nvrtc_command.headers_among(everywhere, release),
+        include_dir=nvrtc_command.headers_among((*own, *roots), release),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
     )
 

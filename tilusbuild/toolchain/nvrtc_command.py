@@ -28,7 +28,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 FRAME = struct.Struct("<I")
 """The length of a request: a working folder and arguments, each ending in NUL."""
@@ -270,9 +270,9 @@ def _memory() -> tuple[int, int]:
     return int(peak[1]) * 1024 if peak else 0, int(held[1]) * 1024 if held else 0
 
 
-def homes(environment: Mapping[str, str] = os.environ) -> list[str]:
+def homes() -> list[str]:
     """Where a CUDA toolkit may be, besides the wheels: roots that are there."""
-    named = [environment.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    named = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     newest = sorted(glob.glob("/usr/local/cuda-*"), key=numbers, reverse=True)
     return [root for root in (*named, "/usr/local/cuda", *newest) if root and os.path.isdir(root)]
 

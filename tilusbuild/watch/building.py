@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from tilusbuild.engine import events
@@ -155,18 +156,19 @@ class Building:
                 nice=how.nice,
                 makeflags=how.makeflags,
             )
-            result = build_changing(
-                self._control,
-                store,
-                compiler,
-                self._reporter,
-                self._options,
-                history=self._history,
-                admission=how.admission,
-                slots=how.slots,
-                warnings=how.warnings,
-                began=self._began,
-            )
+            with closing(compiler):
+                result = build_changing(
+                    self._control,
+                    store,
+                    compiler,
+                    self._reporter,
+                    self._options,
+                    history=self._history,
+                    admission=how.admission,
+                    slots=how.slots,
+                    warnings=how.warnings,
+                    began=self._began,
+                )
             with self._guard:
                 # From here on the control says that it is too late, so the plan stays this one.
                 state = self._state

@@ -1,0 +1,156 @@
+"""NVRTC: where it is looked for, what makes it one, and what it is called in a fingerprint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.arch import parse_arch
+from tilusbuild.errors import InputError
+from tilusbuild.process.fake import finished
+from tilusbuild.toolchain import (
+    Nvrtc,
+    StatMemory,
+    ToolchainRequest,
+    discover,
+    discover_nvrtc,
+    nvrtc,
+)
+
+World = Any
+
+
+def find(world: World, nvcc: str | None = None) -> Nvrtc:
+    request = ToolchainRequest(nvcc, False, str(world.root))
+    return discover_nvrtc(request, world.env, world.runner, world.memory)
+
+
+def test_it_needs_neither_nvcc_nor_a_host_compiler(world: World) -> None:
+    world.env["CUDA_HOME"] = str(world.root / "cuda")
+    library = world.nvrtc(world.root / "cuda")
+    found = find(world)
+    assert (found.library, found.version, found.release) == (str(library), "13.0.88", (13, 0))
+    assert found.include_dir == str(world.root / "cuda/include")
+    assert found.knows(parse_arch("sm_90a"))
+    assert not found.knows(parse_arch("sm_86"))
+    assert [c.argv[-1] for c in world.runner.journal] == ["identify"]
+
+
+def test_the_order_is_that_of_nvccs_search(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest's path, CUDA_HOME, CUDA_PATH, beside an nvcc on PATH, installed ones, wheels."""
+    named = ("own", "home", "path", "onpath", "installed/cuda-13.0", "site/nvidia/cu13")
+    expected = [str(world.nvrtc(world.root / name)) for name in named]
+    monkeypatch.setattr(nvrtc, "wheel_roots", lambda: [str(world.root / named[-1])])
+    world.write("onpath/bin/nvcc", "", executable=True)
+    world.env |= {
+        "CUDA_HOME": str(world.root / "home"),
+        "CUDA_PATH": str(world.root / "path"),
+        "PATH": str(world.root / "onpath/bin"),
+    }
+    world.write("own/bin/nvcc", "", executable=True)
+    taken = []
+    for name in named:
+        taken.append(find(world, "own/bin/nvcc").library)
+        shutil.rmtree(world.root / name / "lib64")
+    assert taken == expected
+    with pytest.raises(InputError, match="no NVRTC found"):
+        find(world)
+
+
+def test_a_requirement_on_nvcc_holds_for_it(world: World) -> None:
+    world.nvrtc(world.root / "old", "12.4.99")
+    newer = world.nvrtc(world.root / "new")
+    world.env |= {"CUDA_HOME": str(world.root / "old"), "CUDA_PATH": str(world.root / "new")}
+    assert find(world).version == "12.4.99"
+    assert find(world, ">=13").library == str(newer)
+    with pytest.raises(InputError) as caught:
+        find(world, ">=14")
+    hint = caught.value.diagnostics[0].hint or ""
+    assert "version 12.4.99 does not meet >=14" in hint
+    assert "pip install 'tilusbuild[nvrtc]'" in hint
+
+
+def test_headers_are_of_its_own_release(world: World) -> None:
+    """Given a library without headers beside it, those of another toolkit serve if they fit."""
+    library = world.nvrtc(world.root / "first")
+    shutil.rmtree(world.root / "first/include")
+    world.nvrtc(world.root / "second", "12.4.99")
+    world.env |= {"CUDA_HOME": str(world.root / "first"), "CUDA_PATH": str(world.root / "second")}
+    found = find(world)
+    assert (found.library, found.include_dir) == (str(library), None)
+    assert found.fingerprint(world.memory)[-1] == "cuda-headers - -"
+    world.write("second/include/cuda_runtime_api.h", "#define CUDART_VERSION 13000")
+    assert find(world).include_dir == str(world.root / "second/include")
+
+
+@pytest.mark.parametrize(
+    ("answer", "note"),
+    [
+        (finished(status=-11), "ended with status -11"),
+        (finished("nvrtc: NVRTC cannot be loaded: wrong ELF class\n", status=2), "wrong ELF class"),
+        (finished("what?\n"), "does not say which release it is"),
+    ],
+)
+def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: str) -> None:
+    broken = world.nvrtc(world.root / "broken")
+    world.write("broken/lib64/libnvrtc-builtins.so.13.0", "of another kind")
+    world.runner.on(lambda c: str(broken) in c.argv, answer)
+    good = world.nvrtc(world.root / "good")
+    world.env |= {"CUDA_HOME": str(world.root / "broken"), "CUDA_PATH": str(world.root / "good")}
+    request = ToolchainRequest(None, False, str(world.root))
+    world.host()
+    found = discover(request, world.env, world.runner, StatMemory())
+    assert found.nvrtc is None
+    assert find(world).library == str(good)
+    (world.root / "good/lib64/libnvrtc-builtins.so.13.0").unlink()
+    with pytest.raises(InputError) as caught:
+        find(world)
+    hint = caught.value.diagnostics[0].hint or ""
+    assert note in hint
+    assert "no libnvrtc-builtins beside it" in hint
+
+
+def test_a_fingerprint_is_what_the_library_is_and_not_where(world: World) -> None:
+    def fingerprint(root: Path) -> tuple[str, ...]:
+        world.env["CUDA_HOME"] = str(root)
+        found = find(world)
+        return (*found.fingerprint(world.memory), *found.joiner_fingerprint(world.memory))
+
+    world.nvrtc(world.root / "here")
+    world.nvrtc(world.root / "there/and/there", folder="lib")
+    here = fingerprint(world.root / "here")
+    assert here == fingerprint(world.root / "there/and/there")
+    assert not any(str(world.root) in line for line in here)
+    assert [line.split()[0] for line in here] == ["nvrtc", "nvrtc-builtins", "cuda-headers"]
+    for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0"):
+        with (world.root / "here/lib64" / name).open("a") as file:
+            file.write(" changed")
+        changed = fingerprint(world.root / "here")
+        assert changed != here
+        here = changed
+    world.write("here/include/cuda_fp16.h", "// new")
+    assert fingerprint(world.root / "here") != here
+    world.write("here/lib64/libnvfatbin.so.13", "joins")
+    assert fingerprint(world.root / "here")[-1].startswith("nvfatbin - ")
+
+
+def test_it_is_asked_once_for_each_content(world: World) -> None:
+    world.env["CUDA_HOME"] = str(world.root / "cuda")
+    world.nvrtc(world.root / "cuda")
+    find(world)
+    find(world)
+    assert len(world.runner.journal) == 1
+
+
+def test_an_architecture_that_it_does_not_know(world: World) -> None:
+    world.host()
+    world.env["CUDA_HOME"] = str(world.root / "cuda")
+    world.nvrtc(world.root / "cuda")
+    request = ToolchainRequest(None, False, str(world.root), needs_nvrtc=True)
+    found = discover(request, world.env, world.runner, world.memory)
+    found.check_archs([parse_arch("sm_90a")], nvrtc=True)
+    with pytest.raises(InputError, match=r"NVRTC 13\.0\.88 does not compile for sm_75"):
+        found.check_archs([parse_arch("sm_75")], nvrtc=True)
