@@ -12,14 +12,36 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.watch.needs import is_dropping
 from tilusbuild.watch.places import is_below
 
-_NO_CHANGE = ("opened", "closed_no_write")
+_CHANGES: list[type[FileSystemEvent]] = [
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+]
+"""What the system is asked for. Not among them: that a file was opened or read, of which each start
+of a program on PATH would tell; and that a folder changed, as what happens in it has an event."""
 
 
 class Watcher(Protocol):
@@ -75,7 +97,9 @@ class Observer:
 
     def _schedule(self, path: str, key: tuple[object, ...]) -> None:
         try:
-            watch = self._started().schedule(self._handler, path, recursive=bool(key[0]))
+            watch = self._started().schedule(
+                self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
+            )
             self._watches[path] = watch, key
         except FileNotFoundError:
             return  # gone meanwhile: the look that follows sees that
@@ -98,11 +122,6 @@ class _Handler(FileSystemEventHandler):
         self._tell = tell
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        # A folder is "modified" by what happens in it, which has an event of its own.
-        if event.event_type in _NO_CHANGE or (
-            event.is_directory and event.event_type == "modified"
-        ):
-            return
         for path in (event.src_path, getattr(event, "dest_path", "")):
             if path:
                 self._tell(os.fsdecode(path))
