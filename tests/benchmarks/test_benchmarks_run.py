@@ -68,6 +68,16 @@ def test_space() -> None:
 def test_cold() -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc on PATH")
-    compared, overhead = small("cold.py")
+    compared, places, overhead = small("cold.py")
     assert len(compared["arms"]) == 4
+    assert 0 < places["tilusbuild"]["used"] <= 1
     assert overhead["programs"] == 40
+
+
+@pytest.mark.slow
+@pytest.mark.nvcc
+def test_shared_front_end() -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc on PATH")
+    (result,) = small("shared_front_end.py")
+    assert result["ways"]["alone again"]["cubins"] == result["schedules"] == 2
