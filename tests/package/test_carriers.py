@@ -30,6 +30,13 @@ def unpacked(path: Path) -> bytes:
         return reader.read()
 
 
+def test_the_folder_is_loaded_from_in_place(packed: Path) -> None:
+    load = f"tilusbuild.load('mark', target='host', where={str(packed / STEM)!r})"
+    code = f"import tilusbuild; print({load})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "<Kernel mark host>\n", done.stderr
+
+
 # ---- the archive -------------------------------------------------------------------------------
 
 
