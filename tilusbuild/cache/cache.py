@@ -71,7 +71,7 @@ class Cache:
     @contextmanager
     def locked(self, program: str, /, wait: bool = True) -> Iterator[bool]:
         """Be the only builder of a program; yields whether we are. Raises `CacheTrouble`."""
-        self.tree.ensure()
+        self.tree.be_there()
         with explained(self.tree.locks.path):
             held = self.tree.locks.take(Span("program", program), wait=wait)
         if held is None:

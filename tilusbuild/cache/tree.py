@@ -51,6 +51,7 @@ class Tree:
         self.disk: Disk = disk or RealDisk()
         self.locks = LockFile(self.path(layout.LOCK))
         self._swept = False
+        self._was_whole = False
 
     def path(self, *names: str) -> str:
         return os.path.join(self.root, *names)
@@ -101,6 +102,14 @@ class Tree:
             for name in layout.FOLDERS:
                 if not os.path.isdir(self.path(name)):
                     self.disk.make_folder(self.path(name))
+            self._was_whole = True
+
+    def be_there(self) -> None:
+        """As `ensure`, but of a tree that was whole only see that it was not deleted since: for
+        what is done for each program. Raises the same."""
+        needed = (layout.STAGING, layout.TAG)
+        if not self._was_whole or not all(os.path.exists(self.path(name)) for name in needed):
+            self.ensure()
 
     def _make_root(self) -> None:
         missing = [self.root]
@@ -122,7 +131,7 @@ class Tree:
     @contextmanager
     def held(self, *spans: Span) -> Iterator[None]:
         """Hold locks during a block; waits for them. Raises `CacheTrouble`."""
-        self.ensure()
+        self.be_there()
         with explained(self.locks.path):
             held = self.locks.take(*spans)
         if held is not None:
@@ -133,7 +142,7 @@ class Tree:
 
     def private(self, *, uses: bool = True) -> Private:
         """A new private folder. `uses`: garbage collection waits until it is let go of."""
-        self.ensure()
+        self.be_there()
         return self._private(uses)
 
     def _private(self, uses: bool) -> Private:

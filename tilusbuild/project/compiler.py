@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilusbuild.cache.cache import Cache
@@ -105,12 +105,14 @@ class ProgramCompiler:
                 return answer
             made = answer
         launcher, files = launcher_folder(recipe, made)
-        self._lay_out(launcher, files)
+        self._lay_out(launcher, lambda: files)
         for name, data in module_files(recipe, self._toolchain, launcher).items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
         headers = work.closure
-        include = self._lay_out(headers.digest, layout(headers)) if headers.headers else None
+        include = None
+        if headers.headers:
+            include = self._lay_out(headers.digest, lambda: layout(headers))
         return compile_program(
             recipe,
             self._toolchain,
@@ -122,11 +124,11 @@ class ProgramCompiler:
             self._dump_ir,
         )
 
-    def _lay_out(self, digest: str, files: Mapping[str, bytes | str]) -> str:
+    def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
         """The folder of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
             if digest not in self._folders:
-                self._folders[digest] = self._cache.publish_include(digest, files)
+                self._folders[digest] = self._cache.publish_include(digest, files())
             return self._folders[digest]
 
     def cancel(self) -> None:
