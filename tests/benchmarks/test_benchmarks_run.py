@@ -43,6 +43,16 @@ def test_noop() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nvcc
+@needs_ninja
+def test_nvrtc() -> None:
+    if not importlib.util.find_spec("nvidia.cu13"):
+        pytest.skip("needs the extra `nvrtc`")
+    (result,) = small("nvrtc.py")
+    assert list(result["arms"]) == ["tilusbuild, nvrtc", "tilusbuild, nvcc", "ninja, nvcc -cubin"]
+
+
+@pytest.mark.slow
 @needs_ninja
 def test_edit() -> None:
     (result,) = small("edit.py")
