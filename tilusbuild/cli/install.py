@@ -47,13 +47,13 @@ def _install(arguments: argparse.Namespace, cache: Cache) -> int:
     listing = done.listing
     programs = len(listing.programs)
     if arguments.json:
-        line = {"name": listing.name, "version": listing.version, "digest": listing.digest}
+        line = {"name": listing.title, "version": listing.version, "digest": listing.digest}
         counts = {"programs": programs, "new": done.new, "size": done.size}
         layers = {"layers": done.layers, "layers_read": done.layers_read}
         print(json.dumps({"event": "installed", "cache": cache.root, **line, **counts, **layers}))
     elif not arguments.quiet:
         print(
-            f"{listing.name} {listing.version} is in {cache.root}: {programs} programs,"
+            f"{listing.title} {listing.version} is in {cache.root}: {programs} programs,"
             f" {done.new} of them new ({done.size} bytes; {done.layers_read} of {done.layers}"
             " layers read)"
         )

@@ -81,7 +81,7 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
     if listing is None:
         return problems, ""
     return problems, (
-        f"{listing.name} {listing.version} ({kind}): {len(listing.scripts)} scripts,"
+        f"{listing.title} {listing.version} ({kind}): {len(listing.scripts)} scripts,"
         f" {len(listing.programs)} programs, {len(listing.files)} files, {listing.size} bytes:"
         f" no problems\nsha256 {listing.digest}"
     )

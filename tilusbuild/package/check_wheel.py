@@ -21,7 +21,7 @@ from tilusbuild.package.carriers.write_wheel import (
     record_line,
 )
 from tilusbuild.package.errors import CannotPack, Incoherent
-from tilusbuild.package.listing import FileList
+from tilusbuild.package.listing import FileList, title_of
 
 
 def check_wheel(reader: WheelReader, listing: FileList) -> None:
@@ -43,10 +43,11 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
 def _distributions(listing: FileList) -> Iterator[Distribution]:
     """What a wheel with this list can be: a whole package, or one target of several."""
     try:
-        yield whole(listing.name, listing.version)
+        yield whole(listing.title, listing.version)
         for target in listing.targets:
             if listing.name.endswith(f"-{target}") and len(listing.targets) == 1:
-                yield part_of(listing.name.removesuffix(f"-{target}"), target, listing.version)
+                title = title_of(listing.project, listing.name.removesuffix(f"-{target}"))
+                yield part_of(title, target, listing.version)
     except CannotPack:
         return
 

@@ -220,7 +220,7 @@ def _name(cache: Cache, listing: FileList) -> None:
     scripts: Sequence[tuple[str, str]] = [
         (script.folder.split("/")[0], script.hash) for script in listing.scripts
     ]
-    cache.record_build(ROOT + listing.name, f"{listing.name} {listing.version}", scripts)
+    cache.record_build(ROOT + listing.title, f"{listing.title} {listing.version}", scripts)
 
 
 def _read(path: str) -> bytes:

@@ -137,9 +137,19 @@ class FileList:
         return sha256_bytes(self.encode())
 
     @property
+    def title(self) -> str:
+        """What the package is called among those of other projects."""
+        return title_of(self.project, self.name)
+
+    @property
     def size(self) -> int:
         """Bytes of all files, the list not counted."""
         return sum(file.size for file in self.files.values())
+
+
+def title_of(project: str, name: str) -> str:
+    """The project and the package, where its name does not begin with the project's."""
+    return name if name == project or name.startswith(f"{project}-") else f"{project}-{name}"
 
 
 def parse(data: bytes) -> FileList:

@@ -23,6 +23,7 @@ from tilusbuild.package.carriers.write_oci import write_oci
 from tilusbuild.package.collect import Wanted, collect
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import TooLarge
+from tilusbuild.package.listing import title_of
 from tilusbuild.package.purpose import Purpose
 from tilusbuild.package.sizes import layer_sizes, layer_table, program_sizes, program_table
 from tilusbuild.package.uptodate import as_built, current
@@ -57,8 +58,8 @@ class Order:
 
     @property
     def title(self) -> str:
-        """What its files are called: the project, and the package where that is another name."""
-        return self.project if self.name == self.project else f"{self.project}-{self.name}"
+        """What its files are called."""
+        return title_of(self.project, self.name)
 
 
 def orders(manifest: Manifest, name: str | None) -> list[Order]:
