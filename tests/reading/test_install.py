@@ -26,6 +26,7 @@ from tilusbuild.package.errors import NotReproduced, PackageError
 from tilusbuild.package.install import Installed, install, installed, uninstall
 from tilusbuild.package.opening import opened
 from tilusbuild.runtime import load
+from tilusbuild.runtime.errors import Ambiguous
 from tilusbuild.runtime.sealed import seal, unseal
 
 
@@ -193,6 +194,22 @@ def test_a_program_with_other_bytes_is_not_replaced(
     meta.write_bytes(seal(value))
     with pytest.raises(NotReproduced):
         put(hand.archive(tmp_path / "p"), cache)
+
+
+def test_packages_of_several_targets_serve_a_script_together(
+    hand: Any, cache: Cache, tmp_path: Path
+) -> None:
+    """Given two packages with other instances of one script, when it is loaded, then from both."""
+    put(hand.archive(tmp_path / "p"), cache)
+    index = unseal(Path(cache.root, "index.json").read_bytes())
+    other = {"name": "other 1.0", "scripts": [["mark", "0" * 64]]}
+    index["projects"]["package:other"] = other
+    Path(cache.root, "index.json").write_bytes(seal(index))
+    assert_works(cache.root)
+    index["projects"]["/some/where/tilus.toml"] = other
+    Path(cache.root, "index.json").write_bytes(seal(index))
+    with pytest.raises(Ambiguous):
+        load("mark", where=cache.root)
 
 
 # Killed, and at once.

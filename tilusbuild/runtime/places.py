@@ -73,12 +73,16 @@ def _current(root: str, folder: str, start: str) -> set[str] | None:
 
 
 def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[str]:
-    """Of several projects in one cache, the one around `start`; else all, if they agree. A package
-    that was installed there stands like a project, under a name that is no path."""
+    """Of several projects in one cache, the one around `start`; else all, if they agree. Packages
+    that were installed there, under names that are no paths, stand together like one project: each
+    may bring another target."""
     around = [m for m in having if os.path.isabs(m) and _is_within(start, os.path.dirname(m))]
     if around:
         return having[max(around, key=len)]
-    if len({frozenset(found) for found in having.values()}) > 1:
+    packages = [found for m, found in having.items() if not os.path.isabs(m)]
+    groups = {frozenset(found) for m, found in having.items() if os.path.isabs(m)}
+    groups |= {frozenset(set().union(*packages))} if packages else set()
+    if len(groups) > 1:
         named = ", ".join(sorted(having))
         raise Ambiguous(
             f"several projects have a script {folder}: {named}\n"
