@@ -20,7 +20,8 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import LibraryChanged
-from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.kernel import Kernel, programs_there
+from tilusbuild.runtime.library import launcher
 from tilusbuild.runtime.tables import Entry, read_tables
 from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover
 
@@ -244,6 +245,12 @@ def test_a_kernel_calls_through_it(copied: Any) -> None:
     assert kernel._direct is not None
     with pytest.raises(TypeError, match="expected f32"):
         kernel(np.zeros(9, "float32"), np.zeros(9))
+
+
+def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Any) -> None:
+    kernel = Kernel([built.script("mark")._replace(rules=())])
+    assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
+    assert kernel._direct is launcher(built.script("mark"), 1, None)
 
 
 def test_a_changed_program_is_its_own_error_through_it_too(copied: Any) -> None:

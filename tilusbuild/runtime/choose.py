@@ -43,6 +43,12 @@ class Chooser:
         self._noted = {e.key: e for e in usable if e.key not in self._measured}
         self._decided: dict[tuple[int, ...], Choice] = {}
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether all sizes get the default."""
+        rules = any(rule.program in self.there for rule in self._script.rules)
+        return not (rules or self._measured or self._noted or self._script.model)
+
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
         """Raises `NoProgram` when there is none at all, and `RuleFailed`."""
         for rule in self._script.rules:

@@ -234,14 +234,17 @@ class Kernel:
         choice = self._choose(active, sizes)
         launch = library.launcher(active.script, choice.program, active.device)
         if not self._known:
-            self._direct = self._dispatcher(active)
+            self._direct = self._dispatcher(active, launch)
         return launch
 
-    def _dispatcher(self, active: _Active) -> Callable[..., Any] | None:
-        """The C dispatcher, where one instance on one device is all there is to choose from."""
+    def _dispatcher(self, active: _Active, launch: Callable[..., Any]) -> Callable[..., Any] | None:
+        """What serves every call: the C dispatcher, where one instance on one device is all there
+        is to choose from; `launch`, the first call's program, where nothing is to be chosen."""
         script = active.script
         if len(self._scripts) > 1 or (script.kind == "cuda" and not device.is_only()):
             return None
+        if active.chooser.is_constant:
+            return launch
         told = (
             f"{script.label}: sizes that were not measured go to the nearest that were; tune them"
         )
