@@ -202,6 +202,13 @@ def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:
     assert columns(run(jobs(50), store).summary) == {"compiled": 50}
 
 
+def test_a_full_disk_without_a_name_is_told_with_the_place_that_was_written_to() -> None:
+    store = FakeStore()
+    store.publish_error = OSError(errno.ENOSPC, "No space left on device")
+    summary = run(jobs(1), store).summary
+    assert summary.error == f"No space left on device: {store.stages[0].path}"
+
+
 @pytest.mark.parametrize(
     "log",
     ["nvlink fatal: could not write: No space left on device", "ld: x.o: Disk quota exceeded"],

@@ -128,6 +128,7 @@ class Watch:
             text=True,
             start_new_session=True,
         )
+        self._folder = os.path.realpath(project.folder)
         self._mark = f"WATCH_MARK={project.folder}".encode()
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
@@ -175,11 +176,14 @@ class Watch:
         return said
 
     def survivors(self) -> list[int]:
-        """Processes of this watch, itself too, that run."""
+        """Processes of this watch, itself too, that run: they have its mark, or work in its
+        project, as compilers do."""
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if self._mark in file.read().split(b"\0"):
+                marked = self._mark in file.read().split(b"\0")
+                where = os.readlink(f"/proc/{name}/cwd")
+                if marked or f"{where}/".startswith(f"{self._folder}/"):
                     found.append(int(name))
         return found
 

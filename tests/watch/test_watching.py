@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections import Counter
 from typing import Any
 
@@ -300,6 +301,21 @@ def test_ctrl_c_in_a_build_leaves_nothing_running(project, watch):
     assert os.listdir(project.cache / "staging") == []
     project.kernel("scale", "fine")
     assert project.run("build")[-1]["exit_status"] == 0
+
+
+def test_killed_in_a_build_it_leaves_no_compiler(project, watch):
+    project.kernel("scale", "fake: hang")
+    watching = watch(project)
+    watching.until("started", script="scale")
+    while len(watching.survivors()) <= 2:  # itself, what starts its compilers, and one of those
+        time.sleep(0.01)
+    watching.process.kill()
+    assert watching.process.wait(60) == -9
+    while watching.survivors():
+        time.sleep(0.01)
+    project.kernel("scale", "fine")
+    assert project.run("build")[-1]["exit_status"] == 0
+    assert os.listdir(project.cache / "staging") == [], "what was begun is swept away"
 
 
 def test_another_toolkit_is_another_plan(project, watch, tmp_path):

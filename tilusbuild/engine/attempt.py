@@ -129,6 +129,11 @@ def _compile(
                 published = True
                 return Done(replace(compiled, reason=_placed(job, compiled.reason)))
             changed = name
+        except OSError as error:
+            # Writing to an open file does not say which disk is full.
+            if error.strerror is not None:
+                error.filename = error.filename or stage.path
+            raise
         finally:
             if not published:
                 with suppress(OSError):
