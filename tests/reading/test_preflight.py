@@ -1,0 +1,259 @@
+"""What would be chosen on machines that are not here: the table of answers, each right.
+
+The packages are the marks project's, their scripts described as for other targets: which code runs
+where follows from the descriptions and the list, as it does in a deployment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.listing import Image, Needs
+from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host, Preflight, preflight
+from tilusbuild.package.unpack import of_scripts, unpacked
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.sealed import seal, unseal
+
+MACHINE = platform.machine()
+AMPERE = {"name": "ampere", "archs": ["sm_80"], "ptx": True}
+HOPPER = {"name": "hopper", "archs": ["sm_90a"], "ptx": False}
+
+
+def for_targets(hand: Any, *targets: dict[str, Any], table: Any = None) -> Any:
+    """The package with its script `mark` for these CUDA targets instead of the cpu.
+
+    Each target's script.txt differs in a line, as a build's would, so its hash does.
+    """
+    import hashlib
+
+    (entry,) = [s for s in hand.listing.scripts if s.script == "mark"]
+    where = f"scripts/{entry.folder}"
+    text = hand.files[f"{where}/script.txt"].decode()
+    described = unseal(hand.files[f"{where}/script.json"])
+    files: dict[str, bytes] = {}
+    scripts, listed = [], {}
+    for target in targets:
+        own = text.replace('target = "cpu"', f'target = "{target["name"]}"').encode()
+        digest = hashlib.sha256(own).hexdigest()
+        value = {"kind": "cuda", "toolkit": "13.0.88", "machine": MACHINE, **target}
+        folder = f"scripts/mark/{digest}"
+        files[f"{folder}/script.txt"] = own
+        files[f"{folder}/script.json"] = seal({**described, "hash": digest, "target": value})
+        if table is not None:
+            files[f"{folder}/dispatch_table.json"] = json.dumps(table).encode()
+        scripts.append(
+            dataclasses.replace(entry, hash=digest, target=target["name"], tables=table is not None)
+        )
+        listed[target["name"]] = dataclasses.replace(
+            hand.listing.targets["cpu"],
+            kind="cuda",
+            archs=tuple(target["archs"]),
+            ptx=target["ptx"],
+            toolkit="13.0.88",
+        )
+    owner = min(scripts, key=lambda s: (s.script, s.target))
+    images = tuple(Image("sass", arch) for target in targets for arch in target["archs"]) + tuple(
+        Image("ptx", t["archs"][-1]) for t in targets if t["ptx"]
+    )
+    programs = {
+        digest: dataclasses.replace(program, target=owner.target, images=images)
+        for digest, program in hand.listing.programs.items()
+        if program.script == "mark"
+    }
+    kept = {p: d for p, d in hand.files.items() if p.split("/")[1] in programs}
+    hand.files = {**kept, **files}
+    return hand.relist(
+        scripts=tuple(sorted(scripts, key=lambda s: (s.script, s.target, s.hash))),
+        programs=programs,
+        targets=listed,
+    )
+
+
+def gpu(arch: str, driver: int = NEWEST_DRIVER, name: str = ANY_GPU) -> Device:
+    return Device("cuda", 0, name, arch, driver)
+
+
+def ask(path: Path, host: Host) -> Preflight:
+    with unpacked(str(path), of_scripts, Limits()) as found:
+        return preflight(found.listing, found.folder, host)
+
+
+@pytest.mark.parametrize(
+    ("arch", "target", "why"),
+    [
+        ("sm_80", "ampere", "sm_80 code"),
+        ("sm_86", "ampere", "sm_80 code"),
+        ("sm_89", "ampere", "sm_80 code"),
+        ("sm_90", "hopper", "sm_90a code"),
+        ("sm_100", "ampere", "sm_80 PTX is compiled by the driver"),
+        ("sm_103", "ampere", "sm_80 PTX is compiled by the driver"),
+        ("sm_120", "ampere", "sm_80 PTX is compiled by the driver"),
+        ("sm_75", None, ""),
+    ],
+)
+def test_which_target_serves_which_gpu(
+    hand: Any, arch: str, target: str | None, why: str, carrier: str, tmp_path: Path
+) -> None:
+    """Given code for sm_80 with PTX and for sm_90a, when each GPU is asked about, then this."""
+    path = for_targets(hand, AMPERE, HOPPER).write(carrier, tmp_path)
+    result = ask(path, Host(gpu(arch), MACHINE))
+    (answer,) = result.answers
+    assert (answer.chosen.target if answer.chosen else None) == target
+    assert answer.why.startswith(why)
+    assert result.ok == (target is not None)
+
+
+def test_without_ptx_a_later_gpu_gets_nothing(hand: Any, tmp_path: Path) -> None:
+    path = for_targets(hand, {**AMPERE, "ptx": False}, HOPPER).archive(tmp_path / "p")
+    result = ask(path, Host(gpu("sm_100"), MACHINE))
+    assert not result.ok
+    assert [judged.suits for judged in result.answers[0].judged] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("driver", "arch", "target"),
+    [(13000, "sm_80", "ampere"), (12080, "sm_80", None), (13000, "sm_120", "ampere")],
+)
+def test_a_driver_that_is_too_old(
+    hand: Any, driver: int, arch: str, target: str | None, tmp_path: Path
+) -> None:
+    path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
+    (answer,) = ask(path, Host(gpu(arch, driver), MACHINE)).answers
+    assert (answer.chosen.target if answer.chosen else None) == target
+
+
+def test_code_that_is_not_what_its_target_says(hand: Any, tmp_path: Path) -> None:
+    """Given a program whose binary holds code for sm_90 only, when its target says sm_80, then
+    that program is told: the runtime would refuse it at its first call."""
+    made = for_targets(hand, AMPERE)
+    programs = dict(made.listing.programs)
+    odd = min(programs)
+    programs[odd] = dataclasses.replace(programs[odd], images=(Image("sass", "sm_90"),))
+    path = made.relist(programs=programs).archive(tmp_path / "p")
+    (answer,) = ask(path, Host(gpu("sm_80"), MACHINE)).answers
+    (problem,) = answer.problems
+    assert "holds nothing that runs on cuda:0" in problem
+
+
+# Sizes.
+
+
+def table(device: str, *sizes: int) -> dict[str, Any]:
+    entries = [[[size], 0, "measured", 1e-6] for size in sizes]
+    fingerprint = {"script": "*", "device": device, "arch": "*"}
+    return {
+        "schema": 1,
+        "keys": ["n"],
+        "tables": [{"fingerprint": fingerprint, "entries": entries}],
+    }
+
+
+def test_how_much_of_the_range_is_measured(hand: Any, tmp_path: Path) -> None:
+    """Given n from 1 to 64 in powers of two, a rule for n <= 4, and 8 and 16 measured, then of 7
+    buckets 3 are the rule's, 2 measured, and 2 go to the nearest."""
+    path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
+    (answer,) = ask(path, Host(gpu("sm_80"), MACHINE)).answers
+    assert answer.tables == ("A100",)
+    coverage = answer.coverage
+    assert coverage is not None
+    assert coverage.sizes == {"n": (1, 64)}
+    assert coverage.buckets == coverage.judged == 7
+    assert coverage.sources == {"table": 3, "measured": 2, "nearest": 2}
+
+
+def test_a_table_of_another_gpu_does_not_count(hand: Any, tmp_path: Path) -> None:
+    path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
+    (answer,) = ask(path, Host(gpu("sm_80", name="A30"), MACHINE)).answers
+    assert answer.tables == ()
+    assert answer.coverage is not None
+    assert answer.coverage.sources == {"table": 3, "default": 4}
+
+
+def test_a_default_that_is_not_carried(hand: Any, tmp_path: Path) -> None:
+    """Given a package that left the default schedule out, then the first that is there serves."""
+    made = for_targets(hand, AMPERE)
+    (script,) = made.listing.scripts
+    gone = script.programs[1]
+    programs = {d: p for d, p in made.listing.programs.items() if d != gone}
+    made.files = {path: data for path, data in made.files.items() if gone not in path}
+    scripts = (dataclasses.replace(script, programs=(script.programs[0], script.programs[2])),)
+    path = made.relist(scripts=scripts, programs=programs).archive(tmp_path / "p")
+    result = ask(path, Host(gpu("sm_80"), MACHINE))
+    assert result.ok
+    assert result.answers[0].coverage is not None
+    assert result.answers[0].coverage.sources == {"table": 3, "default": 4}
+
+
+# The host.
+
+
+NEEDS = Needs(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ({}, None),
+        ({"glibc": "2.28"}, None),
+        ({"glibc": "2.9"}, "glibc 2.28"),
+        ({"isa": "x86-64-v3"}, None),
+        ({"isa": "x86-64"}, "x86-64-v2"),
+        ({"isa": "znver4"}, "x86-64-v2"),
+        ({"libstdcxx": "3.4.30"}, None),
+        ({"libstdcxx": "3.4.24"}, "3.4.25"),
+        ({"tvm_ffi": "0.1.9"}, None),
+        ({"tvm_ffi": "0.2.0"}, "tvm-ffi 0.1"),
+    ],
+)
+def test_what_the_host_lacks(
+    hand: Any, host: dict[str, str], problem: str | None, tmp_path: Path
+) -> None:
+    path = hand.relist(needs=NEEDS).archive(tmp_path / "p")
+    result = ask(path, Host(Device("cpu", 0, "cpu", "cpu"), MACHINE, **host))
+    assert result.ok == (problem is None)
+    assert [problem in found for found in result.problems] == ([True] if problem else [])
+
+
+def test_a_host_of_another_machine(hand: Any, tmp_path: Path) -> None:
+    other = "aarch64" if MACHINE == "x86_64" else "x86_64"
+    result = ask(hand.archive(tmp_path / "p"), Host(Device("cpu", 0, "cpu", "cpu"), other))
+    assert not result.ok
+    assert f"made for {MACHINE}, not {other}" in str(result.answers[0].judged[0])
+
+
+# The command.
+
+
+def test_the_command_prints_a_table_of_answers(hand: Any, project: Any, tmp_path: Path) -> None:
+    path = os.fspath(for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p"))
+    devices = [word for arch in ("sm_80", "sm_90", "sm_120") for word in ("--device", arch)]
+    said = project.run("preflight", path, *devices).stdout
+    rows = [line.split() for line in said.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [
+        ["sm_80", "mark", "ampere"],
+        ["sm_90", "mark", "hopper"],
+        ["sm_120", "mark", "ampere"],
+    ]
+    said = project.run("preflight", path, "-d", "sm_75", status=1).stdout
+    assert "sm_75: missing: mark: mark has no program" in said
+    lines = project.run("preflight", path, "-d", "sm_75", "--json", status=1).stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert events[-1] == {"event": "summary", "devices": 1, "missing": 1}
+    assert [c["suits"] for c in events[0]["candidates"]] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("-d", "h100"), ("-d", "sm_80", "--glibc", "new"), ("-d", "sm_80", "--driver", "13")],
+)
+def test_mistakes_on_the_command_line(hand: Any, project: Any, words: Any, tmp_path: Path) -> None:
+    path = os.fspath(hand.archive(tmp_path / "p"))
+    assert "error: " in project.run("preflight", path, *words, status=2).stderr
