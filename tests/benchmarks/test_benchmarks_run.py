@@ -46,7 +46,7 @@ def test_noop() -> None:
 @pytest.mark.nvcc
 @needs_ninja
 def test_nvrtc() -> None:
-    if not importlib.util.find_spec("nvidia.cu13"):
+    if missing("nvidia") or missing("nvidia.cu13"):
         pytest.skip("needs the extra `nvrtc`")
     (result,) = small("nvrtc.py")
     assert list(result["arms"]) == ["tilusbuild, nvrtc", "tilusbuild, nvcc", "ninja, nvcc -cubin"]

@@ -185,6 +185,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
         tool = make_tool(runner, library, tmp_path)
         tool.run()
         assert alive(tool.processes()[0])
+        tool.pool.drain()
         runner.cancel()
         until(lambda: not alive(tool.processes()[0]))
         tool.run()

@@ -54,6 +54,7 @@ _CRASHES = (
     "died due to signal",
     "signal terminated program",
     "internal compiler error",
+    "nvrtc: fatal",
     "Internal compiler error",
     "virtual memory exhausted",
     "No space left on device",

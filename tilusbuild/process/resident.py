@@ -35,6 +35,7 @@ FRAME = struct.Struct("<I")
 ANSWER = struct.Struct("<iQ?I")
 """Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
 
+_SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0
 """How long a process that has hung up may take to end."""
 
@@ -61,9 +62,15 @@ class ResidentPool:
         return ResidentRunner(self, inner)
 
     def close(self) -> None:
-        """End those that wait. Those that work are their runners' to cancel."""
+        """End those that wait, for good. Those that work are their runners' to cancel."""
         with self._guard:
             self._closed = True
+        self.drain()
+
+    def drain(self) -> None:
+        """End those that wait: before the runner under them is cancelled, so that none is asked
+        that is about to be killed."""
+        with self._guard:
             idle, self._idle = self._idle, []
         for resident in idle:
             resident.release()
@@ -181,9 +188,11 @@ class _Resident:
         strings = [os.fsencode(word) for word in (command.cwd, *words)]
         request = b"\0".join(strings) + b"\0"
         began = time.monotonic()
-        late = None if command.timeout is None else began + command.timeout
+        limit = command.timeout
         try:
-            channel = self._connected(late)
+            # To be there takes its own time, which is no command's.
+            channel = self._connected(limit and began + max(limit, _SECONDS_TO_START))
+            late = limit and time.monotonic() + limit
             channel.sendall(FRAME.pack(len(request)) + request)
             head = _read(channel, ANSWER.size, late)
             status, peak, stays, length = ANSWER.unpack(head)

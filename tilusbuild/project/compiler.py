@@ -132,6 +132,8 @@ class ProgramCompiler:
             return self._folders[digest]
 
     def cancel(self) -> None:
+        if self._residents is not None:
+            self._residents.drain()
         self._runner.cancel()
 
     def close(self) -> None:
