@@ -251,7 +251,6 @@ def test_the_largest_window_is_what_decoders_take_unasked(packed: Path) -> None:
 # ---- a registry --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_registry_takes_it_and_gives_it_back(packed: Path, registry: str, tmp_path: Path) -> None:
     source, back = f"oci:{packed}/{STEM}.oci:1.2", f"oci:{tmp_path}/back:1.2"
     place = f"docker://{registry}/marks:1.2"

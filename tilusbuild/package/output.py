@@ -56,10 +56,15 @@ def check_replaceable(output: str, made: Sequence[str]) -> None:
 def move(folder: str, output: str, made: Sequence[str]) -> None:
     """Move carriers from `folder` to their places. Raises `OSError`."""
     for name in made:
-        place = os.path.join(output, name)
+        place, old = os.path.join(output, name), os.path.join(folder, f"{_PREFIX}old-{name}")
         if os.path.isdir(place):
-            os.rename(place, os.path.join(folder, f"{_PREFIX}old-{name}"))
-        os.rename(os.path.join(folder, name), place)
+            os.rename(place, old)
+        try:
+            os.rename(os.path.join(folder, name), place)
+        except OSError:
+            if os.path.isdir(old):
+                os.rename(old, place)
+            raise
     sync_folder(output)
 
 

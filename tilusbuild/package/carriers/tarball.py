@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterable
-from typing import IO, cast
 
 from tilusbuild.package.carriers.plain import Sink
 from tilusbuild.package.purpose import is_executable
@@ -41,14 +40,13 @@ def write_frame(out: Sink, files: Iterable[File], *, time: int, end: bool) -> No
         write_checksum=True,
         threads=0,
     )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters)
-    with compressor.stream_writer(cast("IO[bytes]", out), size=total, closefd=False) as frame:
-        for header, size, read in headed:
-            frame.write(header)
-            frame.write(read())
-            frame.write(bytes(-size % _BLOCK))
-        if end:
-            frame.write(END)
+    # Not the library's own writer: left by an error, it raises another for the size it was told.
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=total)
+    for header, size, read in headed:
+        for data in (header, read(), bytes(-size % _BLOCK)):
+            out.write(frame.compress(data))
+    out.write(frame.compress(END if end else b""))
+    out.write(frame.flush())
 
 
 def _header(name: str, size: int, time: int) -> bytes:
