@@ -278,7 +278,8 @@ def test_options_say_the_library_and_no_path(through, nvrtc_toolchain):
 def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runner):
     values = {
         "-dopt": "on", "-Ofc": "0", "-Xptxas": "-O3", "-maxrregcount": "64", "-jtd": "0",
-        "-frandom-seed": "1", "-opt-info": "inline", "-D": "X=1", "-U": "X", "-Xcudafe": "--display_error_number",
+        "-frandom-seed": "1", "-opt-info": "inline", "-D": "X=1", "-U": "X",
+        "-Xcudafe": "--display_error_number",
         "-diag-error": "177", "-diag-suppress": "177", "-diag-warn": "177", "-split-compile": "1",
     }  # fmt: skip
     long = {
