@@ -7,7 +7,6 @@ library and texts, or several where a container mixes them up.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,12 +88,16 @@ class Checker:
     _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """What was read of the programs and header folders that are not whole yet."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
+    _left: dict[str, int] = field(default_factory=dict)
+    """How many files of each script have not been kept."""
     _waiting: int = 0
 
     def __post_init__(self) -> None:
         for path, entry in self.listing.files.items():
             kind, _, digest = names.root_of(path)
-            if kind != layout.SCRIPTS:
+            if kind == layout.SCRIPTS:
+                self._left[digest] = self._left.get(digest, 0) + 1
+            else:
                 self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
 
     def take(self, arrival: Arrival, *, keep: bool) -> None:
@@ -106,6 +109,8 @@ class Checker:
         if name not in wanted:
             for _ in pieces:
                 pass
+            if keep and kind == layout.SCRIPTS:
+                self._left[digest] -= 1
             return
         self._admit(arrival, name)
         root = f"{kind}/{digest}"
@@ -119,9 +124,9 @@ class Checker:
                 self._told(check_include, digest, data[name], self._files[root])
 
     def finish(self) -> None:
-        """Check the scripts that were kept."""
+        """Check the scripts that were kept whole."""
         for script in self.listing.scripts:
-            if os.path.isdir(os.path.join(self.folder, layout.SCRIPTS, script.folder)):
+            if not self._left[script.hash]:
                 self._told(check_script, self.listing, script, self.folder)
 
     def _admit(self, arrival: Arrival, name: str) -> None:

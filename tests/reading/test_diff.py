@@ -1,0 +1,135 @@
+"""What changed: down to the schedule and the line that differs, in packages and caches alike."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.diff import Change, changes, side
+
+
+def between(a: Path, b: Path) -> list[Change]:
+    with side(str(a), Limits()) as one, side(str(b), Limits()) as other:
+        return list(changes(one, other))
+
+
+def edited(project: Any, name: str, old: str, new: str) -> None:
+    text = (project.folder / name).read_text()
+    assert old in text
+    (project.folder / name).write_text(text.replace(old, new))
+    shutil.rmtree(project.cache)
+    project.run("build")
+
+
+@pytest.fixture
+def old(hand: Any, carrier: str, tmp_path: Path) -> Path:
+    path: Path = hand.write(carrier, tmp_path / "old")
+    return path
+
+
+def test_equal_packages_in_any_carrier(hand: Any, old: Path, tmp_path: Path) -> None:
+    assert between(old, hand.archive(tmp_path / "new")) == []
+
+
+def test_a_package_and_its_cache(project: Any, old: Path) -> None:
+    assert between(old, project.cache) == []
+
+
+def test_an_edit_of_a_template(own_project: Any, hand: Any, tmp_path: Path) -> None:
+    edited(own_project, "twice.cu.j2", "2 *", "3 *")
+    found = between(hand.archive(tmp_path / "old"), own_project.cache)
+    assert found == [Change("program", "changed", "twice cpu", ("the rendered source changed",))]
+
+
+def test_a_flag_changes_every_program_for_one_reason(
+    own_project: Any, hand: Any, hand_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    edited(
+        own_project,
+        "tilus.toml",
+        'version = "0.1.0"',
+        'version = "0.1.0"\n[build]\ndefines = { X = 1 }',
+    )
+    new = hand_of(own_project.cache).archive(tmp_path / "new")
+    found = between(hand.archive(tmp_path / "old"), new)
+    assert [change.label for change in found] == [
+        "mark cpu (variant = 0)",
+        "mark cpu (variant = 1)",
+        "mark cpu (variant = 2)",
+        "twice cpu",
+    ]
+    assert all("-DX=1" in change.reasons[0] for change in found)
+
+
+def test_schedules_and_scripts_that_come_and_go(
+    own_project: Any, hand: Any, tmp_path: Path
+) -> None:
+    text = (own_project.folder / "tilus.toml").read_text()
+    (own_project.folder / "tilus.toml").write_text(text[: text.index("[script.twice]")])
+    edited(own_project, "tilus.toml", "range = [0, 2]", "range = [1, 3]")
+    old = hand.archive(tmp_path / "old")
+    assert [(c.what, c.kind, c.label) for c in between(old, own_project.cache)] == [
+        ("program", "added", "mark cpu (variant = 3)"),
+        ("program", "removed", "mark cpu (variant = 0)"),
+        ("script", "removed", "twice cpu"),
+    ]
+
+
+def test_dispatch_tables(hand: Any, tmp_path: Path) -> None:
+    """Given another choice for one bucket and a bucket more, then these two rows are told."""
+    import dataclasses
+
+    (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
+    scripts = tuple(
+        dataclasses.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
+    )
+    paths = []
+    for number, rows in enumerate(([[[8], 0]], [[[8], 2], [[16], 1]])):
+        each = hand.copy()
+        fingerprint = {"script": "*", "device": "*", "arch": "*"}
+        tables = [{"fingerprint": fingerprint, "entries": rows}]
+        data = json.dumps({"schema": 1, "keys": ["n"], "tables": tables}).encode()
+        each.files[f"scripts/{script.folder}/dispatch_table.json"] = data
+        paths.append(each.relist(scripts=scripts).archive(tmp_path / f"p{number}"))
+    assert between(*paths) == [
+        Change(
+            "table",
+            "changed",
+            "mark cpu on * at n = 8",
+            ("variant = 0 (measured) → variant = 2 (measured)",),
+        ),
+        Change("table", "added", "mark cpu on * at n = 16"),
+    ]
+
+
+def test_what_is_said_of_the_whole(hand: Any, tmp_path: Path) -> None:
+    old = hand.copy().archive(tmp_path / "old")
+    new = hand.relist(version="0.2.0").archive(tmp_path / "new")
+    assert between(old, new) == [Change("package", "changed", "version", ("0.1.0 → 0.2.0",))]
+
+
+def test_the_same_inputs_with_other_bytes(hand: Any, tmp_path: Path) -> None:
+    old = hand.copy().archive(tmp_path / "old")
+    hand.files[hand.path("lib.so")] += b"\0"
+    (found,) = between(old, hand.relist().archive(tmp_path / "new"))
+    assert found.reasons == ("the same inputs gave other bytes",)
+
+
+def test_the_command(own_project: Any, hand: Any, tmp_path: Path) -> None:
+    old = str(hand.archive(tmp_path / "old"))
+    cache = str(own_project.cache)
+    assert own_project.run("diff", old, cache, "--exit-code").stdout == "nothing changed\n"
+    edited(own_project, "mark.cu.j2", "10 *", "11 *")
+    said = own_project.run("diff", old, cache).stdout
+    assert said == (
+        "program changed: mark cpu (variant = 0); mark cpu (variant = 1); mark cpu (variant = 2)\n"
+        "  the rendered source changed\n"
+    )
+    lines = own_project.run("diff", old, cache, "--json", "--exit-code", status=1).stdout
+    assert json.loads(lines.splitlines()[-1]) == {"event": "summary", "changes": 3}

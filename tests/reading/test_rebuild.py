@@ -1,0 +1,106 @@
+"""Programs compiled again by their own `compile.sh`: the same bytes, or which are not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.errors import FileMissing
+from tilusbuild.package.rebuild import rebuild, sample
+
+HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
+
+
+def test_a_sample_is_the_lowest_part_of_the_hashes() -> None:
+    assert sample(HASHES, 1.0) == set(HASHES)
+    assert sample(HASHES, 0.25) == set(HASHES[:64])
+    assert sample(reversed(HASHES), 0.25) == set(HASHES[:64])
+
+
+def test_a_sample_of_few_has_one() -> None:
+    assert sample(HASHES[100:], 0.01) == {HASHES[100]}
+    assert sample([], 0.5) == set()
+
+
+def test_all_programs_of_a_package_are_reproduced(
+    project: Any, hand_of: Callable[..., Any], carrier: str, tmp_path: Path
+) -> None:
+    path = hand_of(project.cache, sources=True).write(carrier, tmp_path)
+    found = list(rebuild(str(path), 1.0, Limits()))
+    assert len(found) == 4
+    assert all(result.same for result in found)
+
+
+def test_a_library_that_the_sources_do_not_make(
+    project: Any, hand_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    hand = hand_of(project.cache, sources=True)
+    name = hand.path("module/lib.so")
+    hand.files[name] += b"\0"
+    results = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    assert [r.program for r in results if not r.same] == [name.split("/")[1]]
+
+
+def test_a_source_that_does_not_compile(
+    project: Any, hand_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    hand = hand_of(project.cache, sources=True).only("twice")
+    hand.files[hand.path("source.cu")] += b"oops\n"
+    hand.files |= {
+        os.fspath(p.relative_to(project.cache)): p.read_bytes()
+        for p in (project.cache / "include").rglob("*")
+        if p.is_file()
+    }
+    (found,) = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    assert found.made is None
+    assert "does not compile here" in str(found)
+
+
+def test_a_package_without_sources(hand: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileMissing, match=r"compile\.sh is not carried"):
+        list(rebuild(str(hand.archive(tmp_path / "p")), 1.0, Limits()))
+
+
+def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Any) -> None:
+    cache = os.fspath(project.cache)
+    before = sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*"))
+    said = project.run("verify", "--rebuild", cache).stdout
+    assert said.endswith("4 programs compiled again, 0 gave other bytes\n")
+    assert sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*")) == before
+
+
+def test_a_cache_whose_meta_lies_about_the_code(own_project: Any) -> None:
+    from tilusbuild.runtime.sealed import seal, unseal
+
+    meta = next(iter(own_project.cache.glob("programs/*/meta.json")))
+    value = {**unseal(meta.read_bytes()), "images": [{"kind": "sass", "arch": "sm_80", "size": 8}]}
+    meta.write_bytes(seal(value))
+    said = own_project.run("verify", os.fspath(own_project.cache), status=1).stdout
+    assert "holds code for no GPU; meta.json says sm_80 (sass)" in said
+
+
+def test_the_command_tells_what_is_wrong_and_how_many(
+    project: Any, hand: Any, tmp_path: Path
+) -> None:
+    path = hand.write("directory", tmp_path)
+    for end in ("lib.so", "script.json"):
+        name = path / hand.path(end)
+        name.write_bytes(name.read_bytes()[:-1] + b"?")
+    done = project.run("verify", os.fspath(path), status=1)
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["FileChanged"] * 2
+    assert done.stderr == "2 problems\n"
+    lines = project.run("verify", os.fspath(path), "--json", status=1).stdout.splitlines()
+    assert json.loads(lines[-1]) == {"event": "summary", "problems": 2}
+
+
+@pytest.mark.parametrize(
+    "words", [("verify",), ("verify", "p", "--rebuild=0%"), ("verify", "p", "--rebuild=x")]
+)
+def test_mistakes_on_the_command_line(project: Any, words: Any) -> None:
+    assert "error: " in project.run(*words, status=2).stderr
