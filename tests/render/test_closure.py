@@ -234,3 +234,13 @@ def test_many_sources_read_each_header_once(project, roots):
 def test_a_folder_out_of_its_tree_is_no_root():
     with pytest.raises(ValueError, match="not inside"):
         inside("project", "/p", "../elsewhere")
+
+
+def test_what_was_found_in_a_file_is_kept_for_its_latest_content_only(project, roots):
+    scans = {}
+    for number in range(3):
+        project.write({"project/include/a.h": f'#include "b{number}.h"\n'})
+        project.write({f"project/include/b{number}.h": ""})
+        found = Headers(roots, scans=scans).closure('#include "a.h"\n')
+        assert names(found) == ["project/include/a.h", f"project/include/b{number}.h"]
+    assert sorted(os.path.basename(path) for path in scans) == ["a.h", "b0.h", "b1.h", "b2.h"]

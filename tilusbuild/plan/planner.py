@@ -20,8 +20,7 @@ from tilusbuild.plan.model import Instance, Plan, Target
 from tilusbuild.plan.points import Chosen
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spec_of
-from tilusbuild.render.closure import Headers, Root
-from tilusbuild.render.includes import Scan
+from tilusbuild.render.closure import Headers, Root, Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Schedule
 from tilusbuild.toolchain import DigestMemory, Toolchain
@@ -50,7 +49,7 @@ class Planner:
     memory: DigestMemory
     memo: PlanMemo | None = None
     """What earlier plans came to; without it everything is made anew."""
-    scans: dict[str, Scan] = field(default_factory=dict)
+    scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
     _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
     """Scripts that look in the same folders share what was found there."""

@@ -109,10 +109,15 @@ class Closure:
         return _manifest(self.headers)
 
 
+Scans = dict[str, tuple[str, Scan]]
+"""By path: the digest of a file's content, and what was found in that."""
+
+
 class Headers:
     """The headers below some roots, as one plan sees them: each is read and resolved once.
 
-    `roots` are in search order. `scans` may be shared between instances: it is by content.
+    `roots` are in search order. `scans` may be shared between instances, and is no larger than the
+    files are many.
     """
 
     def __init__(
@@ -120,7 +125,7 @@ class Headers:
         roots: Sequence[Root],
         *,
         digests: DigestMemory | None = None,
-        scans: dict[str, Scan] | None = None,
+        scans: Scans | None = None,
     ) -> None:
         self._roots = tuple(roots)
         self._digests = digests or _NoMemory()
@@ -173,11 +178,13 @@ class Headers:
             return None
         try:
             digest = self._digests.digest(path)
-            if (found := self._scans.get(digest)) is None:
+            known, found = self._scans.get(path) or ("", None)
+            if found is None or known != digest:
                 with open(path, "rb") as file:
                     data = file.read()
                 digest = sha256_bytes(data)
-                found = self._scans[digest] = scan(data.decode("utf-8", "surrogateescape"))
+                found = scan(data.decode("utf-8", "surrogateescape"))
+                self._scans[path] = digest, found
         except OSError as error:
             raise input_error(
                 f"cannot read the header {_shown(name)}: {error.strerror}", place=Place(path)

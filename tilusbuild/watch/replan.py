@@ -23,7 +23,7 @@ from tilusbuild.plan.planner import Planned, Planner, planned_instance, position
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen
 from tilusbuild.project.project import Project
-from tilusbuild.render.includes import Scan
+from tilusbuild.render.closure import Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.inputs import needs_of_manifest, needs_of_part, needs_of_tools, references
@@ -110,7 +110,7 @@ class Replanner:
     found: Found
     check: Callable[[], None]
     """Called between two renderings; what it raises ends the planning."""
-    _scans: dict[str, Scan] = field(default_factory=dict)
+    _scans: Scans = field(default_factory=dict)
     _renders: int = 0
 
     def first(self, project: Project) -> State:
