@@ -99,7 +99,8 @@ def _check(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
         else:
             print(f"{look.script.label}: {problem}")
     if not found and not arguments.json:
-        print(f"{len(looks)} instances: nothing is wrong")
+        word = "instance" if len(looks) == 1 else "instances"
+        print(f"{len(looks)} {word}: nothing is wrong")
     _summary(arguments, instances=len(looks), problems=len(found))
     return 1 if found else 0
 

@@ -72,8 +72,7 @@ def curve(times: Times, limit: int = 16) -> list[Cover]:
 
 
 def _cost(cover: Cover) -> tuple[int, float, float]:
-    served = sum(math.isfinite(v) for v in (cover.worst,))
-    return -len(cover.chosen), cover.mean if served else 0.0, cover.worst
+    return -len(cover.chosen), cover.mean, cover.worst
 
 
 def measure(times: Times, programs: Sequence[int]) -> Cover:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,16 +32,25 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Ent
         write(script, [*others, _table(fingerprint, entries)])
 
 
-def put(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> None:
-    """Set rows in the table with this fingerprint; its other rows stay, and so do other tables.
+def put(
+    script: Script,
+    fingerprint: Mapping[str, str],
+    entries: Iterable[Entry],
+    without: Collection[tuple[int, ...]] = (),
+) -> None:
+    """Set rows in the table with this fingerprint, and take those of the keys `without` away; its
+    other rows stay, and so do other tables.
 
     Raises as `record`.
     """
     with alone(script):
         there = read_tables(script)
         own = [t for t in there if dict(t.fingerprint) == dict(fingerprint)]
-        rows = {entry.key: entry for table in own for entry in table.entries}
+        before = {entry.key: entry for table in own for entry in table.entries}
+        rows = {key: entry for key, entry in before.items() if key not in without}
         rows.update({entry.key: entry for entry in entries})
+        if rows == before:
+            return
         others = [t for t in there if dict(t.fingerprint) != dict(fingerprint)]
         write(script, [*others, _table(fingerprint, rows.values())])
 

@@ -1,12 +1,13 @@
 """What was decided, written where calls and people look for it: tables and latency reports.
 
 A case speaks for its bucket; of several in one bucket the one with the greatest sizes does, because
-a bucket is known by the greatest size in it.
+a bucket is known by the greatest size in it. But a program that is out at any of them, wrong there
+or crashing, is out for the bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.dispatch import latency, tables
@@ -40,41 +41,43 @@ class Publisher:
     def __init__(self, script: Script, fingerprint: Mapping[str, str]) -> None:
         self._script = script
         self._fingerprint = dict(fingerprint)
-        self._decided: dict[Key, tuple[Mapping[str, Scalar], Decision]] = {}
+        self._decided: dict[Key, list[tuple[tuple[int, ...], Decision]]] = {}
         self.shared: list[Shared] = []
 
     def add(self, integers: Mapping[str, Scalar], decision: Decision) -> None:
         """Note a decision and bring the files up to date. Raises `LoadError` and `OSError`."""
         key = key_of(self._script, integers)
-        if key in self._decided:
-            before, other = self._decided[key]
-            wins = self._rank(integers) >= self._rank(before)
-            first, second = (decision, other) if wins else (other, decision)
-            self.shared.append(Shared(key, first.case.label, second.case.label))
-            if not wins:
-                return
-        self._decided[key] = integers, decision
-        self._write(key, decision)
+        known = self._decided.setdefault(key, [])
+        before = known[-1][1] if known else None
+        known.append((tuple(int(integers[name]) for name in self._script.keys), decision))
+        known.sort(key=lambda sized: sized[0])  # the one that decides is the last
+        if before is not None:
+            other = decision if known[-1][1] is before else before
+            self.shared.append(Shared(key, known[-1][1].case.label, other.case.label))
+        self._write(key, [each for _, each in reversed(known)])
 
-    def _rank(self, integers: Mapping[str, Scalar]) -> tuple[int, ...]:
-        return tuple(int(integers[name]) for name in self._script.keys)
-
-    def _write(self, key: Key, decision: Decision) -> None:
-        measured = latency.Measured(
-            self._fingerprint,
-            key,
-            {o.program.index: o.seconds for o in decision.outcomes if o.seconds is not None},
-            {
-                o.program.index: f"{o.status}: {o.why}" if o.why else o.status
-                for o in decision.outcomes
-                if o.seconds is None
-            },
-        )
+    def _write(self, key: Key, decisions: Sequence[Decision]) -> None:
+        decides, refused = decisions[0], dict[int, str]()
+        for decision in decisions:
+            where = "" if decision is decides else f"at {decision.case.label}: "
+            for outcome in decision.outcomes:
+                if outcome.seconds is None:
+                    why = f"{outcome.status}: {outcome.why}" if outcome.why else outcome.status
+                    refused.setdefault(outcome.program.index, where + why)
+        seconds = {
+            o.program.index: o.seconds
+            for o in decides.outcomes
+            if o.seconds is not None and o.program.index not in refused
+        }
+        measured = latency.Measured(self._fingerprint, key, seconds, refused)
         latency.write(self._script, measured)
-        if decision.winner is not None:
-            winner = decision.winner
-            entry = Entry(key, winner.program.index, "measured", winner.seconds)
-            tables.put(self._script, self._fingerprint, [entry])
+        best = measured.best()
+        if decides.winner is not None and decides.winner.program.index in seconds:
+            best = Entry(key, decides.winner.program.index, "measured", decides.winner.seconds)
+        if best is not None:
+            tables.put(self._script, self._fingerprint, [best])
+        else:  # what was chosen before may be what was just found wrong
+            tables.put(self._script, self._fingerprint, [], without=[key])
 
 
 def record_models(
