@@ -69,8 +69,13 @@ def test_a_long_command_leaves_the_last_line_one_line() -> None:
 
 
 def test_looking_in_turn_is_said() -> None:
-    text = shown(events.Watching(12, "it is on nfs4", False), terminal=True)
-    assert text.startswith("looking at 12 paths, not all is well")
+    watching = events.Watching(12, "it is on nfs4", False)
+    first, second, _ = shown(watching, CHANGED, watching, terminal=True).split("\r\x1b[2K")
+    assert first == (
+        "looking twice a second: it is on nfs4\nlooking at 12 paths, not all is well; Ctrl-C ends"
+    )
+    assert second.endswith("add gpu\nlooking at 12 paths, not all is well; Ctrl-C ends"), "once"
+    assert shown(events.Watching(12, events.ASKED, True)) == ""
 
 
 def test_clear_is_for_terminals() -> None:

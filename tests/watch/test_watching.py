@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from typing import Any
@@ -316,6 +319,20 @@ def test_killed_in_a_build_it_leaves_no_compiler(project, watch):
     project.kernel("scale", "fine")
     assert project.run("build")[-1]["exit_status"] == 0
     assert os.listdir(project.cache / "staging") == [], "what was begun is swept away"
+
+
+def test_when_nobody_reads_it_any_more_it_ends(project):
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "tilusbuild", "watch", "--json"],
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with watching.stdout:
+        while b'"watching"' not in watching.stdout.readline():
+            pass
+    project.kernel("scale", "edited")
+    assert watching.wait(60) == 128 + signal.SIGPIPE
 
 
 def test_another_toolkit_is_another_plan(project, watch, tmp_path):

@@ -20,6 +20,11 @@ class JsonReporter:
     def __init__(self, stream: TextIO) -> None:
         self._out = Stream(stream)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads it still, as far as the last line told."""
+        return self._out.alive
+
     def tell(self, event: Event, /) -> None:
         self._out.write(json.dumps(as_json(event), separators=(", ", ": ")) + "\n")
 

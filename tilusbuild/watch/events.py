@@ -10,6 +10,9 @@ from typing import ClassVar
 
 from tilusbuild.engine.events import Event
 
+ASKED = "asked to"
+"""Why files are looked at in turn with `--poll`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Watching(Event):

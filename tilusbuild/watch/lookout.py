@@ -78,7 +78,7 @@ class Lookout:
         self._places: dict[str, bool] = {}
         self._looked = 0.0
         self._poll = poll
-        self.polling: str | None = "asked to" if poll else None
+        self.polling: str | None = events.ASKED if poll else None
         """Why it is a matter of the clock; None where events serve."""
 
     @property

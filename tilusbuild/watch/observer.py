@@ -6,6 +6,7 @@ or never. When the system's queue of events overflows, that is one more hint.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -42,6 +43,12 @@ _CHANGES: list[type[FileSystemEvent]] = [
 ]
 """What the system is asked for. Not among them: that a file was opened or read, of which each start
 of a program on PATH would tell; and that a folder changed, as what happens in it has an event."""
+
+
+_LIMITS = {
+    errno.ENOSPC: " (sysctl fs.inotify.max_user_watches)",
+    errno.EMFILE: " (sysctl fs.inotify.max_user_instances)",
+}
 
 
 class Watcher(Protocol):
@@ -104,7 +111,8 @@ class Observer:
         except FileNotFoundError:
             return  # gone meanwhile: the look that follows sees that
         except OSError as error:
-            self.trouble = f"no events for {path}: {error.strerror or error}"
+            limit = _LIMITS.get(error.errno or 0, "")
+            self.trouble = f"no events for {path}: {error.strerror or error}{limit}"
 
     def _started(self) -> BaseObserver:
         if self._observer is None:

@@ -56,6 +56,7 @@ class Screen:
         self._clear = clear
         self._guard = threading.RLock()
         self._build: _Guarded | None = None
+        self._polling: str | None = None
         self._status = ""
         """The last line of the terminal."""
 
@@ -72,6 +73,7 @@ class Screen:
             if self._json is not None:
                 self._json.tell(event)
             if isinstance(event, events.Watching):
+                self._tell_why(event.polling)
                 how = "looking at" if event.polling else "watching"
                 state = "" if event.ok else ", not all is well"
                 self._show(f"{how} {counted(event.paths, 'path')}{state}; Ctrl-C ends")
@@ -85,6 +87,18 @@ class Screen:
                 self._write(_CLEAR)
             for line in self._lines(event):
                 self._say(line)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody is there to be told, as far as the last event showed."""
+        return self._out.alive and (self._json is None or self._json.is_read)
+
+    def _tell_why(self, polling: str | None) -> None:
+        """Once, why files are looked at in turn."""
+        if polling not in (None, events.ASKED, self._polling):
+            self._polling = polling
+            if not self._quiet and self._json is None:
+                self._write(f"looking twice a second: {one_line(polling)}\n")
 
     def close(self) -> None:
         """Leave the terminal as it should be."""

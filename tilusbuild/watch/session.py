@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -154,6 +155,9 @@ class Session:
         """Wait for one thing, and do what it asks for."""
         if not self._resting and self._is_idle():
             self._rest()
+        if not self._screen.is_read:
+            self._signal = signal.SIGPIPE
+            return
         # What came while a plan was made is planned now: no event will tell of it again.
         now = self._wants_plan() or self._signal is not None
         self._take_within(0.0 if now else max(0.0, self._lookout.next_look - time.monotonic()))
