@@ -68,6 +68,15 @@ def test_calls_with_numpy_are_right_and_as_measured(tuned: Path, m: int, n: int)
     np.testing.assert_allclose(rms_norm(x, weight, eps=1e-6), want, rtol=1e-4, atol=1e-6)
 
 
+def test_calls_go_through_the_dispatcher_that_tuning_made(tuned: Path) -> None:
+    rms_norm = load("rms_norm", where=tuned / ".cache", target="cpu", strict=True)
+    x, weight, want = numbers(1, 1000)
+    for _ in range(2):
+        np.testing.assert_allclose(rms_norm(x, weight, eps=1e-6), want, rtol=1e-4, atol=1e-6)
+    assert rms_norm._direct is not None
+    assert "nothing is wrong" in command(tuned, "dispatch", "check", "rms_norm", "-t", "cpu").stdout
+
+
 def test_calls_with_torch_are_right(tuned: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     rms_norm = load("rms_norm", where=tuned / ".cache", target="cpu", strict=True)

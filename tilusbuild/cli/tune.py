@@ -201,13 +201,14 @@ def _model(
     arguments: argparse.Namespace, project: Project, wanted: Wanted, ready: Sequence[Ready]
 ) -> int:
     from tilusbuild.table import Cell, table
-    from tilusbuild.tune.publish import record_models
+    from tilusbuild.tune.publish import record_models, remake_dispatcher
     from tilusbuild.tune.tune import sizes_of
 
     for each in ready:
         there = frozenset(program.index for program in each.work.programs)
         sizes = sizes_of(project, wanted, each.maker)
         entries = record_models(each.script, there, sizes)
+        remake_dispatcher(project, each.script)
         rows: list[tuple[Cell, ...]] = [(*e.key, e.program, e.source) for e in entries]
         if arguments.json:
             for entry in entries:

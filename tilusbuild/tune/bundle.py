@@ -31,7 +31,7 @@ from tilusbuild.tune.bench.log import Key, Log, answers, lines
 from tilusbuild.tune.bench.race import Decision, Race
 from tilusbuild.tune.bench.session import Session
 from tilusbuild.tune.bench.work import WORK, Case, Program, Work
-from tilusbuild.tune.publish import Publisher
+from tilusbuild.tune.publish import Publisher, remake_dispatcher
 from tilusbuild.tune.tune import Ready, Tuned, Wanted, sizes_of
 
 _HASH = re.compile("[0-9a-f]{64}")
@@ -219,6 +219,7 @@ def _decided(
         decisions.append(decision)
     if not missing and len(segment.cases) < run.cases:
         missing.append(f"{run.cases - len(segment.cases)} sizes were not begun")
+    remake_dispatcher(project, script)
     return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch.dispatcher import refresh
+from tilusbuild.project.project import Project
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import Entry
@@ -78,6 +80,14 @@ class Publisher:
             tables.put(self._script, self._fingerprint, [best])
         else:  # what was chosen before may be what was just found wrong
             tables.put(self._script, self._fingerprint, [], without=[key])
+
+
+def remake_dispatcher(project: Project, script: Script) -> None:
+    """Make the script's C dispatcher of the tables as they are now.
+
+    Raises `InputError` without a C compiler, `LoadError`, `CacheTrouble` and `TilusbuildError`.
+    """
+    refresh(project.cache, script, project.toolchain(cuda=False), project.runner)
 
 
 def record_models(

@@ -34,7 +34,7 @@ from tilusbuild.tune.bench.log import Log
 from tilusbuild.tune.bench.race import Decision
 from tilusbuild.tune.bench.session import Budget, Session
 from tilusbuild.tune.bench.work import Case, Program, Work
-from tilusbuild.tune.publish import Publisher, Shared
+from tilusbuild.tune.publish import Publisher, Shared, remake_dispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +272,7 @@ def _measured(
     finally:
         log.close()
         private.discard()
+    remake_dispatcher(project, script)
     return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
 
 
