@@ -201,6 +201,7 @@ def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -
         (("--format", "zip"), {}, 'no format "zip"'),
         (("-o", "tilus.toml"), {}, "--output tilus.toml"),
         ((), {"SOURCE_DATE_EPOCH": "today"}, "SOURCE_DATE_EPOCH is 'today'"),
+        ((), {"SOURCE_DATE_EPOCH": "4354819200"}, "at most 4354819199"),
     ],
 )
 def test_bad_input_is_told(
@@ -218,3 +219,50 @@ def test_what_was_written_is_printed(project: Any) -> None:
     found = project.run("package", "--format", "tar.zst", "--json").stdout.splitlines()
     assert f'"digest": "{digest}"' in found[0]
     assert '"event": "package"' in found[-1]
+
+
+def test_schedules_that_do_not_compile_stay_behind(project: Any) -> None:
+    template = project.folder / "mark.cu.j2"
+    template.write_text(template.read_text() + "{% if variant == 3 %}\n#error no\n{% endif %}\n")
+    assert project.run("build").returncode == 0
+    found = listed(project.package("--format", "dir"))
+    assert [len(s.programs) for s in found.scripts] == [1, 1, 3, 3]
+
+
+KERNEL = 'extern "C" __global__ void fill(float *x, int n) { if (threadIdx.x < n) x[0] = 1; }\n'
+CUDA = """\
+edition = 1
+[project]
+name = "Fills"
+version = "1.0"
+[target.many]
+arch = ["sm_80", "sm_90a"]
+ptx = true
+[script.fill]
+template = "fill.cu.j2"
+kernel = "fill"
+args = { x = { type = "f32*[n]", out = true }, n = "i32" }
+launch = { grid = [1], block = [32] }
+"""
+
+
+@pytest.mark.nvcc
+def test_the_code_in_a_library_is_read_from_it(tmp_path: Path, project: Any) -> None:
+    for name, text in (("tilus.toml", CUDA), ("fill.cu.j2", KERNEL), (".git", "")):
+        (tmp_path / name).write_text(text)
+    fills = type(project)(tmp_path)
+    assert fills.run("build").returncode == 0
+    made = fills.package("--format", "dir,wheel")
+    found = parse((made / "Fills-1.0" / "tilus-package.json").read_bytes())
+    (program,) = found.programs.values()
+    assert {(image.kind, image.arch) for image in program.images} == {
+        ("sass", "sm_80"),
+        ("sass", "sm_90a"),
+        ("ptx", "sm_80"),
+    }
+    target = found.targets["many"]
+    assert (target.kind, target.archs, target.ptx) == ("cuda", ("sm_80", "sm_90a"), True)
+    assert target.toolkit is not None
+    assert [path.name for path in made.glob("*.whl")] == [
+        f"fills-1.0-py3-none-manylinux_2_17_{os.uname().machine}.whl"
+    ]

@@ -34,6 +34,8 @@ Attest = Callable[[Contents], Mapping[str, bytes]]
 """What makes the attestations about a package, by their names in it."""
 FORMATS = ("dir", "tar.zst", "wheel", "oci")
 _LARGEST_SHOWN = 10
+_LAST = 4354819199
+"""The end of 2107, the last that a zip can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,9 @@ def _size(path: str) -> int:
 
 def source_date() -> int:
     """`SOURCE_DATE_EPOCH`, in seconds since 1970; 0 when it is not set. Raises `InputError`."""
-    text = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if not text:
-        return 0
-    if not re.fullmatch(r"[0-9]{1,11}", text, re.ASCII):
-        raise input_error(f"SOURCE_DATE_EPOCH is {text!r}", hint="it is seconds since 1970")
+    text = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
+    if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or int(text) > _LAST:
+        raise input_error(
+            f"SOURCE_DATE_EPOCH is {text!r}", hint=f"it is seconds since 1970, at most {_LAST}"
+        )
     return int(text)

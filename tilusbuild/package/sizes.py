@@ -13,7 +13,6 @@ from tilusbuild.cache import layout
 from tilusbuild.package.carriers.write_archive import write_layer
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.layers import Layer, named_layers
-from tilusbuild.package.listing import FileList
 from tilusbuild.project.explain import sections
 from tilusbuild.table import Cell, table
 
@@ -91,11 +90,6 @@ def program_table(sizes: list[ProgramSize], most: int | None = None) -> str:
         for each in sizes[:most]
     ]
     return table(("script", "target", "bytes", "program", "schedule"), rows)
-
-
-def bytes_of(listed: FileList) -> int:
-    """Bytes of a folder with the package, its list included."""
-    return listed.size + len(listed.encode())
 
 
 class _Counter:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from keyword import iskeyword
 
 from tilusbuild.package.carriers import wheel_code
 from tilusbuild.package.carriers.write_wheel import Distribution, write_wheel
@@ -46,8 +47,10 @@ def _wheels(
     title: str, contents: Contents, *, split: bool
 ) -> Iterator[tuple[Distribution, Contents | None]]:
     name, version = normalized(title), _version(contents.listed.version)
-    if not name[0].isalpha():
-        raise CannotPack(f'"{title}" cannot name a wheel', hint="it begins with a letter")
+    if not name[0].isalpha() or iskeyword(name):
+        raise CannotPack(
+            f'"{title}" cannot name a wheel', hint="Python imports it: it begins with a letter"
+        )
     targets = sorted(contents.listed.targets)
     if not split or len(targets) == 1:
         yield whole(title, contents.listed.version), contents
