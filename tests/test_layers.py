@@ -12,7 +12,7 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "option",
-    "errors", "digest", "files", "table", "record",
+    "errors", "digest", "files", "table", "looker", "record",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
     "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune", "watch", "cli",

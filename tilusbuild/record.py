@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn, TypeAlias
 
+    from tilusbuild.looker import Same
+
     _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stats
 
-_MAGIC = b"tilusbuild record 2\n"
+_MAGIC = b"tilusbuild record 3\n"
 _HEAD = struct.Struct("<IQ")
 _COUNT = struct.Struct("<Q")
 _STAT = struct.Struct("<4q")
@@ -101,10 +103,12 @@ def make(
     inputs: Iterable[str],
     entries: Mapping[tuple[str, str], Sequence[str]],
     started: int,
+    looker: str = "",
 ) -> bytes | None:
     """A record, or None when an input changed since `started` (nanoseconds of the wall clock).
 
     `entries` maps a (prefix, suffix) to the words between: an entry's path is all three joined.
+    `looker` is the path of the library to look with, if there is one: it was tried.
     """
     files = sorted(set(inputs))
     stats = [snapshot(file) for file in files]
@@ -118,7 +122,9 @@ def make(
         for start in range(0, len(middles), _IN_A_GROUP):
             end = start + _IN_A_GROUP
             groups.append(((before, after), list(middles[start:end]), found[start:end]))
-    body = b"".join([_packed(name), _packed(summary), *(_group(*group) for group in groups)])
+    helper = _STAT.pack(*snapshot(looker)) + os.fsencode(looker) if looker else b""
+    parts = [_packed(part) for part in (name, summary, helper)]
+    body = b"".join([*parts, *(_group(*group) for group in groups)])
     return _MAGIC + _HEAD.pack(zlib.crc32(body), len(body)) + body
 
 
@@ -135,32 +141,59 @@ def _packed(data: bytes) -> bytes:
 def _group(
     around: tuple[str, str], middles: Sequence[str], stats: Iterable[tuple[int, int, int, int]]
 ) -> bytes:
-    names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
-    return _packed(names) + _packed(b"".join(_STAT.pack(*stat) for stat in stats))
+    return _packed(packed_names(around, middles)) + _packed(packed_stats(stats))
+
+
+def packed_names(around: tuple[str, str], middles: Sequence[str]) -> bytes:
+    """A group's names: what they begin and end with, and the words between."""
+    return "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
+
+
+def packed_stats(stats: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """What `snapshot` gave for each name of a group."""
+    return b"".join(_STAT.pack(*stat) for stat in stats)
 
 
 def holds(
     data: bytes,
     name: bytes,
-    stat: Callable[[str], os.stat_result] = os.stat,
+    stat: Callable[[str], os.stat_result] | None = None,
     processes: int | None = None,
 ) -> bytes | None:
     """The summary, when the record answers `name` and everything is as it was; else None.
 
-    Without a number, looks in as many processes as are worth starting; for a process that has one
-    thread.
+    Looks by `stat`, or by the record's looker. Without a number, looks in as many processes as are
+    worth starting; for a process that has one thread.
     """
     pieces = _pieces(data)
     if not pieces or pieces[0] != name:
         return None
-    groups = list(zip(pieces[2::2], pieces[3::2]))  # noqa: B905 - both halves come in pairs
+    groups = _groups(pieces)
     if processes is None:
         processes = min(len(os.sched_getaffinity(0)), len(data) // _WORTH_A_PROCESS)
     shares = [groups[number::processes] for number in range(processes)] or [groups]
-    return bytes(pieces[1]) if _hold(shares, stat) else None
+    same = _same(pieces[2]) if stat is None else None
+    if same is not None:
+        look = lambda share: all(same(*group) for group in share)  # noqa: E731
+    else:
+        look = lambda share: _unchanged(share, stat or os.stat)  # noqa: E731
+    return bytes(pieces[1]) if _hold(shares, look) else None
 
 
-def _hold(shares: Sequence[Sequence[_Group]], stat: Callable[[str], os.stat_result]) -> bool:
+def _groups(pieces: Sequence[memoryview]) -> list[_Group]:
+    return list(zip(pieces[3::2], pieces[4::2]))  # noqa: B905 - both halves come in pairs
+
+
+def _same(helper: memoryview) -> Same | None:
+    """The looker that a record names."""
+    if not helper:
+        return None
+    from tilusbuild.looker import load
+
+    return load(os.fsdecode(bytes(helper[_STAT.size :])), _STAT.unpack_from(helper))
+
+
+def _hold(shares: Sequence[Sequence[_Group]], look: Callable[[Sequence[_Group]], bool]) -> bool:
     """Whether all is as it was: the first share is looked at here, each other one in a child."""
     own, *others = shares
     children = []
@@ -171,18 +204,18 @@ def _hold(shares: Sequence[Sequence[_Group]], stat: Callable[[str], os.stat_resu
             own = [*own, *share]
             continue
         if not child:
-            _look_and_exit(share, stat)
+            _look_and_exit(share, look)
         children.append(child)
-    same = _unchanged(own, stat)
+    same = look(own)
     for child in children:
         same = _said_same(child) and same
     return same
 
 
-def _look_and_exit(share: Sequence[_Group], stat: Callable[[str], os.stat_result]) -> NoReturn:
+def _look_and_exit(share: Sequence[_Group], look: Callable[[Sequence[_Group]], bool]) -> NoReturn:
     same = False
     try:
-        same = _unchanged(share, stat)
+        same = look(share)
     finally:
         os._exit(0 if same else 1)
 
@@ -198,15 +231,14 @@ def _said_same(child: int) -> bool:
 def inputs(data: bytes) -> list[str]:
     """The inputs that a record speaks of; none when it is damaged."""
     pieces = _pieces(data)
-    return str(pieces[2], "utf-8", "surrogateescape").split("\0")[2:] if pieces else []
+    return str(pieces[3], "utf-8", "surrogateescape").split("\0")[2:] if pieces else []
 
 
 def entries(data: bytes, around: tuple[str, str]) -> dict[str, tuple[int, int, int, int]]:
     """What a record says of the entries whose paths begin and end so: the word between, and what
     `snapshot` gave. None when it is damaged."""
-    pieces = _pieces(data)
     found: dict[str, tuple[int, int, int, int]] = {}
-    for names, stats in zip(pieces[2::2], pieces[3::2]):  # noqa: B905 - both halves come in pairs
+    for names, stats in _groups(_pieces(data)):
         before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
         if (before, after) == around:
             found.update(zip(middles, _STAT.iter_unpack(stats)))  # noqa: B905 - side by side
@@ -214,8 +246,8 @@ def entries(data: bytes, around: tuple[str, str]) -> dict[str, tuple[int, int, i
 
 
 def _pieces(data: bytes) -> list[memoryview]:
-    """The key, the summary, and for each group its names and its stats; nothing when the bytes are
-    not those of a whole record."""
+    """The key, the summary, the looker, and for each group its names and its stats; nothing when
+    the bytes are not those of a whole record."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or not data.startswith(_MAGIC):
         return []

@@ -18,6 +18,7 @@ from tilusbuild import __version__, record
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.files import write_atomic
 from tilusbuild.plan.planner import Planned as PlannedProject
+from tilusbuild.project.looking import WORTH, looker_for
 from tilusbuild.project.project import Project
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
@@ -53,7 +54,11 @@ def remember(
         entries = _entries(project, planned, result.statuses)
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
         inputs = _inputs(project, planned)
-        made = record.make(asked.key, answer, inputs, entries, asked.started)
+        helper = ""
+        if sum(map(len, entries.values())) >= WORTH:
+            toolchain = planned.makers[0].toolchain
+            helper = looker_for(os.path.dirname(path), toolchain, project.runner)
+        made = record.make(asked.key, answer, inputs, entries, asked.started, helper)
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
