@@ -1,4 +1,4 @@
-"""What is added to nvcc's commands so that its threads ask for leave, and to which."""
+"""Which of nvcc's commands are told where to ask for leave, and how."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ def asked(*argv: str) -> tuple[Command, int]:
     return inner.journal[0], told.peak_rss
 
 
-@pytest.mark.parametrize("argv", [ONE, ("/usr/bin/ld", "-gencode", "-gencode")])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        TWO,
+        (*ONE, "--threads=2"),
+        ("/usr/bin/ld", "-gencode", "-gencode", "-t"),
+    ],
+)
 def test_what_has_no_use_for_threads_is_run_as_it_is(argv: tuple[str, ...]) -> None:
     assert asked(*argv) == (Command(argv, "/work", {"PATH": "/bin"}), 100)
 
 
-def test_several_architectures_are_compiled_on_the_threads_that_there_is_leave_for() -> None:
-    command, peak = asked(*TWO)
-    assert command.argv == (*TWO, "--jobserver", "--threads=0")
+@pytest.mark.parametrize("own", [("-t", "3"), ("--threads=3",), ("--threads", "3"), ("-t=3",)])
+def test_threads_for_several_architectures_ask_for_leave(own: tuple[str, ...]) -> None:
+    command, peak = asked(*TWO, *own)
+    assert command.argv == (*TWO, *own, "--jobserver")
     assert command.env == {"PATH": "/bin", "MAKEFLAGS": FLAGS}
     assert peak == 200
-
-
-@pytest.mark.parametrize("own", [("-t", "3"), ("--threads=3",), ("--threads", "3"), ("-t=3",)])
-def test_a_number_of_threads_that_the_user_wrote_is_kept(own: tuple[str, ...]) -> None:
-    command, _ = asked(*TWO, *own)
-    assert command.argv == (*TWO, *own, "--jobserver")

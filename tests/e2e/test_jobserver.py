@@ -1,4 +1,4 @@
-"""Builds under GNU make: together they run no more compilers than its -j says, and keep no token."""
+"""Builds under GNU make: together they run no more compilers than its -j says; tokens go back."""
 
 from __future__ import annotations
 
@@ -158,12 +158,12 @@ def test_a_fifo_is_shared_too_and_a_build_that_ends_has_given_all_back(
     assert tokens.count == 2
 
 
-def test_compilers_of_several_architectures_are_clients_of_a_pool_of_ours(
+def test_compilers_with_threads_are_clients_of_a_pool_of_ours(
     new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens
 ) -> None:
-    text = examples.manifest(examples.script(target="gpu", schedules=2)).replace(
-        'arch = "sm_80"', 'arch = ["sm_80", "sm_86"]'
-    )
+    text = examples.manifest(
+        examples.script(target="gpu", schedules=2), build='flags = ["--threads", "4"]'
+    ).replace('arch = "sm_80"', 'arch = ["sm_80", "sm_86"]')
     project = new_project(text, **fake_cuda.environment)
     project.build("-j4")
     # Under make they are given a pool without tokens: make's are lost with a compiler that dies.

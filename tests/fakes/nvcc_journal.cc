@@ -150,7 +150,7 @@ Request parse(const strings &words) {
     const string &word = words[i];
     auto value = [&] { return i + 1 < words.size() ? words[++i] : string(); };
     if (word == "--jobserver" || starts_with(word, "--threads")) {
-      continue;  // as with nvcc, these change nothing of what is made
+      if (word == "--threads") value();  // as with nvcc, these change nothing of what is made
     } else if (word == "-cubin" || word == "-fatbin" || word == "-ptx" || word == "-c" ||
         word == "-shared" || word == "--shared") {
       request.mode = word.substr(word.find_first_not_of('-'));

@@ -1,13 +1,13 @@
-"""nvcc's own threads: they ask our jobserver for leave, and there are some where that pays.
+"""nvcc's own threads, where the user wrote `--threads`: they ask our jobserver for leave.
 
 nvcc compiles for several architectures one after the other, unless it is given `--threads`; which
-changes no byte of what it makes. From CUDA 13.0 on it asks a jobserver before each thread that it
-starts. What a program's identity and its `compile.sh` say of threads stays as the user wrote it.
+changes no byte of what it makes, but the order of what it prints. From CUDA 13.0 on it asks a
+jobserver before each thread that it starts. A program's identity and its `compile.sh` say of
+threads what the user wrote and no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tilusbuild.process.base import Command, Finished, Runner
@@ -18,7 +18,7 @@ _THREADS = ("-t", "--threads", "-threads")
 
 
 class ThreadsRunner:
-    """Adds what lets nvcc take tokens, where it can use them, to its commands on `runner`."""
+    """Has nvcc take tokens for its threads, in its commands on `runner`."""
 
     def __init__(self, nvcc: str, makeflags: str, runner: Runner) -> None:
         self._nvcc = nvcc
@@ -26,15 +26,14 @@ class ThreadsRunner:
         self._runner = runner
 
     def run(self, command: Command) -> Finished:
-        images = _images(command.argv) if command.argv[0] == self._nvcc else 0
-        if images < 2:
+        images = sum(word == "-gencode" for word in command.argv)
+        threads = any(word.split("=")[0] in _THREADS for word in command.argv)
+        if command.argv[0] != self._nvcc or images < 2 or not threads:
             return self._runner.run(command)
-        told = any(word.split("=")[0] in _THREADS for word in command.argv)
-        more = ("--jobserver",) if told else ("--jobserver", "--threads=0")
         finished = self._runner.run(
             replace(
                 command,
-                argv=(*command.argv, *more),
+                argv=(*command.argv, "--jobserver"),
                 env={**command.env, "MAKEFLAGS": self._makeflags},
             )
         )
@@ -46,8 +45,3 @@ class ThreadsRunner:
 
     def close(self) -> None:
         self._runner.close()
-
-
-def _images(argv: Sequence[str]) -> int:
-    """For how many architectures this command compiles: so many threads can work for it."""
-    return sum(word == "-gencode" for word in argv)

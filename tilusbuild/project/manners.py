@@ -1,8 +1,8 @@
 """How a build shares the machine: make's jobserver, a limit on the load, memory, niceness.
 
 Under make, a compile beside the first holds one of make's tokens. Elsewhere the tokens are of a
-pool of our own, so that the threads of a compiler that can ask for tokens (`threads.py`) count as
-compiles do. Make's own tokens are not shown to compilers: one that is killed gives none back.
+pool of our own, so that the threads of a compiler that asks for tokens (`compile/threads.py`) count
+as compiles do. Make's own tokens are not shown to compilers: one that is killed gives none back.
 """
 
 from __future__ import annotations
