@@ -380,6 +380,7 @@ class Pack:
     member = staticmethod(member)
     tar = staticmethod(tar)
     frame = staticmethod(frame)
+    layout = staticmethod(layout)
 
     def archive(self, path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
         parts = [self.tar([("tilus-package.json", listed)]), *layers, bytes(1024)]

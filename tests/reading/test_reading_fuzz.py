@@ -1,0 +1,225 @@
+"""Packages mutated at random in every region: a typed error or a clean verify, and nothing else.
+
+A mutation is of the carrier's bytes, of the tar inside it, of one file of a folder, or of a value
+in the list. Whatever comes of it, `verify` and `install` end in `PackageError`s or find nothing
+wrong; what is installed then verifies, and no file appears beside the target. PACKAGE_FUZZ=3000 asks
+for more examples than the usual few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rfc8785
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.check import verify
+from tilusbuild.package.errors import PackageError
+from tilusbuild.package.install import install
+from tilusbuild.package.opening import opened
+
+FUZZ = settings(
+    deadline=None,
+    max_examples=int(os.environ.get("PACKAGE_FUZZ", "30")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def survives(path: Path) -> None:
+    """Verify and install what is at `path`, alone in its folder."""
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=path.parent.parent) as folder:
+        target = Path(folder) / "cache"
+        before = sorted(path.parent.rglob("*"))
+        clean = verifies(path)
+        try:
+            with opened(str(path)) as reader:
+                install(reader, Cache(str(target)), Limits())
+        except PackageError:
+            installed = False
+        else:
+            installed = True
+        assert installed or not clean
+        assert not target.exists() or Cache(str(target)).verify() == []
+        assert sorted(path.parent.rglob("*")) == before
+        assert set(os.listdir(folder)) <= {"cache"}
+
+
+def verifies(path: Path) -> bool:
+    try:
+        with opened(str(path)) as reader:
+            return not verify(reader, Limits()).problems
+    except PackageError:
+        return False
+
+
+class Mutation:
+    """A change of some bytes at a share of their length."""
+
+    def __init__(self, kind: str, at: float, data: bytes) -> None:
+        self.kind, self.at, self.data = kind, at, data
+
+    def __repr__(self) -> str:
+        return f"Mutation({self.kind!r}, {self.at!r}, {self.data!r})"
+
+    def of(self, data: bytes) -> bytes:
+        at = int(self.at * len(data))
+        count = len(self.data)
+        if self.kind == "flip" and at < len(data):
+            return data[:at] + bytes([data[at] ^ (1 << count % 8)]) + data[at + 1 :]
+        if self.kind == "cut":
+            return data[:at]
+        if self.kind == "insert":
+            return data[:at] + self.data + data[at:]
+        if self.kind == "remove":
+            return data[:at] + data[at + count :]
+        if self.kind == "repeat":
+            return data[: at + count * 64] + data[at:]
+        return data[:at] + self.data + data[at + count :]
+
+
+MUTATIONS = st.lists(
+    st.builds(
+        Mutation,
+        st.sampled_from(["flip", "cut", "insert", "remove", "repeat", "overwrite"]),
+        st.floats(0, 1),
+        st.binary(min_size=1, max_size=40),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def mutated(data: bytes, mutations: list[Mutation]) -> bytes:
+    for mutation in mutations:
+        data = mutation.of(data)
+    return data
+
+
+@pytest.fixture(scope="module")
+def small(_hand: Any) -> Any:
+    return _hand.copy().only("twice")
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A folder with nothing beside the package."""
+    (tmp_path / "alone").mkdir()
+    return tmp_path / "alone"
+
+
+@pytest.mark.parametrize("carrier", ["archive", "wheel"])
+@FUZZ
+@given(mutations=MUTATIONS)
+def test_bytes_of_a_file(small: Any, carrier: str, alone: Path, mutations: list[Mutation]) -> None:
+    path = small.write(carrier, alone)
+    path.write_bytes(mutated(path.read_bytes(), mutations))
+    survives(path)
+
+
+@pytest.mark.parametrize("carrier", ["archive", "wheel"])
+def test_a_bit_in_every_region(small: Any, carrier: str, alone: Path) -> None:
+    path = small.write(carrier, alone)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), len(whole) // 120):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        survives(path)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("carrier", ["archive", "oci"])
+@FUZZ
+@given(mutations=MUTATIONS)
+def test_bytes_of_the_tar_inside(
+    small: Any, pack: Any, carrier: str, part: int, alone: Path, mutations: list[Mutation]
+) -> None:
+    parts = [pack.tar(small.first()), pack.tar(small.layers()[0]), bytes(1024)]
+    parts[part] = mutated(parts[part], mutations)
+    path = alone / "package"
+    if carrier == "archive":
+        path.write_bytes(b"".join(map(pack.frame, parts)))
+    elif path.exists():
+        shutil.rmtree(path)
+    if carrier == "oci":
+        pack.layout(path, small.listed(), [pack.frame(parts[1] + parts[2])], {})
+    survives(path)
+
+
+@pytest.mark.parametrize("carrier", ["directory", "oci"])
+@FUZZ
+@given(mutations=MUTATIONS, which=st.floats(0, 1, exclude_max=True))
+def test_bytes_of_a_file_in_a_folder(
+    small: Any, carrier: str, alone: Path, mutations: list[Mutation], which: float
+) -> None:
+    if (alone / "package").exists():
+        shutil.rmtree(alone / "package")
+    path = small.write(carrier, alone)
+    files = sorted(p for p in path.rglob("*") if p.is_file())
+    chosen = files[int(which * len(files))]
+    chosen.write_bytes(mutated(chosen.read_bytes(), mutations))
+    survives(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 60), 1 << 60) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def spots(value: Any) -> list[tuple[Any, Any]]:
+    """(container, key) of every value in a JSON value."""
+    found: list[tuple[Any, Any]] = []
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in list(items):
+        found.append((value, key))
+        if isinstance(inner, dict | list):
+            found += spots(inner)
+    return found
+
+
+@FUZZ
+@given(
+    which=st.floats(0, 1, exclude_max=True), value=JSON, how=st.sampled_from(["set", "drop", "add"])
+)
+@example(which=0.0, value="..", how="add")
+def test_a_value_of_the_list(small: Any, alone: Path, which: float, value: Any, how: str) -> None:
+    listed = json.loads(small.listing.encode())
+    places = spots(listed)
+    container, key = places[int(which * len(places))]
+    if how == "drop":
+        del container[key]
+    elif how == "set" or isinstance(container, list):
+        container[key] = value
+    else:
+        container[str(value)] = container[key]
+    changed = small.copy()
+    try:
+        changed.list_bytes = rfc8785.dumps(listed)
+    except rfc8785.CanonicalizationError:
+        changed.list_bytes = json.dumps(listed).encode()
+    survives(changed.archive(alone / "package"))
+
+
+@FUZZ
+@given(which=st.floats(0, 1, exclude_max=True), mutations=MUTATIONS)
+def test_a_file_that_the_list_agrees_with(
+    small: Any, alone: Path, which: float, mutations: list[Mutation]
+) -> None:
+    """Given a hostile packer, who lists what is there, when any file is anything, then the readers
+    of that file are what stands between."""
+    changed = small.copy()
+    names = sorted(changed.files)
+    name = names[int(which * len(names))]
+    changed.files[name] = mutated(changed.files[name], mutations)
+    survives(changed.relist().archive(alone / "package"))
