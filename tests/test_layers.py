@@ -15,7 +15,7 @@ LAYERS = [
     "errors", "digest", "files", "table", "looker", "record",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune", "watch", "cli",
+    "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune", "watch", "jit", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

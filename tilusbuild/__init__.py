@@ -7,9 +7,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build with nothing to do
+    from tilusbuild import option
+    from tilusbuild.jit import KernelCache, KernelNotBuilt, Source
     from tilusbuild.runtime import Kernel, LoadError, load
 
-__all__ = ["Kernel", "LoadError", "load"]
+__all__ = ["Kernel", "KernelCache", "KernelNotBuilt", "LoadError", "Source", "load", "option"]
+_BUILDING = ("KernelCache", "KernelNotBuilt", "Source")
 
 __version__ = "0.1.0"
 
@@ -17,6 +20,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tilusbuild import runtime
+    import importlib
 
-    return getattr(runtime, name)
+    if name == "option":
+        return importlib.import_module("tilusbuild.option")
+    layer = "tilusbuild.jit" if name in _BUILDING else "tilusbuild.runtime"
+    return getattr(importlib.import_module(layer), name)

@@ -79,7 +79,7 @@ def gc(
     with alone(tree, wait=wait):
         entries = _survey(tree)
         rooted = _rooted(tree, entries)
-        with _unread(tree, _loose(entries, rooted)) as read, explained(tree.root):
+        with unread(tree, _loose(entries, rooted)) as read, explained(tree.root):
             decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
             for item in decided.removed:
                 tree.take_away(tree.path(item.name))
@@ -134,7 +134,7 @@ def _span(script: str) -> Span:
 
 
 @contextmanager
-def _unread(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
+def unread(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
     """Keep scripts from being loaded during the block; yields those that are loaded already."""
     with explained(tree.locks.path):
         held, free = tree.locks.take_free(map(_span, scripts))

@@ -93,8 +93,15 @@ def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> N
 
 
 def _settings(chosen: Settings) -> list[tuple[str, tuple[object, str]]]:
+    from tilusbuild.manifest.settings import OF_KERNEL_CACHE
+
     found = [(field.name, getattr(chosen, field.name)) for field in fields(chosen)]
-    return [(name.replace("_", "-"), (each.value, each.source)) for name, each in found]
+    said = [(name.replace("_", "-"), (each.value, each.source)) for name, each in found]
+    for variable, default in OF_KERNEL_CACHE.items():
+        name = variable.removeprefix("TILUSBUILD_").lower().replace("_", "-")
+        value = os.environ.get(variable)
+        said.append((name, (value, variable) if value else (default, "default")))
+    return said
 
 
 def _strangers(environment: Mapping[str, str]) -> Iterator[str]:

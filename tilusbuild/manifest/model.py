@@ -93,6 +93,11 @@ class Manifest(Table):
         own = owner.flags_for(target)
         return (*self.build.flags, *chosen.flags, *own, *self._last_flags)
 
+    @property
+    def last_flags(self) -> tuple[str, ...]:
+        """What the device compiler is given after all other arguments."""
+        return self._last_flags
+
     def with_last_flags(self, flags: tuple[str, ...]) -> Manifest:
         """The same manifest, whose device compiler is given these after all other arguments."""
         changed = self.model_copy()

@@ -120,9 +120,17 @@ def variable(name: str) -> str:
     return _PREFIX + name.replace("-", "_").upper()
 
 
+OF_KERNEL_CACHE = {
+    "TILUSBUILD_TARGET": "auto",
+    "TILUSBUILD_EXECUTION_BACKEND": "tvm_ffi",
+    "TILUSBUILD_VERBOSE": "0",
+}
+"""What a `KernelCache` reads by itself, and what holds without it."""
+
 VARIABLES = frozenset(
     [
         *(variable(each.name.replace("_", "-")) for each in fields(Settings)),
+        *OF_KERNEL_CACHE,
         # Told to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         "TILUSBUILD_PROGRAMS",

@@ -79,9 +79,11 @@ def build_planned(
     part: Part | None = None,
     began: float | None = None,
     seen: Mapping[str, Stamp] | None = None,
+    root: str | None = None,
 ) -> Result:
     """Build what was planned; with `only`, just those of its programs, and nothing else is written;
-    with `part`, one shard. `seen` is for the store."""
+    with `part`, one shard. `seen` is for the store. `root` is who keeps what was made, in the place
+    of the project: its scripts get no dispatcher then."""
     wanted: Iterable[ProgramJob] = jobs(planned) if only is None else only
     if part is not None:
         wanted = part.jobs(reporter)
@@ -132,9 +134,9 @@ def build_planned(
                 for instance in planned.plan.instances
                 if published.is_current(instance, statuses)
             }
-            publish(project, planned, selection, known=known)
+            publish(project, planned, selection, known=known, root=root)
             for instance in planned.plan.instances:
-                if instance.hash not in known:
+                if instance.hash not in known and root is None:
                     published.note(instance, statuses)
             published.save()
     return result
@@ -147,11 +149,13 @@ def publish(
     *,
     known: Container[str] = (),
     dispatchers: bool = True,
+    root: str | None = None,
 ) -> None:
     """The scripts' folders and the index, as far as they are not what they should be.
 
     Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
-    one that is made from a part of its programs is of no use to anybody.
+    one that is made from a part of its programs is of no use to anybody. `root` as for
+    `build_planned`.
     """
     try:
         for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
@@ -160,12 +164,12 @@ def publish(
             # What describes and dispatches is imported only when a folder changes.
             from tilusbuild.project.folders import publish_folder
 
-            publish_folder(project, instance, maker, dispatch=dispatchers)
+            publish_folder(project, instance, maker, dispatch=dispatchers and root is None)
         project.cache.record_build(
-            project.manifest.path,
+            project.manifest.path if root is None else root,
             planned.plan.project,
             [(instance.folder, instance.hash) for instance in planned.plan.instances],
-            replace=selection.is_whole,
+            replace=root is not None or selection.is_whole,
         )
     except CacheReadOnly:
         # Everything that a reader needs is there: a cache that cannot be written only misses the

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
+ONE_BY_ONE = "kernel-cache:"
+"""What names begin with in index.json that stand for a program which a program asked for by itself:
+its script is not the one that a project has."""
 
 
 class Place(NamedTuple):
@@ -62,6 +65,7 @@ def _current(root: str, folder: str, start: str) -> set[str] | None:
         having = {
             manifest: {digest for name, digest in project["scripts"] if name == folder}
             for manifest, project in projects.items()
+            if not manifest.startswith(ONE_BY_ONE)
         }
     except FileNotFoundError:
         return None

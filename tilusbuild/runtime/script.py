@@ -112,7 +112,7 @@ def read_script(path: str) -> Script:
     value = _sealed(path)
     digest = os.path.basename(path)
     try:
-        script = _script(path, value)
+        script = script_of(path, value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"{path}/{FILE} is malformed: {type(error).__name__}: {error}") from None
     if script.hash != digest or _programs_of_text(path, digest) != script.programs:
@@ -144,7 +144,8 @@ def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
     return tuple(line.partition(b" ")[2].decode("ascii", "replace") for line in listed.splitlines())
 
 
-def _script(path: str, value: Mapping[str, Any]) -> Script:
+def script_of(path: str, value: Mapping[str, Any]) -> Script:
+    """The script that a file's content describes. Raises what a malformed one may."""
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
     target, dispatch = value["target"], value["dispatch"]

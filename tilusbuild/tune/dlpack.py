@@ -38,12 +38,12 @@ class _Tensor(ctypes.Structure):
     )
 
 
-class _Managed(ctypes.Structure):
-    pass
+class Managed(ctypes.Structure):
+    """`DLManagedTensor`."""
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
+Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 _exported: dict[int, tuple[Any, ...]] = {}
 
@@ -64,6 +64,9 @@ _is_valid.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 _NAME = b"dltensor"
 
 
@@ -99,7 +102,14 @@ class Typed:
             None,
             0,
         )
-        managed = _Managed(tensor, None, _delete)
+        managed = Managed(tensor, None, _delete)
         address = ctypes.addressof(managed)
         _exported[address] = (managed, shape, self.array)
         return _new_capsule(address, _NAME, ctypes.cast(_free_capsule, ctypes.c_void_p))
+
+
+def pointer_of(capsule: Any) -> int:
+    """The address of the `DLManagedTensor` in a capsule that nobody has consumed. Raises
+    `ValueError` for any other object."""
+    address: int = _pointer_of(capsule, _NAME)
+    return address

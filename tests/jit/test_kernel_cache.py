@@ -1,0 +1,211 @@
+"""`KernelCache`: kernels from memory, from disk and from the compiler, through each backend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilusbuild import KernelCache, KernelNotBuilt, Source
+from tilusbuild.cache.cache import Cache
+from tilusbuild.errors import InputError
+from tilusbuild.jit import Stats
+
+X = np.arange(5, dtype="float32")
+
+
+def test_memory_then_disk_then_the_compiler(source: Source) -> None:
+    kernels = KernelCache()
+    first = kernels.cached(source, target="cpu", times=2)
+    assert kernels.stats == Stats(compiles=1)
+    assert kernels.cached(source, target="cpu", times=2) is first
+    assert kernels.stats == Stats(memory_hits=1, compiles=1)
+    other = KernelCache()
+    other.cached(source, target="cpu", times=2)
+    assert other.stats == Stats(disk_hits=1)
+
+
+def test_another_process_hits_the_disk(source: Source, cache: Path) -> None:
+    KernelCache().cached(source, target="cpu", times=2)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import numpy, tilusbuild\n"
+        "from conftest import TEXT\n"
+        "args = {'a': 'f32', 'x': 'f32*[n]', 'y': {'type': 'f32*[n]', 'out': True}, 'n': 'i64'}\n"
+        "launch = {'grid': ['cdiv(n, 256)'], 'block': [256]}\n"
+        "space = {'times': [1, 2, 3]}\n"
+        "source = tilusbuild.Source(TEXT, kernel='scale', args=args, launch=launch, space=space)\n"
+        "kernels = tilusbuild.KernelCache()\n"
+        "kernel = kernels.cached(source, target='cpu', times=2)\n"
+        "print(kernel(2.0, numpy.ones(3, 'float32')), kernels.stats)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, os.path.dirname(__file__)],
+        env={**os.environ, "TILUSBUILD_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[4. 4. 4.] Stats(memory_hits=0, disk_hits=1, compiles=0)\n"
+
+
+@pytest.mark.parametrize("backend", ["tvm_ffi", "ctypes"])
+def test_each_backend_computes_the_same_and_checks_the_same(source: Source, backend: str) -> None:
+    kernel = KernelCache().cached(source, target="cpu", execution_backend=backend, times=3)
+    np.testing.assert_array_equal(kernel(2.0, X), 6 * X)
+    into = np.empty_like(X)
+    assert kernel(2.0, X, into) is None
+    np.testing.assert_array_equal(into, 6 * X)
+    np.testing.assert_array_equal(kernel(x=X, a=1), 3 * X)
+    wrong = [
+        (
+            TypeError,
+            (2.0, X.astype("float64"), into),
+            r'argument "x".*expected f32\*\[n\], got f64',
+        ),
+        (TypeError, ("2", X, into), 'argument "a"'),
+        (ValueError, (2.0, X, np.empty(4, "float32")), r'argument "y".*with n = 5.*\(4,\)'),
+        (ValueError, (2.0, X.reshape(1, 5), into), r'argument "x".*\(1, 5\)'),
+        (ValueError, (2.0, np.zeros(10, "float32")[::2], into), 'argument "x".*contiguous'),
+        (TypeError, (2.0, [1, 2], into), 'argument "x"'),
+    ]
+    for error, args, said in wrong:
+        with pytest.raises(error, match=said):
+            kernel(*args)
+
+
+def test_which_arguments_are_outputs_can_be_said(source: Source) -> None:
+    plain = Source(
+        source.text, **{**source.table, "args": {**source.table["args"], "y": "f32*[n]"}}
+    )
+    kernels = KernelCache()
+    with pytest.raises(TypeError):
+        kernels.cached(plain, target="cpu")(2.0, X)
+    assert kernels.cached(plain, target="cpu", out_idx=[-1])(2.0, X).shape == (5,)
+    with pytest.raises(InputError, match="out_idx 3: scale is called with 3 arguments"):
+        kernels.cached(plain, target="cpu", out_idx=3)
+
+
+def test_threads_that_ask_for_one_kernel_wait_for_one_compile(source: Source) -> None:
+    kernels, found = KernelCache(), []
+    ask = lambda: found.append(kernels.cached(source, target="cpu", times=1))  # noqa: E731
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+    assert kernels.stats == Stats(memory_hits=7, compiles=1)
+
+
+def test_scripts_of_a_project_and_their_edits(project: Path) -> None:
+    kernels = KernelCache()
+    kernel = kernels.cached("scale", target="host", kind="two", times=3)
+    assert kernel.script.params == {"kind": "two"}
+    assert kernel.script.schedule(0) == {"times": 3}
+    np.testing.assert_array_equal(kernel(1.0, X), 3 * X)
+    template = project / "scale.cu.j2"
+    template.write_text(template.read_text().replace("a * x[i]", "a + x[i]"))
+    edited = kernels.cached("scale", target="host", kind="two", times=3)
+    np.testing.assert_array_equal(edited(1.0, X), 3 * X + 1)
+    assert kernels.stats.compiles == 2
+    elsewhere = kernels.cached(f"{project}:scale", target="cpu", kind="two", times=3)
+    assert elsewhere.script.hash == edited.script.hash
+
+
+def test_the_projects_own_build_is_not_touched(project: Path, cache: Path) -> None:
+    kernels = KernelCache()
+    kernels.cached("scale", target="host", kind="one", times=1)
+    run = [sys.executable, "-m", "tilusbuild", "--cache-dir", str(cache)]
+    subprocess.run([*run, "build", "-q", "-t", "host"], cwd=project, check=True)
+    before = Cache(str(cache)).projects()[str(project / "tilus.toml")]
+    assert len(before.scripts) == 2
+    kernels.cached("scale", target="host", kind="one", times=2)
+    after = Cache(str(cache)).projects()
+    assert after[str(project / "tilus.toml")] == before
+    subprocess.run([*run, "cache", "gc"], cwd=project, check=True, capture_output=True)
+    again = KernelCache()
+    again.cached("scale", target="host", kind="one", times=1)
+    assert again.stats == Stats(disk_hits=1)  # what was asked for is kept
+
+    from tilusbuild import load
+
+    os.chdir(cache.parent)
+    assert len(load("scale", where=str(cache), kind="one").programs) == 3
+
+
+def test_clear_empties_memory_and_disk_of_its_own(
+    project: Path, cache: Path, source: Source
+) -> None:
+    run = [sys.executable, "-m", "tilusbuild", "--cache-dir", str(cache)]
+    subprocess.run([*run, "build", "-q", "-t", "host"], cwd=project, check=True)
+    built = set(os.listdir(cache / "programs"))
+    kernels = KernelCache()
+    kernels.cached("scale", target="host", kind="one", times=2)
+    kernels.cached(source, target="cpu", times=2)
+    assert len(os.listdir(cache / "programs")) == len(built) + 1  # the project had the first
+    kernels.clear_cache()
+    assert set(os.listdir(cache / "programs")) == built
+    kernels.cached(source, target="cpu", times=2)
+    assert kernels.stats.compiles == 2 - 1 + 1
+    verified = subprocess.run([*run, "cache", "verify"], capture_output=True, text=True, check=True)
+    assert verified.stdout == "no problems found\n"
+
+
+def test_what_the_compiler_says_is_told_in_the_templates_lines(source: Source) -> None:
+    text = source.text.replace("a * x[i] * {{ times }};\n}\n{% else", "oops;\n}\n{% else")
+    with pytest.raises(KernelNotBuilt, match=r"kernel\.cu\.j2:3:\d+: error: .*oops"):
+        KernelCache().cached(Source(text, **source.table), target="cpu")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"tims": 1}, 'no parameter "tims"'),
+        ({"times": 9}, 'default 9 of "times" is outside its space'),
+        ({"target": "sm_999"}, "is no architecture"),
+        ({"execution_backend": "cython"}, "execution_backend is one of"),
+        ({"pass_configs": {"tl.fast": True}}, 'no pass config "tl.fast"'),
+        ({"execution_backend": "nvrtc"}, "nvrtc compiles for GPUs"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_compiled(
+    source: Source, cache: Path, how: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        KernelCache().cached(source, **{"target": "cpu", **how})  # type: ignore[arg-type]
+    assert not (cache / "programs").exists()
+
+
+def test_scripts_that_are_not_there(project: Path) -> None:
+    kernels = KernelCache()
+    with pytest.raises(InputError, match='no script "scal"'):
+        kernels.cached("scal")
+    with pytest.raises(InputError, match="has several values of kind"):
+        kernels.cached("scale", target="host")
+    with pytest.raises(InputError, match='scale is not built for "sm_80"'):
+        kernels.cached("scale", target="sm_80", kind="one")
+
+
+def test_the_environment_says_what_is_left_open(
+    source: Source, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILUSBUILD_TARGET", "cpu")
+    monkeypatch.setenv("TILUSBUILD_EXECUTION_BACKEND", "ctypes")
+    monkeypatch.setenv("TILUSBUILD_VERBOSE", "1")
+    kernel = KernelCache().cached(source, times=1)
+    assert (kernel.backend, kernel.script.target) == ("ctypes", "cpu")
+    assert "1 program" in capfd.readouterr().err
+
+
+def test_flags_and_the_hosts_processor_make_other_kernels(source: Source) -> None:
+    kernels = KernelCache()
+    programs = {
+        kernels.cached(source, target="cpu", **how).script.programs[0]  # type: ignore[arg-type]
+        for how in ({}, {"compile_flags": "-fno-inline"}, {"target_host": "x86-64-v3"})
+    }
+    assert len(programs) == 3

@@ -1,0 +1,132 @@
+"""Kernels through NVRTC alone: no nvcc, no host compiler, no linker; the driver launches.
+
+What NVRTC made is kept in the cache's state folder by its program's hash, with its own digest: one
+that is damaged, or was made for other inputs, is made again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilusbuild.compile.device import compile_device, nvrtc_tools
+from tilusbuild.compile.model import Launch
+from tilusbuild.digest import sha256_bytes
+from tilusbuild.dispatch.describe import script_json
+from tilusbuild.errors import input_error
+from tilusbuild.expr import Value
+from tilusbuild.files import write_atomic
+from tilusbuild.jit.errors import KernelNotBuilt
+from tilusbuild.jit.make import Stamp, stamps
+from tilusbuild.plan.planner import Planner
+from tilusbuild.plan.selection import Selection
+from tilusbuild.project.project import Project
+from tilusbuild.render.closure import layout
+from tilusbuild.runtime.script import Script, script_of
+from tilusbuild.runtime.sealed import Broken, seal, unseal
+from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
+
+FOLDER = "device"
+_NONE = HostTool("-", "", "-", "-")
+_NO_HOST = Host(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKernel:
+    """Device code, and all that a launch of it needs."""
+
+    script: Script
+    image: bytes
+    symbol: str
+    launch: Launch
+    constants: Mapping[str, Value]
+    compiled: bool
+    inputs: tuple[tuple[str, Stamp], ...]
+
+
+def build(project: Project, script: str, target: str) -> DeviceKernel:
+    """Have the device code. Raises `InputError` and `KernelNotBuilt`."""
+    if project.manifest.targets[target].is_cpu:
+        raise input_error(
+            f"{script}: the backend nvrtc compiles for GPUs, and {target} is the cpu",
+            hint='execution_backend="tvm_ffi" or "ctypes" run there',
+        )
+    if project.manifest.scripts[script].kernel is None:
+        raise input_error(f"{script} has an entry of its own, which is host code: nvcc compiles it")
+    toolchain = _toolchain(project)
+    selection = Selection((script,), (target,), 0)
+    planner = Planner(project.manifest, toolchain, project.renderer, project.digests)
+    planned = planner.plan(selection)
+    (instance,), (maker,) = planned.plan.instances, planned.makers
+    (schedule,) = maker.space.take(instance.schedules)
+    made = maker.make(schedule)
+    seen = stamps(project, planned.inputs)
+    described = script_of("", unseal(script_json(project.manifest, instance, maker, [None])))
+    path = os.path.join(project.cache.state_path, FOLDER, instance.programs[0])
+    image, compiled = _kept(path), False
+    if image is None:
+        project.cache.ensure()
+        private = project.cache.tree.private()
+        try:
+            headers = None
+            if made.recipe.include_digest is not None:
+                files = layout(made.closure)
+                headers = project.cache.publish_include(made.recipe.include_digest, files)
+            done = compile_device(
+                made.recipe,
+                nvrtc_tools(toolchain.nvrtc),  # type: ignore[arg-type]  # it was asked for
+                private.path,
+                headers,
+                project.runner,
+                project.manifest.build.timeout,
+            )
+        finally:
+            private.discard()
+        if done.outcome.status != "built":
+            log = maker.readable(schedule, done.outcome.log)
+            raise KernelNotBuilt(f"{instance.label} was not built: {done.outcome.reason}\n{log}")
+        image, compiled = done.image, True
+        _keep(path, image)
+    if made.recipe.launch is None:
+        raise input_error(f"{script} has no launch")
+    return DeviceKernel(
+        described, image, maker.symbol, made.recipe.launch, made.recipe.constants, compiled, seen
+    )
+
+
+def _toolchain(project: Project) -> Toolchain:
+    request = ToolchainRequest(
+        nvcc=project.manifest.toolchain.nvcc,
+        project_root=project.manifest.root,
+        needs_nvrtc=True,
+    )
+    nvrtc = discover_nvrtc(request, project.environment, project.runner, project.digests)
+    return Toolchain(
+        cuda=None,
+        host=_NO_HOST,
+        fingerprint_cuda=(),
+        fingerprint_host=(),
+        searched=(),
+        nvrtc=nvrtc,
+        fingerprint_nvrtc=nvrtc.fingerprint(project.digests),
+        fingerprint_joiner=nvrtc.joiner_fingerprint(project.digests),
+    )
+
+
+def _kept(path: str) -> bytes | None:
+    """The image that was kept under a name, if it is whole."""
+    try:
+        with open(f"{path}.json", "rb") as file:
+            facts = unseal(file.read())
+        with open(f"{path}.bin", "rb") as file:
+            image = file.read()
+    except (OSError, Broken):
+        return None
+    return image if facts.get("sha256") == sha256_bytes(image) else None
+
+
+def _keep(path: str, image: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomic(f"{path}.bin", image)
+    write_atomic(f"{path}.json", seal({"sha256": sha256_bytes(image), "size": len(image)}))

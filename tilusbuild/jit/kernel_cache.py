@@ -1,0 +1,209 @@
+"""`KernelCache`: a kernel for the asking, from memory, from disk, or compiled.
+
+A kernel in memory is handed out as long as the files that it was made from look as they did. Two
+threads that ask for one kernel wait for one compile. On disk it is a program of the cache tree like
+any other; in the index it stands under a name of its own, which keeps it from being collected, and
+no build of a project is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilusbuild.errors import input_error
+from tilusbuild.expr import Value
+from tilusbuild.jit import device_code, make
+from tilusbuild.jit.chosen import opened
+from tilusbuild.jit.clear import clear
+from tilusbuild.jit.request import AUTO, Request, request
+from tilusbuild.jit.source import Source
+from tilusbuild.runtime import arrays, library, option
+from tilusbuild.runtime.hold import Hold
+from tilusbuild.runtime.script import Script
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """How the kernels were come by."""
+
+    memory_hits: int = 0
+    disk_hits: int = 0
+    compiles: int = 0
+
+
+class CachedKernel:
+    """A kernel that computes one program. Call it with the arguments that are no dimension, in
+    order or by name; outputs that are left out are allocated like the first tensor, and returned.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        launch: Callable[..., Any],
+        *,
+        backend: str,
+        out: Sequence[int] | None,
+        hold: Hold | None = None,
+    ) -> None:
+        self._launch = launch
+        self._hold = hold
+        self.backend = backend
+        """ "tvm_ffi", "ctypes" or "nvrtc"."""
+        self.script = script if out is None else _with_outputs(script, out)
+        """What is known of the kernel: its target, constants, schedule and arguments."""
+
+    def __repr__(self) -> str:
+        return f"<CachedKernel {self.script.label} through {self.backend}>"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Launch. Raises what the library says of the arguments: `TypeError`, `ValueError`."""
+        wanted = arrays.passed(self.script)
+        if not named and len(args) == len(wanted):
+            self._launch(*args)
+            return None
+        given = arrays.bound(self.script, args, named)
+        like, known = arrays.first_tensor(self.script, given), arrays.sizes(self.script, given)
+        made = []
+        for argument in wanted:
+            if argument.name not in given:
+                given[argument.name] = arrays.allocate(self.script, argument, known, like)
+                made.append(given[argument.name])
+        self._launch(*(given[argument.name] for argument in wanted))
+        return made[0] if len(made) == 1 else tuple(made) or None
+
+
+def _with_outputs(script: Script, out: Sequence[int]) -> Script:
+    """The script with these of its passed arguments as outputs. Raises `InputError`."""
+    wanted = arrays.passed(script)
+    chosen = set()
+    for index in out:
+        if not -len(wanted) <= index < len(wanted):
+            raise input_error(
+                f"out_idx {index}: {script.name} is called with {len(wanted)} arguments"
+            )
+        if wanted[index].dims is None:
+            raise input_error(f"out_idx {index}: {wanted[index].name} is no tensor")
+        chosen.add(wanted[index].name)
+    changed = tuple(each._replace(out=each.name in chosen) for each in script.arguments)
+    return script._replace(arguments=changed)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A place in memory: the lock of whoever makes the kernel, and the kernel."""
+
+    lock: threading.Lock
+    kernel: CachedKernel | None = None
+    inputs: tuple[tuple[str, make.Stamp], ...] = ()
+
+    @property
+    def is_current(self) -> bool:
+        return self.kernel is not None and all(
+            make.stamp_of(path) == stamp for path, stamp in self.inputs
+        )
+
+
+class KernelCache:
+    """Kernels by what is asked for. One cache may serve any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: dict[tuple[object, ...], _Slot] = {}
+        self._stats = Stats()
+
+    @property
+    def stats(self) -> Stats:
+        """What came from where, so far."""
+        return self._stats
+
+    def cached(
+        self,
+        source_or_script: Source | str | os.PathLike[str],
+        *,
+        out_idx: int | Sequence[int] | None = None,
+        target: str | Mapping[str, Any] | None = None,
+        target_host: str | None = None,
+        execution_backend: str = AUTO,
+        verbose: bool | None = None,
+        pass_configs: Mapping[str, bool] | None = None,
+        compile_flags: str | Sequence[str] | None = None,
+        **params: Value,
+    ) -> CachedKernel:
+        """The kernel of a script of the project around the working directory (`"matmul"`), of
+        another project (`"DIR:matmul"`), or of a `Source`.
+
+        `params` are constants, and values of the schedule; the rest of the schedule is the
+        default's. `out_idx`: which of the arguments that a caller passes are outputs, instead of
+        those that are declared so. `target`: a target's name, an architecture, or "auto", what
+        suits this machine; else `TILUSBUILD_TARGET`. `target_host`: the host code's `-march`.
+        `execution_backend`: "tvm_ffi", "ctypes", "nvrtc"; "auto" is `TILUSBUILD_EXECUTION_BACKEND`,
+        else "tvm_ffi". `verbose` (`TILUSBUILD_VERBOSE`) shows the build on stderr. `pass_configs`:
+        "disable_ptxas_opt", "dump_ir", "line_directives". `compile_flags`: more flags for the
+        device compiler, or on the cpu for the host's.
+
+        Raises `InputError`, `KernelNotBuilt`, `CacheTrouble`, and `LoadError`s.
+        """
+        wanted = request(
+            source_or_script,
+            params,
+            out_idx=out_idx,
+            target=target,
+            target_host=target_host,
+            execution_backend=execution_backend,
+            verbose=verbose,
+            pass_configs=pass_configs,
+            compile_flags=compile_flags,
+        )
+        key = (wanted.key, tuple(sorted(option.chosen().items())), option.get_cache_dir())
+        with self._lock:
+            slot = self._slots.setdefault(key, _Slot(threading.Lock()))
+        with slot.lock:
+            if slot.is_current:
+                self._count(memory_hits=1)
+                assert slot.kernel is not None  # noqa: S101 - what is_current says
+                return slot.kernel
+            kernel, compiled, inputs = _made(wanted)
+            slot.kernel, slot.inputs = kernel, inputs
+        self._count(**({"compiles": 1} if compiled else {"disk_hits": 1}))
+        return kernel
+
+    def clear_cache(self) -> None:
+        """Forget every kernel, and remove from the cache tree what was made by asking for kernels,
+        unless a build of a project, a package or a running process has it too. Raises
+        `CacheTrouble`."""
+        with self._lock:
+            self._slots.clear()
+        clear(option.get_cache_dir())
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            counts = {name: getattr(self._stats, name) + count for name, count in more.items()}
+            self._stats = replace(self._stats, **counts)
+
+
+def _made(wanted: Request) -> tuple[CachedKernel, bool, tuple[tuple[str, make.Stamp], ...]]:
+    project, script, target = opened(wanted)
+    with project:
+        if wanted.backend == "nvrtc":
+            from tilusbuild.jit.launchers import through_driver
+
+            found = device_code.build(project, script, target)
+            start = through_driver(
+                found.script, found.image, found.symbol, found.launch, found.constants
+            )
+            kernel = CachedKernel(found.script, start, backend="nvrtc", out=wanted.out)
+            return kernel, found.compiled, found.inputs
+        built = make.build(project, script, target, wanted)
+        hold = Hold(built.script.root, [built.script.hash])
+    if wanted.backend == "ctypes":
+        from tilusbuild.jit.launchers import through_c
+
+        launch = through_c(built.script, built.program)
+    else:
+        launch = library.launcher(built.script, built.program, None)
+    kernel = CachedKernel(built.script, launch, backend=wanted.backend, out=wanted.out, hold=hold)
+    return kernel, built.compiled, built.inputs
