@@ -2,8 +2,8 @@
 
 A mutation is of the carrier's bytes, of the tar inside it, of one file of a folder, or of a value
 in the list. Whatever comes of it, `verify` and `install` end in `PackageError`s or find nothing
-wrong; what is installed then verifies, and no file appears beside the target. PACKAGE_FUZZ=3000 asks
-for more examples than the usual few.
+wrong; what is installed then verifies, and no file appears beside the target. PACKAGE_FUZZ=3000
+asks for more examples than the usual few.
 """
 
 from __future__ import annotations
