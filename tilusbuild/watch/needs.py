@@ -26,6 +26,7 @@ _DROPPING = re.compile(
     | .*___jb_(?:tmp|old)___
     | \.goutputstream-.*
     | .*\.kate-swp
+    | sed[A-Za-z0-9]{6}    # sed -i
     """,
     re.VERBOSE,
 )

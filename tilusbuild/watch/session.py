@@ -120,7 +120,6 @@ class Session:
         self._history = History(project.cache.state_path)
         self._published: set[str] = set()
         self._state: State | None = None
-        self._toolchain: Toolchain | None = None
         self._broken: str | None = None
         self._wider: Needs | None = None
         self._building: Building | None = None
