@@ -204,7 +204,7 @@ def test_it_decides_as_the_runtime_does_by_table(
 ) -> None:
     script = copied.script("modelled", real="f32")
     entries = [
-        Entry((m, n, k), (m + n + k) % 4, "measured" if m != 64 else "model", None)
+        Entry((m, n, k), (m + n + k) % 4, {64: "model", 512: "table"}.get(m, "measured"), None)
         for m in (1, 16, 64, 512)
         for n in (16, 256)
         for k in (0, 100, 300)

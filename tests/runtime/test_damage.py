@@ -45,6 +45,12 @@ def test_a_table_of_this_device_decides(copied: Any, caplog: pytest.LogCaptureFi
     assert "n = 192" in caplog.messages[0]
 
 
+def test_a_row_by_hand_says_so(copied: Any) -> None:
+    write_table(copied, [[[128], 3, "table"]])
+    chosen = tilusbuild.load("mark", where=copied.cache).select(n=100)
+    assert chosen[:3] == (3, "table", "set by hand at n = 128")
+
+
 def test_a_star_matches_any_device(copied: Any) -> None:
     write_table(copied, [[[128], 3]], device="*", arch="*", script="*", driver="*")
     kernel = tilusbuild.load("mark", where=copied.cache)

@@ -1,6 +1,6 @@
 """Which program serves which sizes. The first source that has an answer decides:
 
-    table       a rule by hand, at the exact sizes
+    table       a rule by hand, at the exact sizes; a row by hand, for its bucket
     measured    the bucket was measured on this device
     nearest     the nearest bucket that was: least sum over the keys of the difference in log2
     model       the least cost by the manifest's model, at the sizes of the bucket
@@ -80,7 +80,8 @@ class Chooser:
     def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
         exact = self._measured.get(bucket)
         if exact is not None:
-            return Choice(exact.program, "measured", f"measured at {self._named(bucket)}")
+            how = "measured" if exact.source == "measured" else "set by hand"
+            return Choice(exact.program, exact.source, f"{how} at {self._named(bucket)}")
         if self._measured:
             near = nearest(bucket, self._measured)
             why = f"nothing is measured for {self._named(bucket)}; {self._named(near)} is nearest"

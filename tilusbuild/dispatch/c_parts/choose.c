@@ -71,7 +71,7 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
     }
     int exact = low < table->count && !td_compare(table->entries[low].key, bucket);
     if (exact && table->entries[low].source <= TD_MEASURED) {
-      *source = TD_MEASURED;
+      *source = table->entries[low].source;
       return table->entries[low].program;
     }
     if ((near = td_nearest(table, bucket)) >= 0) {
