@@ -138,14 +138,15 @@ def test_a_list_of_sixty_megabytes(hand: Any, data: bytes, tmp_path: Path) -> No
     assert refusals(hand.archive(tmp_path / "p")) == ["ListMalformed", "ListMalformed"]
 
 
+@pytest.mark.parametrize("carrier", ["archive", "oci"])
 def test_a_list_that_is_too_long(hand: Any, carrier: str, tmp_path: Path) -> None:
     hand.list_bytes = bytes(65 * MB)
     assert refusals(hand.write(carrier, tmp_path)) == ["OverLimit", "OverLimit"]
 
 
-def test_attestations_that_are_too_long(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_attestations_that_are_too_long(hand: Any, tmp_path: Path) -> None:
     hand.beside = {"attestations/sbom.json": bytes(17 * MB)}
-    found = refusals(hand.write(carrier, tmp_path))
+    found = refusals(hand.archive(tmp_path / "p"))
     assert found[0] == "OverLimit"
 
 

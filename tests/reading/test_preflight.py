@@ -100,10 +100,10 @@ def ask(path: Path, host: Host) -> Preflight:
     ],
 )
 def test_which_target_serves_which_gpu(
-    hand: Any, arch: str, target: str | None, why: str, carrier: str, tmp_path: Path
+    hand: Any, arch: str, target: str | None, why: str, tmp_path: Path
 ) -> None:
     """Given code for sm_80 with PTX and for sm_90a, when each GPU is asked about, then this."""
-    path = for_targets(hand, AMPERE, HOPPER).write(carrier, tmp_path)
+    path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
     result = ask(path, Host(gpu(arch), MACHINE))
     (answer,) = result.answers
     assert (answer.chosen.target if answer.chosen else None) == target

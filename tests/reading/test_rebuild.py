@@ -29,9 +29,9 @@ def test_a_sample_of_few_has_one() -> None:
 
 
 def test_all_programs_of_a_package_are_reproduced(
-    project: Any, hand_of: Callable[..., Any], carrier: str, tmp_path: Path
+    project: Any, hand_of: Callable[..., Any], tmp_path: Path
 ) -> None:
-    path = hand_of(project.cache, sources=True).write(carrier, tmp_path)
+    path = hand_of(project.cache, sources=True).archive(tmp_path / "p")
     found = list(rebuild(str(path), 1.0, Limits()))
     assert len(found) == 4
     assert all(result.same for result in found)
