@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import shutil
@@ -131,3 +132,19 @@ def test_the_page_of_settings_has_each_and_its_example_runs(tmp_path: Path) -> N
     assert not missing
     (example,) = blocks(page, "python")
     subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
+
+
+def test_the_example_of_kernels_inside_a_program_says_what_it_prints(tmp_path: Path) -> None:
+    (example,) = blocks(ROOT / "docs" / "kernel-cache.md", "python")
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "[4. 4. 4.]",
+        "Stats(memory_hits=1, disk_hits=0, compiles=1)",
+    ]

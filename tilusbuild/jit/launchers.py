@@ -74,6 +74,7 @@ class Driver:
             self._library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise RuntimeError(f"no CUDA driver was found on this machine ({error})") from None
+        self._primary: dict[int, ctypes.c_void_p] = {}
         self.do("cuInit", 0)
 
     def do(self, function: str, *arguments: Any) -> None:
@@ -90,9 +91,11 @@ class Driver:
             self.do("cuCtxGetDevice", ctypes.byref(now))
         if now.value == device:
             return False
-        context = ctypes.c_void_p()
-        self.do("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.do("cuCtxPushCurrent_v2", context)
+        if device not in self._primary:
+            context = ctypes.c_void_p()
+            self.do("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self._primary[device] = context
+        self.do("cuCtxPushCurrent_v2", self._primary[device])
         return True
 
     def leave(self) -> None:
