@@ -6,6 +6,7 @@ and by `install` too, which then leaves the cache without a trace of it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -382,7 +383,10 @@ def test_a_script_json_of_another_script(hand: Any, tmp_path: Path) -> None:
 def test_a_script_json_of_depth_100_000(hand: Any, tmp_path: Path) -> None:
     name = hand.path("script.json")
     deep = b"[" * 100_000 + b"]" * 100_000
-    hand.files[name] = hand.files[name].replace(b'"params": {}', b'"params": ' + deep)
+    text, _, _ = hand.files[name].rpartition(b',\n "digest"')
+    text = text.replace(b'"params": {}', b'"params": ' + deep) + b"\n}\n"
+    seal = hashlib.sha256(text).hexdigest().encode()
+    hand.files[name] = text.removesuffix(b"\n}\n") + b',\n "digest": "' + seal + b'"\n}\n'
     assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
 
 
@@ -459,8 +463,6 @@ def test_a_library_that_is_none(hand: Any, tmp_path: Path) -> None:
 
 def with_library(hand: Any, data: bytes) -> None:
     """Another library in the first program, with all that is said of it made to agree."""
-    import hashlib
-
     name = hand.path("module/lib.so")
     meta = name.replace("module/lib.so", "meta.json")
     hand.files[name] = data

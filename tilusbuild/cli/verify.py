@@ -71,11 +71,15 @@ def _share(word: str | None) -> float | None:
 
 def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.package.check import verify
+    from tilusbuild.package.errors import PackageError
     from tilusbuild.package.opening import opened
 
-    with opened(arguments.path) as reader:
-        found = verify(reader, options.limits(arguments))
-        kind = reader.kind
+    try:
+        with opened(arguments.path) as reader:
+            found = verify(reader, options.limits(arguments))
+            kind = reader.kind
+    except PackageError as error:
+        return [(type(error).__name__, str(error))], ""
     problems = [(type(error).__name__, str(error)) for error in found.problems]
     listing = found.listing
     if listing is None:
