@@ -61,18 +61,21 @@ def _check(cache: Cache, instance: Instance) -> None:
 
 
 def as_built(cache: Cache, manifest: Manifest, selection: Selection) -> tuple[tuple[str, str], ...]:
-    """(folder, hash) of the selected scripts as the last build made them, here or, in a cache that
-    holds one project of this name only, elsewhere. Raises `CannotPack` and `InputError`."""
+    """(folder, hash) of the selected scripts as the last build made them: here, or elsewhere, when
+    all builds of a project of this name made the same. Raises `CannotPack` and `InputError`."""
     try:
         projects = cache.projects()
     except Broken as error:
         raise CannotPack(str(error), hint=_BUILD) from None
     having = projects.get(manifest.path)
-    named = [each for each in projects.values() if each.name == manifest.project.name]
+    named = {each for each in projects.values() if each.name == manifest.project.name}
     if having is None and len(named) == 1:
-        having = named[0]
+        (having,) = named
     if having is None:
-        raise CannotPack(f"{cache.root} has no build of {manifest.path}", hint=_BUILD)
+        several = (
+            f", and {len(named)} different ones of other {manifest.project.name}" if named else ""
+        )
+        raise CannotPack(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
     pairs = {
         (snake_case(script), target.name) for script, target in chosen_pairs(manifest, selection)
     }
