@@ -9,6 +9,7 @@ work was done; a benchmark of something that did not happen is an error.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -25,6 +26,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TILUSBUILD = (sys.executable, "-m", "tilusbuild")
+COMMAND = tuple(
+    path for path in [os.path.join(os.path.dirname(sys.executable), "tilusbuild")]
+    if os.path.exists(path)
+)  # fmt: skip
+"""The command that an installation makes, if this is one."""
 
 
 class WorkNotDoneError(AssertionError):
@@ -170,7 +176,11 @@ def entered(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def workshop() -> Iterator[Path]:
-    """A folder for the workloads, removed afterwards; records of builds are kept in it too."""
+    """A folder for the workloads, removed afterwards; records of builds are kept in it too.
+
+    Our modules are compiled to bytecode first, as installing them does.
+    """
+    compileall.compile_dir(ROOT / "tilusbuild", quiet=2)
     with tempfile.TemporaryDirectory(prefix="tilusbuild-bench-") as folder:
         before = os.environ.get("XDG_CACHE_HOME")
         os.environ["XDG_CACHE_HOME"] = f"{folder}/xdg"

@@ -7,64 +7,30 @@ the start of the interpreter that it runs in.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import _bench
 import _projects
 from _bench import Arm, Ran, process
 
-from tilusbuild import record
-
-LAID_OUT = 10_000
-"""Above so many programs the entries are laid out by `laid_out`: building them takes an hour."""
-
-
-def laid_out(folder: Path, programs: int, nvcc: str) -> None:
-    """A small project whose record speaks of many more entries, all of them on the disk: what is
-    looked at is what it would be for a project of that size."""
-    _projects.project(folder, 40, nvcc)
-    _projects.fill(folder, sync=False)
-    _projects.build(folder)
-    with _bench.entered(folder):
-        name = record.key(["build"], os.environ)
-        path = record.path(name, os.environ)
-        assert path is not None
-        data = Path(path).read_bytes()
-        answer, inputs = record.holds(data, name), record.inputs(data)
-        assert answer is not None
-        there = os.path.join(os.getcwd(), ".cache/programs", "")
-        hashes = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(programs - 40)]
-        for digest in hashes:
-            os.makedirs(f"{there}{digest}/module")
-            with open(f"{there}{digest}/module/lib.so", "wb") as file:
-                file.write(bytes(8000))
-        text = answer.replace(b"40 programs", f"{programs} programs".encode())
-        around = (there, "/module/lib.so")
-        entries = {around: [*record.entries(data, around), *hashes]}
-        made = record.make(name, text, inputs, entries, time.time_ns() + 10**9)
-        assert made is not None
-        Path(path).write_bytes(made)
-
 
 def at(folder: Path, programs: int, nvcc: str, rounds: int, with_make: bool) -> dict[str, object]:
     ours, theirs = folder / "tilus", folder / "graph"
-    if programs <= LAID_OUT:
-        _projects.project(ours, programs, nvcc)
-        _projects.fill(ours, sync=False)
-        _projects.build(ours)
-    else:
-        laid_out(ours, programs, nvcc)
+    _projects.project(ours, programs, nvcc)
+    _projects.fill(ours, sync=False)
+    _projects.build(ours)
     ours_ran: list[Ran] = []
 
-    def run() -> Ran:
-        ours_ran.append(process((*_bench.TILUSBUILD, "build"), ours))
+    def run(*command: str) -> Ran:
+        ours_ran.append(process((*command, "build"), ours))
         return ours_ran[-1]
+
+    def found_nothing() -> bool:
+        return "nothing to do" in ours_ran[-1].out
 
     _projects.graph(theirs, programs)
     ninja = _bench.ninja()
@@ -80,17 +46,23 @@ def at(folder: Path, programs: int, nvcc: str, rounds: int, with_make: bool) -> 
     outputs = len(list(theirs.glob("out/*.so")))
     assert libraries == outputs == programs, (libraries, outputs)
     arms = [
-        Arm("tilusbuild", run, lambda: "nothing to do" in ours_ran[-1].out),
+        Arm("python -m tilusbuild", lambda: run(*_bench.TILUSBUILD), found_nothing),
         Arm("ninja", lambda: peer(ninja), lambda: "no work to do" in last[0]),
     ]
     if with_make:
         process(("make", "-s", "-j2"), theirs)
         assert len(list(theirs.glob("mk/*.so"))) == programs
         arms.append(Arm("make", lambda: peer("make", "-s"), lambda: last[0] == ""))
+    if _bench.COMMAND:
+        arms.append(Arm("the command tilusbuild", lambda: run(*_bench.COMMAND), found_nothing))
+        run(*_bench.COMMAND)
     _bench.alternate(arms, rounds)
     result = _bench.report(f"nothing to do, {programs:,} programs", arms)
+    if _bench.COMMAND:
+        print(f"  the command by ninja: {_bench.ratio(arms[-1], arms[1])}, and of CPU "
+              f"{_bench.ratio(arms[-1], arms[1], 'cpu')}")  # fmt: skip
     profile(ours)
-    assert_sees_changes(ours, programs if programs <= LAID_OUT else 40)
+    assert_sees_changes(ours, programs)
     shutil.rmtree(folder)
     return result
 
@@ -105,24 +77,24 @@ def assert_sees_changes(folder: Path, programs: int) -> None:
 
 PROFILE = """\
 import sys, time
-began = time.perf_counter()
+began = time.process_time()
 import os
 from tilusbuild import record
 from tilusbuild.cli import unchanged
-imported = time.perf_counter()
+imported = time.process_time()
 name = record.key(["build"], os.environ)
 with open(record.path(name, os.environ), "rb") as file:
     data = file.read()
-read = time.perf_counter()
-looked = []
-def stat(*words, **more):
-    looked.append(1)
-    return found
-found = os.stat(".")
-t0 = time.perf_counter()
-assert record.holds(data, name) is not None
-held = time.perf_counter() - t0
-print(imported - began, read - imported, held, len(data))
+pieces = record._pieces(data)
+read = time.process_time()
+inputs, *entries = record._groups(pieces)
+same = record._same(pieces[2]) or (lambda *group: record._unchanged([group], os.stat))
+loaded = time.process_time()
+assert same(*inputs)
+seen = time.process_time()
+assert all(same(*group) for group in entries)
+held = time.process_time()
+print(imported - began, read - imported, loaded - read, seen - loaded, held - seen, len(data))
 """
 
 
@@ -136,12 +108,14 @@ def profile(folder: Path) -> None:
             cwd=folder, env=env, check=True, capture_output=True, text=True,
         )  # fmt: skip
         lines.append([float(word) for word in ran.stdout.split()])
-    imports, reading, holding, size = (sorted(column)[2] for column in zip(*lines, strict=True))
-    bare = sorted(process((sys.executable, "-c", "pass"), folder).wall for _ in range(5))[2]
+    imports, reading, loading, inputs, entries, size = (
+        sorted(column)[2] for column in zip(*lines, strict=True)
+    )
+    bare = sorted(process((sys.executable, "-c", "pass"), folder).cpu for _ in range(5))[2]
     print(
-        f"  of which: interpreter {bare * 1e3:.1f} ms, our imports {imports * 1e3:.1f} ms, reading "
-        f"the record ({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, stats and comparing "
-        f"{holding * 1e3:.1f} ms"
+        f"  CPU of it: interpreter {bare * 1e3:.1f} ms, our imports {imports * 1e3:.1f} ms, "
+        f"reading the record ({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, loading the looker "
+        f"{loading * 1e3:.1f} ms, inputs {inputs * 1e3:.1f} ms, libraries {entries * 1e3:.1f} ms"
     )
 
 
