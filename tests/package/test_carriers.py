@@ -154,12 +154,24 @@ def installed(wheels: list[Path], folder: Path) -> Path:
     return folder
 
 
+def read_only(folder: Path) -> list[str]:
+    """What a command begins with that shall not be able to write in a folder."""
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    words = ["unshare", "-m", "sh", "-c", mount, str(folder)]
+    probe = [*words, "sh", "-c", f"! touch {folder}/probe"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
+        return words
+    for path in [*folder.rglob("*"), folder]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    return []
+
+
 def call(site: Path, tmp_path: Path) -> str:
     floats = Path(__file__).parents[1] / "runtime" / "test_alone.py"
     text = floats.read_text().split("class Device", 1)[1].split("x, y = Floats", 1)[0]
     (tmp_path / "floats.py").write_text(f"import ctypes\nclass Device{text}")
     (tmp_path / "call.py").write_text(CALL)
-    command = [sys.executable, "call.py", str(site)]
+    command = [*read_only(site), sys.executable, "call.py", str(site)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

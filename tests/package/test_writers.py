@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,22 @@ def test_what_fails_in_the_middle_leaves_the_old_package(project: Any, tmp_path:
         pack.write(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(folder))
     assert {path: sha256_file(path) for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in folder.iterdir()] == ["Marks-1.2"]
+
+
+def test_several_may_pack_into_one_folder_at_once(project: Any, tmp_path: Path) -> None:
+    order, contents = gathered(project)
+    folder = tmp_path / "out"
+
+    def again(_: int) -> None:
+        pack.write(order, contents, ["dir", "tar.zst"], str(folder))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(again, range(12)))
+    assert sorted(path.name for path in folder.iterdir()) == ["Marks-1.2", "Marks-1.2.tar.zst"]
+    for path in folder.iterdir():
+        with opened(str(path)) as reader:
+            assert reader.list_bytes() == contents.encoded
+    assert len([p for p in folder.rglob("*") if p.is_file()]) == len(contents.listed.files) + 2
 
 
 def test_a_place_that_cannot_be_written_is_told(project: Any, tmp_path: Path) -> None:

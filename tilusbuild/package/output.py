@@ -7,6 +7,7 @@ there is none, but never a part of one. What was there stays unless it is a pack
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from tilusbuild.package.errors import CannotPack
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PREFIX = ".tmp-"
+_ATTEMPTS = 100
 
 
 @contextmanager
@@ -54,18 +56,32 @@ def check_replaceable(output: str, made: Sequence[str]) -> None:
 
 
 def move(folder: str, output: str, made: Sequence[str]) -> None:
-    """Move carriers from `folder` to their places. Raises `OSError`."""
+    """Move carriers from `folder` to their places. Of two who pack at once, the later stays. Raises
+    `OSError`."""
     for name in made:
-        place, old = os.path.join(output, name), os.path.join(folder, f"{_PREFIX}old-{name}")
-        if os.path.isdir(place):
-            os.rename(place, old)
-        try:
-            os.rename(os.path.join(folder, name), place)
-        except OSError:
-            if os.path.isdir(old):
-                os.rename(old, place)
-            raise
+        for attempt in range(_ATTEMPTS):
+            old = os.path.join(folder, f"{_PREFIX}old-{attempt}-{name}")
+            if _put(os.path.join(folder, name), os.path.join(output, name), old):
+                break
+        else:
+            raise OSError(errno.EBUSY, "others keep putting packages here", name)
     sync_folder(output)
+
+
+def _put(made: str, place: str, old: str) -> bool:
+    """Whether it could be moved; not when somebody else was quicker."""
+    if os.path.isdir(place):
+        with suppress(FileNotFoundError):
+            os.rename(place, old)
+    try:
+        os.rename(made, place)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        if os.path.isdir(old):
+            os.rename(old, place)
+        raise
+    return True
 
 
 def is_ours(path: str) -> bool:
