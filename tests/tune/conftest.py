@@ -239,6 +239,7 @@ def tune_project(tmp_path: Path) -> Callable[..., TuneProject]:
 
 LIBRARY = """\
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 static const char *text = "";

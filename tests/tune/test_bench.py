@@ -12,7 +12,7 @@ from tilusbuild.process.base import Cancelled
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import Answer, DeviceBench
 from tilusbuild.tune.bench.conversation import WorkerBroken
-from tilusbuild.tune.bench.work import Case, Program
+from tilusbuild.tune.bench.work import Case, Program, write_case
 
 Libraries = Callable[..., str]
 
@@ -168,3 +168,21 @@ def test_closing_the_runner_ends_the_worker(
     runner.close()
     with pytest.raises(Cancelled):
         bench.check(scale_case[0], program(libraries()), 1)
+
+
+def test_warm_up_calls_go_before_each_sample(
+    runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    count.touch()
+    library = libraries(after=f'{{FILE *f = fopen("{count}", "a"); fputc(1, f); fclose(f);}}')
+    case, folder = scale_case
+    cold = write_case(folder, {"n": 5}, case.arguments, cold=True)
+    calls = []
+    for warmup in (0, 5):
+        bench = DeviceBench(runner, "cpu", 0, {cold.digest: folder}, limit=20.0, warmup=warmup)
+        before = count.stat().st_size
+        assert bench.sample(cold, program(library), 0, 0.0).status == "ok"
+        calls.append(count.stat().st_size - before)
+        bench.close()
+    assert calls[1] - calls[0] == 5

@@ -11,15 +11,20 @@ import pytest
 from tilusbuild.tune.bench.campaign import campaign
 from tilusbuild.tune.bench.log import Log
 from tilusbuild.tune.bench.race import Decision
-from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
 
 
 def tuned(
-    bench: Any, work: Any, cases: Any, log: Path, budget: Budget | None = None
+    bench: Any,
+    work: Any,
+    cases: Any,
+    log: Path,
+    budget: Budget | None = None,
+    rounds: int = ROUNDS,
 ) -> list[Decision]:
     kept = Log(str(log))
     try:
-        session = Session(kept, bench, budget or Budget())
+        session = Session(kept, bench, budget or Budget(), rounds=rounds)
         return campaign(session, work, cases, len(cases), 0, lambda _: None)
     finally:
         kept.close()
@@ -46,6 +51,15 @@ def test_only_who_is_near_the_best_runs_on(made: Any, log: Path) -> None:
     bench = made.Recorded(lambda p: times[p.index], noise=0.0)
     (decision,) = tuned(bench, work, [made.case()], log)
     assert [len(o.samples) for o in decision.outcomes] == [32 + 24, 32 + 24, 4, 4, 1]
+
+
+def test_how_often_the_best_are_sampled_can_be_said(made: Any, log: Path) -> None:
+    work = made.work(tile=range(3))
+    bench = made.Recorded(lambda p: [1.0, 1.01, 1.1][p.index], noise=0.0)
+    (decision,) = tuned(bench, work, [made.case()], log, rounds=8)
+    assert [len(o.samples) for o in decision.outcomes] == [8 + 24, 8 + 24, 4]
+    (decision,) = tuned(bench, work, [made.case()], log.with_name("two"), rounds=2)
+    assert [len(o.samples) for o in decision.outcomes] == [2 + 24, 2 + 24, 2]
 
 
 def test_rounds_are_interleaved(made: Any, log: Path) -> None:

@@ -112,6 +112,8 @@ def project(arguments: argparse.Namespace) -> Project:
         "nice": getattr(arguments, "nice", None),
         "level": getattr(arguments, "level", None),
         "device-compiler": getattr(arguments, "device_compiler", None),
+        "bench-warmup": getattr(arguments, "warmup", None),
+        "bench-repeat": getattr(arguments, "repeat", None),
         "dump-ir": getattr(arguments, "dump_ir", None) or None,
     }
     return Project.open(os.getcwd(), given, os.environ)

@@ -65,6 +65,15 @@ def _measuring(group: Any) -> None:
         help="time with caches that hold none of the data (cold, the default), or all of it",
     )
     group.add_argument(
+        "--warmup", type=int, metavar="N", help="calls before each sample, without it 1"
+    )
+    group.add_argument(
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="samples of each program that is nearly the best, without it 32",
+    )
+    group.add_argument(
         "--time-limit", type=float, default=30.0, metavar="S", help="for one check or sample"
     )
     group.add_argument("--seed", type=int, default=0, help="of the inputs, and of the search")

@@ -53,9 +53,9 @@ class Settings:
     """Whether what each step of a compile makes is kept."""
     disable_ptxas_opt: Setting[bool]
     bench_warmup: Setting[int | None]
-    """Calls before a tuning times anything; None leaves it to the tuning."""
+    """Calls before each sample of a tuning; None leaves it to the tuning."""
     bench_repeat: Setting[int | None]
-    """Samples of each finalist of a tuning; None leaves it to the tuning."""
+    """Samples of each program that is nearly the best; None leaves it to the tuning."""
 
 
 def settings(

@@ -105,12 +105,12 @@ def parallel_workers(count: int) -> Chosen:
 
 
 def bench_warmup(count: int) -> Chosen:
-    """Calls before a tuning times anything. Raises `TypeError` and `ValueError`."""
+    """Calls before each sample of a tuning. Raises `TypeError` and `ValueError`."""
     return Chosen("bench-warmup", _count("bench_warmup", count, least=0))
 
 
 def bench_repeat(count: int) -> Chosen:
-    """Samples of each finalist in a tuning. Raises `TypeError` and `ValueError`."""
+    """Samples of each program that is nearly the best, in a tuning. Raises `TypeError` and `ValueError`."""
     return Chosen("bench-repeat", _count("bench_repeat", count, least=1))
 
 

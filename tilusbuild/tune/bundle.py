@@ -205,7 +205,7 @@ def _decided(
     said = run.device
     device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
     publisher = Publisher(script, device.fingerprint(script.hash))
-    session = Session(_Replayed(known), _NothingMore(), run.budget)
+    session = Session(_Replayed(known), _NothingMore(), run.budget, rounds=run.rounds)
     decisions: list[Decision] = []
     for number, noted in enumerate(segment.cases[: run.cases]):
         case = Case(noted.case, noted.sizes, (), cold=True)

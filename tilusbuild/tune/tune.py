@@ -27,12 +27,12 @@ from tilusbuild.runtime import compat
 from tilusbuild.runtime.device import Device, cpu, may_have_cuda
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
-from tilusbuild.tune.bench.bench import Answer, DeviceBench
+from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench
 from tilusbuild.tune.bench.campaign import campaign, integers, run_note
 from tilusbuild.tune.bench.locks import device_lock
 from tilusbuild.tune.bench.log import Log
 from tilusbuild.tune.bench.race import Decision
-from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
 from tilusbuild.tune.bench.work import Case, Program, Work
 from tilusbuild.tune.publish import Publisher, Shared, remake_dispatcher
 
@@ -213,8 +213,14 @@ def tune(project: Project, wanted: Wanted, ready: Ready, listener: Listener) -> 
     `Cancelled`. What was measured by then is kept.
     """
     folders: dict[str, str] = {}
+    warmup = project.settings.bench_warmup.value
     bench = DeviceBench(
-        project.runner, ready.script.kind, wanted.device, folders, limit=wanted.limit
+        project.runner,
+        ready.script.kind,
+        wanted.device,
+        folders,
+        limit=wanted.limit,
+        warmup=WARMUP if warmup is None else warmup,
     )
     try:
         said = bench.describe()
@@ -247,7 +253,8 @@ def _measured(
     if wanted.fresh and os.path.exists(path):
         os.unlink(path)
     log = Log(path)
-    session = Session(log, bench, wanted.budget, listener.answered)
+    rounds = project.settings.bench_repeat.value or ROUNDS
+    session = Session(log, bench, wanted.budget, listener.answered, rounds=rounds)
     private = project.cache.tree.private(uses=False)
 
     def cases() -> Iterator[Case]:

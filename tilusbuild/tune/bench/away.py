@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.tune.bench.bench import DeviceBench
+from tilusbuild.tune.bench.bench import WARMUP, DeviceBench
 from tilusbuild.tune.bench.campaign import campaign, run_note
 from tilusbuild.tune.bench.locks import device_lock
 from tilusbuild.tune.bench.log import Log
 from tilusbuild.tune.bench.race import Decision
-from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
 from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
 
 WORKS = "works"
@@ -32,6 +32,8 @@ def main(words: Sequence[str], root: str) -> int:
     parser.add_argument("--budget", type=Budget.parse, default=Budget(), metavar="90s|500")
     parser.add_argument("--time-limit", type=float, default=30.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="calls before each sample")
+    parser.add_argument("--repeat", type=int, default=ROUNDS, help="samples of each finalist")
     parser.add_argument("--log", default="results.jsonl", metavar="FILE")
     arguments = parser.parse_args(words)
     try:
@@ -66,13 +68,14 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
             folders[case.digest] = folder
             yield case
 
-    bench = DeviceBench(runner, work.kind, arguments.device, folders, limit=arguments.time_limit)
+    limit, warmup = arguments.time_limit, max(0, arguments.warmup)
+    bench = DeviceBench(runner, work.kind, arguments.device, folders, limit=limit, warmup=warmup)
     log = Log(os.path.abspath(arguments.log))
     try:
         said = bench.describe()
         name, count = str(said["name"]), len(work.cases)
         with device_lock(str(said["id"]), lambda: _say(f"waiting for another tuning on {name}")):
-            session = Session(log, bench, arguments.budget)
+            session = Session(log, bench, arguments.budget, rounds=max(1, arguments.repeat))
             _say(f"{work.label} on {name}: {len(programs)} programs, {count} sizes")
             log.note(run_note(work, said, session, arguments.seed, count))
             campaign(session, work, cases(), count, arguments.seed, _tell)

@@ -27,6 +27,8 @@ OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeo
 _BY_OTHERS = (CRASH, LAUNCH_ERROR)
 """What a program may come to because of what another one left in its process. A wrong result may be
 that too, and stays one: a second look would let a race between threads pass."""
+WARMUP = 1
+"""Calls before a sample. What a sample times is estimated by one call more."""
 _THROTTLED = 5
 """How often a throttled sample is taken anew before it is taken as it is."""
 _COOLING = 2.0
@@ -67,7 +69,8 @@ class Bench(Protocol):
 
 
 class DeviceBench:
-    """A device of this machine. `folders` gives the folder of a case by its digest."""
+    """A device of this machine. `folders` gives the folder of a case by its digest; `warmup` is
+    how many calls go before each sample."""
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class DeviceBench:
         folders: dict[str, str],
         *,
         limit: float,
+        warmup: int = WARMUP,
         grace: float = _GRACE,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -86,6 +90,7 @@ class DeviceBench:
         self._index = index
         self._folders = folders
         self._limit = limit
+        self._warmup = warmup
         self._grace = grace
         self._now = now
         self._sleep = sleep
@@ -107,7 +112,7 @@ class DeviceBench:
 
     def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
-        request = {"do": "time", "library": program.library}
+        request = {"do": "time", "library": program.library, "warmup": self._warmup}
         cost, dropped = 0.0, 0
         while True:
             answer = self._confirmed(case, request, limit)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.tune.bench.race import Decision, Race
-from tilusbuild.tune.bench.session import Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
 from tilusbuild.tune.bench.work import Case, Scalar, Work
 
 RUN, CASE = "run", "case"
@@ -32,6 +32,7 @@ class Run:
     budget: Budget
     seed: int
     cases: int
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def read_run(line: Mapping[str, Any]) -> Run:
             ),
             seed=_of(int, line["seed"]),
             cases=_of(int, line["cases"]),
+            rounds=_of(int, line.get("rounds", ROUNDS)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"malformed: {error}") from None
@@ -95,6 +97,7 @@ def run_note(
         "runs": session.budget.runs,
         "seed": seed,
         "cases": cases,
+        "rounds": session.rounds,
     }
 
 

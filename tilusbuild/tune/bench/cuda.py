@@ -131,8 +131,7 @@ class Cuda:
         }
 
     def time(self, call: Callable[[], None], *, cold: bool) -> Timed:
-        """Warm up, then time. Raises `LaunchError`."""
-        self._timed(call, 1, cold=False, delay=0)
+        """Raises `LaunchError`."""
         estimate, _ = self._timed(call, 1, cold=False, delay=0)
         launches = launches_for(estimate, _SPAN, _MOST_COLD if cold else _MOST_WARM)
         delay = _DELAY * (2 + launches * (3 if cold else 1))

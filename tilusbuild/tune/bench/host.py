@@ -55,8 +55,7 @@ class Host:
         return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
     def time(self, call: Callable[[], None], *, cold: bool) -> Timed:
-        """Warm up, then time. A cold sample is one call, a warm one as many as the clock needs."""
-        call()
+        """A cold sample is one call, a warm one as many as the clock needs."""
         start = time.perf_counter()
         call()
         estimate = time.perf_counter() - start

@@ -2,7 +2,7 @@
 
     look        correctness, then one sample                      keep what is within 1.25x
     4 rounds    a sample of each in every round                   keep what is within 1.05x
-    32 rounds                                                     keep what is within 1.02x
+    32 rounds, or as many as are asked for                        keep what is within 1.02x
     finals      3 times 8 rounds; the score is the median of the three medians
 
 Rounds go through the programs there and back, so that a device which slows down or speeds up
@@ -20,8 +20,9 @@ from tilusbuild.tune.bench.search import look_around
 from tilusbuild.tune.bench.session import Quota, Record, Session
 from tilusbuild.tune.bench.work import Case, Program, Work
 
-STAGES = ((4, 1.25), (32, 1.05))
-"""Rounds in all, and how much slower than the best may be who takes part."""
+_LOOK, _LAST = (4, 1.25), 1.05
+"""Rounds of the first stage, and how much slower than the best may be who takes part in it; then
+the same of the last stage, whose rounds are the session's."""
 FINALIST, PASSES, PASS_ROUNDS = 1.02, 3, 8
 TIE = 0.01
 
@@ -67,7 +68,8 @@ class Race:
     def run(self, seed: int) -> Decision:
         """Look, race, decide."""
         look_around(self._work, self._quota, self._look, seed)
-        for rounds, within in STAGES:
+        most = self._session.rounds
+        for rounds, within in ((min(_LOOK[0], most), _LOOK[1]), (most, _LAST)):
             self._rounds(self._within(self._field(), within), rounds)
         winner = self._final()
         while winner is not None and not self._still_right(winner):

@@ -85,8 +85,13 @@ class Record:
     """Status and reason, once it is out."""
 
 
+ROUNDS = 32
+"""How often those that are nearly the best are sampled."""
+
+
 class Session:
-    """A tuning's questions. `tell` hears of each answer: case, program, what, answer, replayed."""
+    """A tuning's questions. `tell` hears of each answer: case, program, what, answer, replayed;
+    `rounds` is how often those that are nearly the best are sampled."""
 
     def __init__(
         self,
@@ -94,9 +99,12 @@ class Session:
         bench: Bench,
         budget: Budget,
         tell: Callable[[Case, Program, str, Answer, bool], None] = lambda *_: None,
+        *,
+        rounds: int = ROUNDS,
     ) -> None:
         self.log = log
         self.budget = budget
+        self.rounds = rounds
         self.spent = Spent()
         self._bench = bench
         self._tell = tell

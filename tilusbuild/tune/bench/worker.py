@@ -41,7 +41,7 @@ class Worker:
                 case "check":
                     return self._check(request["library"])
                 case "time":
-                    return self._time(request["library"])
+                    return self._time(request["library"], request["warmup"])
                 case other:
                     return {"status": "broken", "why": f"no request: {other}"}
         except Refused as error:
@@ -76,9 +76,12 @@ class Worker:
         except Wrong as wrong:
             return {"status": "incorrect", "why": str(wrong)}
 
-    def _time(self, library: str) -> dict[str, Any]:
+    def _time(self, library: str, warmup: int) -> dict[str, Any]:
         launch, buffers, case = self._program(library)
         buffers.restore()
+        for _ in range(warmup):
+            launch()
+        self._device.finish()
         timed = self._device.time(launch, cold=case.cold)
         found = {"status": "ok", "seconds": timed.seconds, "launches": timed.launches}
         if not timed.hidden:
