@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from tilusbuild.looker import Same
 
+    Stat: TypeAlias = tuple[int, int, int, int]  # as `snapshot` gives
     _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stats
 
-_MAGIC = b"tilusbuild record 3\n"
+_MAGIC = b"tilusbuild record 4\n"
 _HEAD = struct.Struct("<IQ")
 _COUNT = struct.Struct("<Q")
 _STAT = struct.Struct("<4q")
@@ -84,7 +85,7 @@ def path(name: bytes, environment: Mapping[str, str]) -> str | None:
     return os.path.join(where, f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}")
 
 
-def snapshot(file: str) -> tuple[int, int, int, int]:
+def snapshot(file: str) -> Stat:
     """Size, mtime, ctime (nanoseconds) and inode; size -1 when there is no such file.
 
     A folder's size says nothing and differs between file systems, so it counts as 0.
@@ -114,7 +115,7 @@ def make(
     stats = [snapshot(file) for file in files]
     if any(_racy(stat, started) for stat in stats):
         return None
-    groups = [(("", ""), files, stats)]
+    groups = _by_folder(files, stats)
     for (before, after), middles in sorted(entries.items()):
         found = [snapshot(before + middle + after) for middle in middles]
         if _ABSENT in found:
@@ -128,7 +129,22 @@ def make(
     return _MAGIC + _HEAD.pack(zlib.crc32(body), len(body)) + body
 
 
-def _racy(stat: tuple[int, int, int, int], started: int) -> bool:
+def _by_folder(
+    files: Sequence[str], stats: Sequence[Stat]
+) -> list[tuple[tuple[str, str], list[str], list[Stat]]]:
+    """The inputs as groups, each of one folder: standing in it, a name is found sooner than by its
+    whole path. What is not there, or not by an absolute path, comes first and by its whole name."""
+    folders: dict[str, tuple[list[str], list[Stat]]] = {"": ([], [])}
+    for file, stat in zip(files, stats):  # noqa: B905 - side by side
+        folder, name = os.path.split(file)
+        whole = stat == _ABSENT or not name or not os.path.isabs(file)
+        names, seen = folders.setdefault("" if whole else os.path.join(folder, ""), ([], []))
+        names.append(file if whole else name)
+        seen.append(stat)
+    return [((folder, ""), *found) for folder, found in folders.items()]
+
+
+def _racy(stat: Stat, started: int) -> bool:
     newest = max(stat[1], stat[2])
     coarse = stat[2] % 1_000_000_000 == 0 and stat[1] % 1_000_000_000 == 0
     return newest > started - (COARSE_TICK if coarse else TICK)
@@ -138,9 +154,7 @@ def _packed(data: bytes) -> bytes:
     return _COUNT.pack(len(data)) + data
 
 
-def _group(
-    around: tuple[str, str], middles: Sequence[str], stats: Iterable[tuple[int, int, int, int]]
-) -> bytes:
+def _group(around: tuple[str, str], middles: Sequence[str], stats: Iterable[Stat]) -> bytes:
     return _packed(packed_names(around, middles)) + _packed(packed_stats(stats))
 
 
@@ -149,7 +163,7 @@ def packed_names(around: tuple[str, str], middles: Sequence[str]) -> bytes:
     return "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
 
 
-def packed_stats(stats: Iterable[tuple[int, int, int, int]]) -> bytes:
+def packed_stats(stats: Iterable[Stat]) -> bytes:
     """What `snapshot` gave for each name of a group."""
     return b"".join(_STAT.pack(*stat) for stat in stats)
 
@@ -230,14 +244,18 @@ def _said_same(child: int) -> bool:
 
 def inputs(data: bytes) -> list[str]:
     """The inputs that a record speaks of; none when it is damaged."""
-    pieces = _pieces(data)
-    return str(pieces[3], "utf-8", "surrogateescape").split("\0")[2:] if pieces else []
+    found = []
+    for names, _ in _groups(_pieces(data)):
+        before, after, *words = str(names, "utf-8", "surrogateescape").split("\0")
+        if not after:
+            found += [before + word for word in words]
+    return sorted(found)
 
 
-def entries(data: bytes, around: tuple[str, str]) -> dict[str, tuple[int, int, int, int]]:
+def entries(data: bytes, around: tuple[str, str]) -> dict[str, Stat]:
     """What a record says of the entries whose paths begin and end so: the word between, and what
     `snapshot` gave. None when it is damaged."""
-    found: dict[str, tuple[int, int, int, int]] = {}
+    found: dict[str, Stat] = {}
     for names, stats in _groups(_pieces(data)):
         before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
         if (before, after) == around:

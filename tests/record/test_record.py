@@ -88,6 +88,28 @@ def test_a_file_that_appears_in_a_looked_at_folder_ends_it(tree: Path) -> None:
     assert record.holds(data, NAME) is None
 
 
+def test_a_folder_of_inputs_that_is_gone_ends_it(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    (tree / "in").rename(tree / "elsewhere")
+    assert record.holds(data, NAME) is None
+
+
+def test_inputs_may_be_relative_or_lie_where_no_folder_is(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree)
+    inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
+    data = record.make(NAME, SUMMARY, inputs, {}, LATER)
+    assert data is not None
+    assert record.holds(data, NAME) == SUMMARY
+    assert record.inputs(data) == sorted(inputs)
+    (tree / "no/such").mkdir(parents=True)
+    assert record.holds(data, NAME) == SUMMARY
+    (tree / "no/such/folder").mkdir()
+    assert record.holds(data, NAME) is None
+
+
 def test_answers_its_own_command_only(tree: Path) -> None:
     data = made(tree)
     assert data is not None
