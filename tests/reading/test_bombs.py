@@ -7,6 +7,7 @@ of these dies, or raises something that is no `PackageError`, and the test fails
 
 from __future__ import annotations
 
+import hashlib
 import resource
 import struct
 import subprocess
@@ -136,6 +137,19 @@ def test_a_million_empty_blocks(tmp_path: Path) -> None:
 def test_a_list_of_sixty_megabytes(hand: Any, data: bytes, tmp_path: Path) -> None:
     hand.list_bytes = data
     assert refusals(hand.archive(tmp_path / "p")) == ["ListMalformed", "ListMalformed"]
+
+
+def test_a_sealed_script_json_of_nothing_but_brackets(hand: Any, tmp_path: Path) -> None:
+    name = hand.path("script.json")
+    text = b'{\n "schema": [' + b"[]," * (10 * MB) + b"[]]\n}\n"
+    seal = hashlib.sha256(text).hexdigest().encode()
+    hand.files[name] = text.removesuffix(b"\n}\n") + b',\n "digest": "' + seal + b'"\n}\n'
+    assert refusals(hand.relist().archive(tmp_path / "p")) == ["Incoherent", "Incoherent"]
+
+
+def test_a_script_that_is_too_large(hand: Any, tmp_path: Path) -> None:
+    hand.files[hand.path("schedule.txt")] = bytes(33 * MB)
+    assert refusals(hand.relist().archive(tmp_path / "p")) == ["OverLimit", "OverLimit"]
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])

@@ -252,7 +252,7 @@ def test_the_command_prints_a_table_of_answers(hand: Any, project: Any, tmp_path
 
 @pytest.mark.parametrize(
     "words",
-    [("-d", "h100"), ("-d", "sm_80", "--glibc", "new"), ("-d", "sm_80", "--driver", "13")],
+    [("-d", "h100"), ("-d", "sm_80", "--glibc", "new"), ("-d", "sm_80", "--driver", "r580")],
 )
 def test_mistakes_on_the_command_line(hand: Any, project: Any, words: Any, tmp_path: Path) -> None:
     path = os.fspath(hand.archive(tmp_path / "p"))

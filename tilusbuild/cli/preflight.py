@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.preflight import Answer, Host, Preflight
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
-_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,2}", re.ASCII)
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def _host(arguments: argparse.Namespace, device: str) -> Host:
     kind = "cpu" if device == "cpu" else "cuda"
     driver = NEWEST_DRIVER
     if arguments.driver is not None:
-        major, minor = (int(word) for word in arguments.driver.split(".")[:2])
+        major, minor = (int(word) for word in f"{arguments.driver}.0".split(".")[:2])
         driver = 1000 * major + 10 * minor
     return Host(
         Device(kind, 0, arguments.gpu_name or ANY_GPU, device.rstrip("af"), driver),

@@ -18,6 +18,9 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import FILE, read_tables
 
+_SPARSEST = 6
+"""Bytes of text for each array or object; the densest that is written is `["name","m"]`."""
+
 
 def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     """Check the script's folder below `root`. Raises `Incoherent`."""
@@ -26,6 +29,8 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     for name in layout.files_below(path):
         if purpose.of_script(name) is None:
             raise Incoherent(f"{where}/{name} is no file that a script has")
+        if name.endswith(".json") and _is_hollow(os.path.join(path, name)):
+            raise Incoherent(f"{where}/{name} is made of nothing but brackets")
     try:
         script = read_script(path)
         tables = read_tables(script)
@@ -40,6 +45,14 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
                 " carried"
             )
     _check_dispatcher(f"{where}/{layout.DISPATCH}", os.path.join(path, layout.DISPATCH))
+
+
+def _is_hollow(path: str) -> bool:
+    """Whether JSON would take many times its size in memory: an empty array is two bytes of text
+    and sixty of memory."""
+    with open(path, "rb") as file:
+        data = file.read()
+    return data.count(b"[") + data.count(b"{") > 1000 + len(data) // _SPARSEST
 
 
 def _check_description(where: str, listing: FileList, entry: ScriptEntry, script: Script) -> None:

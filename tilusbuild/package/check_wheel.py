@@ -36,7 +36,8 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
     if there in made:
         return
     expected = next((m for m in made if f"{reader.module}/__init__.py" in m), {})
-    odd = min(n for n in {**there, **expected} if there.get(n) != expected.get(n))
+    different = [n for n in {**there, **expected} if there.get(n) != expected.get(n)]
+    odd = min(different, key=lambda name: (name.endswith("/RECORD"), name))
     raise Incoherent(f"{odd} is not what a wheel of this package has")
 
 
