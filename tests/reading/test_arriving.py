@@ -1,0 +1,121 @@
+"""Files as they arrive: in any order, each once, each what the list says, and no more than that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.package import check
+from tilusbuild.package.arriving import Limits, arrivals, check_limits
+from tilusbuild.package.check import verify
+from tilusbuild.package.errors import FileChanged, FileMissing, FileUnlisted, OverLimit
+from tilusbuild.package.layers import layers
+from tilusbuild.package.memory import MemoryReader
+from tilusbuild.package.unpack import texts
+
+Layer = Sequence[tuple[str, int, bytes]]
+
+
+def held(hand: Any) -> list[list[tuple[str, int, bytes]]]:
+    return [[(path, len(data), data) for path, data in part] for part in hand.layers()]
+
+
+def read(reader: MemoryReader, hand: Any, skip: Any = frozenset()) -> dict[str, bytes]:
+    found = arrivals(reader, hand.listing, layers(hand.listing), skip)
+    return {arrival.path: b"".join(arrival.pieces()) for arrival in found}
+
+
+def test_every_file_arrives(hand: Any) -> None:
+    assert read(MemoryReader(hand.listed(), held(hand)), hand) == hand.files
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_does_not_matter(hand: Any, seed: int) -> None:
+    files = [file for layer in held(hand) for file in layer]
+    random.Random(seed).shuffle(files)
+    assert verify(MemoryReader(hand.listed(), [files]), Limits()).problems == ()
+
+
+def test_a_layer_that_is_not_needed_is_not_asked_for(hand: Any) -> None:
+    reader = MemoryReader(hand.listed(), held(hand))
+    found = read(reader, hand, skip={0})
+    assert reader.asked == [1]
+    assert {"mark"} & {path.split("/")[1] for path in found} == set()
+
+
+def test_a_file_that_is_left_unread_is_no_file_that_is_missing(hand: Any) -> None:
+    reader = MemoryReader(hand.listed(), held(hand))
+    paths = [a.path for a in arrivals(reader, hand.listing, layers(hand.listing))]
+    assert sorted(paths) == sorted(hand.files)
+
+
+@pytest.mark.parametrize("change", [lambda data: data + b"more", lambda data: data[:-1]])
+def test_a_container_that_lies_about_a_size(hand: Any, change: Any) -> None:
+    """Given an entry that claims the listed size, when it holds another, then that is found."""
+    parts = held(hand)
+    path, size, data = parts[0][0]
+    parts[0][0] = (path, size, change(data))
+    with pytest.raises(FileChanged, match="another size"):
+        read(MemoryReader(hand.listed(), parts), hand)
+
+
+def test_what_is_refused_is_told_and_the_rest_goes_on(hand: Any) -> None:
+    parts = held(hand)
+    gone = parts[0].pop()
+    twice = parts[1][0]
+    parts[1] += [twice, ("programs/evil", 4, b"evil")]
+    told: list[Exception] = []
+    reader = MemoryReader(hand.listed(), parts)
+    found = arrivals(reader, hand.listing, layers(hand.listing), refuse=told.append)
+    assert {a.path for a in found} == hand.files.keys() - {gone[0]}
+    assert [type(error).__name__ for error in told] == ["FileUnlisted", "UnsafeName", "FileMissing"]
+
+
+def test_nothing_at_all(hand: Any) -> None:
+    with pytest.raises(FileMissing):
+        read(MemoryReader(hand.listed(), []), hand)
+    with pytest.raises(FileUnlisted):
+        read(MemoryReader(hand.listed(), [[("scripts/a/" + "0" * 64 + "/x", 0, b"")]]), hand)
+
+
+def test_limits_are_the_lists_size_and_the_ratio(hand: Any) -> None:
+    size = hand.listing.size
+    for packed, limits, fits in (
+        (None, Limits(total=size), True),
+        (None, Limits(total=size - 1), False),
+        (size // 10, Limits(ratio=11, free=0), True),
+        (size // 10, Limits(ratio=9, free=0), False),
+        (size // 10, Limits(ratio=9, free=size), True),
+    ):
+        reader = MemoryReader(hand.listed(), [], packed=packed)
+        if fits:
+            check_limits(hand.listing, reader, limits)
+        else:
+            with pytest.raises(OverLimit):
+                check_limits(hand.listing, reader, limits)
+
+
+def test_programs_that_come_in_pieces_wait_in_bounded_memory(
+    hand: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given all libraries first and their texts after, when they are too much to wait for."""
+    files = [file for layer in held(hand) for file in layer]
+    files.sort(key=lambda file: not file[0].endswith("lib.so"))
+    reader = MemoryReader(hand.listed(), [files])
+    assert verify(reader, Limits()).problems == ()
+    monkeypatch.setattr(check, "_MOST_WAITING", 40_000)
+    assert isinstance(verify(reader, Limits()).problems[0], OverLimit)
+    honest = MemoryReader(hand.listed(), held(hand))
+    assert verify(honest, Limits()).problems == ()
+
+
+def test_texts_are_what_a_comparison_reads(hand: Any, tmp_path: Path) -> None:
+    assert {path.rpartition("/")[2] for path in texts(hand.listing)} == {
+        "program.txt",
+        "options.txt",
+        *(path.rpartition("/")[2] for path in hand.files if path.startswith("scripts/")),
+    }

@@ -1,0 +1,40 @@
+"""The double of `reader.Reader`: a package that tests hold in their hands, honest or not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tilusbuild.package.reader import Item
+
+
+@dataclass(frozen=True)
+class MemoryReader:
+    """Hands over `layers`, whatever `listed` says of them: (path, size as claimed, content).
+
+    `asked` notes what was asked for: the layers that came, by number.
+    """
+
+    listed: bytes
+    layers: Sequence[Sequence[tuple[str, int, bytes]]]
+    beside: dict[str, bytes] = field(default_factory=dict)
+    packed: int | None = None
+    kind: str = "memory"
+    asked: list[int] = field(default_factory=list)
+
+    def list_bytes(self) -> bytes:
+        return self.listed
+
+    def attestations(self) -> dict[str, bytes]:
+        return self.beside
+
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+        for number, layer in enumerate(self.layers):
+            if number not in skip:
+                self.asked.append(number)
+                for path, size, data in layer:
+                    yield Item(path, size, io.BytesIO(data).read)
+
+    def close(self) -> None:
+        return None
