@@ -13,6 +13,7 @@ import pytest
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.fake import Listener
 from tilusbuild.errors import InputError
+from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.selection import Selection
 from tilusbuild.project.build import build
 from tilusbuild.project.project import Project
@@ -101,11 +102,16 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
     """Its programs are others than nvcc's, both lie in one cache, and a second build finds all."""
     try:
         with opened() as project:
-            first = build(project, Selection(), Options(), Listener())
+            project.plan(Selection())
+            before = project.runner.asked
+            first = build(project, Selection(), Options(jobs=1), Listener())
+            started = project.runner.asked - before
             hashes = [p for i in project.plan(Selection()).plan.instances for p in i.programs]
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     assert (first.summary.compiled, first.summary.failed) == (3, 0)
+    once, each = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
+    assert started == len(once) + 3 * len(each)
     with opened() as project:
         assert build(project, Selection(), Options(), Listener()).summary.cached == 3
         assert project.runner.asked == 0
@@ -133,6 +139,22 @@ def test_an_error_is_told_at_the_templates_line(folder: Path, opened: Opened) ->
     assert "source.cu(" in entry.read_text()
     reasons = [event.reason for event in listener.named("finished")]
     assert reasons == ['scale.cu.j2(6): error: identifier "missing" is undefined'] * 3
+
+
+@pytest.mark.nvcc
+def test_a_header_of_the_host_is_said_to_be_missing(folder: Path, opened: Opened) -> None:
+    (folder / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
+    try:
+        with opened() as project:
+            build(project, Selection(level=0), Options(), Listener())
+            (instance,) = project.plan(Selection(level=0)).plan.instances
+            (job,) = jobs(project.plan(Selection(level=0)))
+            log = folder / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
+            said = job.readable(log.read_text())
+    except InputError as error:
+        pytest.skip(error.diagnostics[0].message)
+    assert said.startswith("scale.cu.j2(1): catastrophic error: cannot open source file")
+    assert "the toolkit's <cuda/std/cstdint> may have it" in said
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def compile_script(
     used = {word for step in commands for word in step.argv}
     return "".join(
         [
-            _HEAD,
+            _HEAD.replace("@TOOLS@", _tools(recipe)),
             "".join(f"#   {line}\n" for line in toolchain),
             _START.replace("@UNSET@", " ".join(_UNSET)),
             _NVRTC.replace("@SHARED@", launcher) if recipe.through_nvrtc else "",
@@ -89,6 +89,10 @@ def compile_script(
 
 def _command(step: Step) -> str:
     return "run " + " ".join(_VARIABLES.get(word) or shlex.quote(word) for word in step.argv) + "\n"
+
+
+def _tools(recipe: Recipe) -> str:
+    return "NVRTC, PYTHON, AS and LD" if recipe.through_nvrtc else "NVCC, CXX, CC, AS and LD"
 
 
 def _ready(recipe: Recipe) -> str:
@@ -114,7 +118,7 @@ _HEAD = """\
 #!/bin/bash
 # Compiles source.cu to lib.so: the same bytes as the build that wrote this script.
 #
-#   ./compile.sh [OUTPUT]      NVCC, CXX, CC, AS and LD say which tools to use
+#   ./compile.sh [OUTPUT]      @TOOLS@ say which tools to use
 #
 # The tools that made the recorded lib.so:
 """
@@ -152,7 +156,7 @@ fi
 """
 
 _NVRTC = f"""\
-# NVRTC=/path/to/libnvrtc.so.13 or CUDA_HOME say which NVRTC; without them toolkits and wheels are
+# NVRTC is a path to libnvrtc.so.13; without it CUDA_HOME, the toolkits and NVIDIA's wheels are
 # looked through. PYTHON is any Python 3.8 or later.
 nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
 """

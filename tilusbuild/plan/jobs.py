@@ -61,7 +61,8 @@ class ProgramJob:
             notes = self.maker.make(schedule).closure.notes
         except InputError:
             notes = ()
-        return text.rstrip("\n") + "\n" + missing_header_help(log, notes)
+        helping = missing_header_help(log, notes, nvrtc=self.maker.through_nvrtc)
+        return text.rstrip("\n") + "\n" + helping
 
 
 def jobs(planned: Planned) -> Iterator[ProgramJob]:

@@ -16,18 +16,52 @@ _MISSING = re.compile(
 )
 
 
+_LIBRARY = frozenset(
+    [
+        *("algorithm", "array", "atomic", "bit", "cassert", "cfloat", "chrono", "climits", "cmath"),
+        *(
+            "complex",
+            "concepts",
+            "cstddef",
+            "cstdint",
+            "cstdio",
+            "cstdlib",
+            "cstring",
+            "functional",
+        ),
+        *("initializer_list", "iostream", "iterator", "limits", "memory", "numeric", "optional"),
+        *("ratio", "span", "stdexcept", "string", "tuple", "type_traits", "utility", "variant"),
+        *("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h"),
+        *("stdlib.h", "string.h", "vector"),
+    ]
+)
+"""Headers that device code takes from the host's library with nvcc."""
+
+
 def misses_header(log: str) -> bool:
     """Whether a compiler says that it did not find a header."""
     return _MISSING.search(log) is not None
 
 
-def missing_header_help(log: str, notes: Iterable[Diagnostic]) -> str:
+def missing_header_help(log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = False) -> str:
     """Lines to follow a compiler's log: "" when it misses no header. `notes` are the closure's."""
     found = _MISSING.search(log)
     if found is None:
         return ""
-    told = [note.render() for note in notes] or [_general(found["gcc"] or found["edg"])]
+    name = found["gcc"] or found["edg"]
+    if nvrtc and name in _LIBRARY:
+        return _of_the_library(name) + "\n"
+    told = [note.render() for note in notes] or [_general(name)]
     return "\n".join(told) + "\n"
+
+
+def _of_the_library(name: str) -> str:
+    plain = name.removesuffix(".h")
+    own = f"c{plain}" if name.endswith(".h") else plain
+    return (
+        f"{name}: NVRTC has no C and C++ library; if anything of it is needed,"
+        f"\n  the toolkit's <cuda/std/{own}> may have it"
+    )
 
 
 def _general(name: str) -> str:
