@@ -1,7 +1,8 @@
 /* A CUDA driver of no device, for tests of the launcher: it answers as the real one does and writes
    each call to the file $FAKE_CUDA_JOURNAL. $FAKE_CUDA_DEVICES says how many devices there are,
    $FAKE_CUDA_FAIL="function=error" makes one function fail, $FAKE_CUDA_PARAMETERS="f32 ptr i32"
-   says what the kernel's parameters are. Built with -DOLD it is a driver of before CUDA 12. */
+   says what the kernel's parameters are, $FAKE_CUDA_ARCHS="90 80" the compute capability of each
+   device, 8.9 without it. Built with -DOLD it is a driver of before CUDA 12. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -66,9 +67,21 @@ int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
   return 0;
 }
+static int capability(int device) {
+  const char *text = getenv("FAKE_CUDA_ARCHS");
+  int found = 0, used = 0;
+  for (int i = 0; text && i <= device && sscanf(text, "%d%n", &found, &used) == 1; i++) text += used;
+  return found ? found : 89;
+}
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int *count) { *count = devices(); return 0; }
+int cuDeviceGetName(char *name, int size, int device) {
+  snprintf(name, size, "Fake sm_%d", capability(device));
+  return 0;
+}
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  (void)device;
-  *value = attribute == 97 ? 101376 : attribute == 75 ? 8 : attribute == 76 ? 9 : 0;
+  int arch = capability(device);
+  *value = attribute == 97 ? 101376 : attribute == 75 ? arch / 10 : attribute == 76 ? arch % 10 : 0;
   return 0;
 }
 int cuDevicePrimaryCtxRetain(context **made, int device) {

@@ -93,9 +93,10 @@ class Kernel:
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch. Raises `LoadError`s, and what the library says of the arguments."""
         if not named and len(args) == self._count:
-            if self._direct is not None:
+            everything = self._direct
+            if everything is not None:
                 try:
-                    return self._direct(*args)
+                    return everything(*args)
                 except direct.Refused:
                     self._direct = None  # what follows says why, as a type
             try:
@@ -238,13 +239,14 @@ class Kernel:
         return launch
 
     def _dispatcher(self, active: _Active, launch: Callable[..., Any]) -> Callable[..., Any] | None:
-        """What serves every call: the C dispatcher, where one instance on one device is all there
-        is to choose from; `launch`, the first call's program, where nothing is to be chosen."""
+        """What serves every call on the one device of its kind: the C dispatcher, which refuses
+        tensors on another kind; `launch`, the first call's program, where nothing is to be chosen.
+        """
         script = active.script
-        if len(self._scripts) > 1 or (script.kind == "cuda" and not device.is_only()):
+        if script.kind == "cuda" and not device.is_only():
             return None
         if active.chooser.is_constant:
-            return launch
+            return launch if len({each.kind for each in self._scripts}) == 1 else None
         told = (
             f"{script.label}: sizes that were not measured go to the nearest that were; tune them"
         )

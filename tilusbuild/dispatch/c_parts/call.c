@@ -21,7 +21,14 @@ static const td_tensor *td_tensor_of(const td_any *any) {
   return (const td_tensor *)((const char *)any->as.pointer + TD_OBJECT_HEAD);
 }
 
-/* 0, or -1 where the arguments are not what they should be: any program says it better. */
+#ifdef TD_CUDA
+static int td_is_ours(int kind) { return kind == 2 || kind == 13; } /* device, managed */
+#else
+static int td_is_ours(int kind) { return kind == 1 || kind == 3; } /* the host, pinned */
+#endif
+
+/* 0, or -1 where the arguments are not what they should be: any program says it better. The device
+   is -1 for tensors that no program here is for. */
 static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *device) {
   if (count != TD_PASSED) return -1;
   for (int i = 0; i < TD_SIZES; i++) {
@@ -41,6 +48,7 @@ static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *
     const td_tensor *tensor = td_tensor_of(&args[i]);
     if (!tensor) continue;
     if (tensor->device.kind == 2) *device = tensor->device.index;
+    if (!td_is_ours(tensor->device.kind)) *device = -1;
     break;
   }
   return 0;
@@ -62,9 +70,10 @@ static int td_raise(void) {
 
 TD_EXPORT int __tvm_ffi_launch(void *self, const td_any *args, int32_t count, td_any *result) {
   int64_t size[TD_SLOTS] = {0};
-  int device, source, program = TD_DEFAULT_PROGRAM;
+  int device = 0, source, program = TD_DEFAULT_PROGRAM;
   if (!td_read_sizes(args, count, size, &device))
-    program = td_choose(td_table_of(device), size, &source);
+    program = device < 0 ? td_fail("%s: the tensors are on a device of another kind", td_name)
+                         : td_choose(td_table_of(device), size, &source);
   if (program < 0) return td_raise();
   td_functions *functions = td_open(program);
   return functions ? functions->packed(self, args, count, result) : td_raise();

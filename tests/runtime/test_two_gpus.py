@@ -1,0 +1,210 @@
+"""Devices of two kinds in one process: real libraries, and a driver that notes what it is asked.
+
+What was chosen is seen in the launch: each schedule has a block size of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.dispatch import tables
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import Entry
+
+pytestmark = pytest.mark.nvcc
+
+DRIVER = Path(__file__).parents[1] / "compile" / "fake_cuda.c"
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "two"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.h100]
+arch = "sm_90a"
+[target.a100]
+arch = "sm_80"
+[target.cpu]
+arch = "cpu"
+[script.fill]
+template = "fill.cu.j2"
+kernel = "fill"
+default = { threads = 32 }
+args = { y = { type = "f32*[n]", out = true }, n = "i32" }
+launch = { grid = ["cdiv(n, threads)"], block = ["threads"] }
+[script.fill.space]
+threads = [32, 64]
+[script.fill.dispatch]
+keys = ["n"]
+"""
+TEMPLATE = """\
+{% if target.kind == "cpu" %}
+extern "C" void fill(float *y, int n) {
+  for (int i = 0; i < n; i++) y[i] = {{ threads }};
+}
+{% else %}
+extern "C" __global__ void fill(float *y, int n) {
+  int i = blockIdx.x * {{ threads }} + threadIdx.x;
+  if (i < n) y[i] = i;
+}
+{% endif %}
+"""
+
+CALLS = """\
+import ctypes, json, sys
+
+import numpy as np
+import tilusbuild
+from tilusbuild.runtime import device
+from tilusbuild.runtime.errors import LoadError
+
+device.may_have_cuda = lambda: True  # it looks into /dev, where a made up driver leaves nothing
+
+class Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+class Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", Device), ("ndim", ctypes.c_int32),
+                ("dtype", Type), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p)]
+
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+class OnGpu:
+    "A vector in memory that nobody looks at."
+
+    def __init__(self, index, size):
+        self.shape, self.device, self.index = (size,), f"cuda:{index}", index
+        self.sizes = (ctypes.c_int64 * 1)(size)
+        self.tensor = Tensor(1 << 20, Device(2, index), 1, Type(2, 32, 1),
+                             ctypes.addressof(self.sizes), None, 0, None, None)
+
+    def __dlpack_device__(self):
+        return 2, self.index
+
+    def __dlpack__(self, **options):
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+fill = tilusbuild.load("fill", where=sys.argv[1])
+for index, size in json.loads(sys.argv[2]):
+    try:
+        given = np.zeros(size, "f4") if index < 0 else OnGpu(index, size)
+        fill(given)
+        how = "in C" if fill._direct is not None else "in Python"
+        print("chosen", how, "and ran" if index < 0 and given.any() else "")
+    except LoadError as error:
+        print(type(error).__name__, str(error).replace(chr(10), " "))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built project, measured on both devices: the H100 likes 64 threads, the A100 32."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "tilus.toml").write_text(MANIFEST)
+    (folder / "fill.cu.j2").write_text(TEMPLATE)
+    run = [sys.executable, "-m", "tilusbuild"]
+    subprocess.run([*run, "build", "-q"], cwd=folder, check=True)
+    for script in scripts(folder).values():
+        (arch,) = script.archs
+        if arch == "cpu":
+            continue
+        device = {"device": f"Fake {arch.rstrip('a')}", "arch": arch.rstrip("a")}
+        best = 1 if arch == "sm_90a" else 0
+        measured = [Entry((128,), best, "measured", 1e-6), Entry((1024,), 1, "measured", 1e-6)]
+        tables.record(script, {"script": script.hash, **device}, measured)
+    subprocess.run([*run, "dispatch", "build", "fill"], cwd=folder, check=True)
+    flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
+    subprocess.run(["gcc", *flags, DRIVER, "-o", folder / "libcuda.so.1"], check=True)
+    return folder
+
+
+def scripts(folder: Path) -> dict[str, Script]:
+    found = (read_script(str(p)) for p in (folder / ".cache" / "scripts" / "fill").iterdir())
+    return {script.target: script for script in found}
+
+
+Called = tuple[list[str], list[str]]
+
+
+@pytest.fixture
+def called(project: Path, tmp_path: Path) -> Callable[..., Called]:
+    """called("90 80", (device, size), …): what the calls came to, and where which block ran."""
+
+    def call(archs: str, *calls: tuple[int, int]) -> Called:
+        journal = tmp_path / "journal"
+        journal.write_text("")
+        done = subprocess.run(
+            [sys.executable, "-c", CALLS, str(project / ".cache"), json.dumps(calls)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": str(project),
+                "FAKE_CUDA_ARCHS": archs,
+                "FAKE_CUDA_DEVICES": str(len(archs.split())),
+                "FAKE_CUDA_JOURNAL": str(journal),
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        lines = [line.split() for line in journal.read_text().splitlines()]
+        launches = [f"{line[2]} {line[4]}" for line in lines if line[0] == "launch"]
+        return [line.rstrip() for line in done.stdout.splitlines()], launches
+
+    return call
+
+
+def test_each_gpu_has_its_own_code_and_its_own_table(called: Callable[..., Called]) -> None:
+    said, launches = called("90 80", (0, 100), (1, 100), (0, 1000), (1, 1000), (1, 100), (0, 100))
+    assert said == ["chosen in Python"] * 6
+    assert launches == [
+        "primary0 block=64,1,1",
+        "primary1 block=32,1,1",
+        "primary0 block=64,1,1",
+        "primary1 block=64,1,1",
+        "primary1 block=32,1,1",
+        "primary0 block=64,1,1",
+    ]
+
+
+def test_a_gpu_that_nothing_was_built_for_is_told_beside_one_that_works(
+    called: Callable[..., Called],
+) -> None:
+    said, launches = called("80 120", (0, 100), (1, 100), (0, 1000))
+    assert said[0] == said[2] == "chosen in Python"
+    assert said[1].startswith("NoProgram fill has no program for cuda:1 (Fake sm_120, sm_120)")
+    assert "sm_90a code runs on sm_90 only, not sm_120" in said[1]
+    assert launches == ["primary0 block=32,1,1", "primary0 block=64,1,1"]
+
+
+def test_the_only_gpu_is_chosen_for_in_c(called: Callable[..., Called]) -> None:
+    said, launches = called("80", (0, 100), (0, 1000), (0, 100))
+    assert said == ["chosen in C"] * 3
+    assert [line.split("=")[1] for line in launches] == ["32,1,1", "64,1,1", "32,1,1"]
+
+
+def test_the_cpu_beside_the_only_gpu(called: Callable[..., Called]) -> None:
+    said, launches = called("90", (0, 100), (-1, 100), (0, 100), (-1, 100))
+    assert said == [
+        "chosen in C",
+        "chosen in Python and ran",
+        "chosen in Python",
+        "chosen in Python and ran",
+    ]
+    assert len(launches) == 2
