@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic
@@ -26,8 +25,9 @@ from tilusbuild.engine.base import Compiled, Compiler, Job, Options, W
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.ledger import Ledger
+from tilusbuild.engine.messages import Began, Ended, SlotFree, Through
 from tilusbuild.engine.order import Line, Ticket
-from tilusbuild.engine.slots import Slots, Unasked
+from tilusbuild.engine.slots import Leave, Slots, Unasked
 from tilusbuild.engine.store import RECORDED, Entry, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.machine import usable_cores
@@ -69,33 +69,6 @@ def build(
         return run.build(jobs, clock() if began is None else began)
 
 
-@dataclass(frozen=True, slots=True)
-class _Began(Generic[W]):
-    """A worker is about to compile."""
-
-    ticket: Ticket[W]
-
-
-@dataclass(frozen=True, slots=True)
-class _Through(Generic[W]):
-    """A compiler is through; its worker publishes now."""
-
-    ticket: Ticket[W]
-
-
-@dataclass(frozen=True, slots=True)
-class _SlotFree:
-    """There may be leave for one more compile."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended(Generic[W]):
-    """A worker is idle again."""
-
-    ticket: Ticket[W]
-    answer: Answer
-
-
 class BuildLoop(Generic[W]):
     """One build's state. Everything but `_work` runs on the calling thread."""
 
@@ -117,9 +90,7 @@ class BuildLoop(Generic[W]):
         self.options = options
         self.history = history or History(None)
         self.admission = admission or Unlimited()
-        self.slots = slots or Unasked()
-        self.held = 0
-        """Slots that were taken, at least one less than there are compilers."""
+        self.leave = Leave(slots or Unasked())
         self.warnings = warnings
         self.clock = clock
         self.width = max(1, options.jobs or usable_cores())
@@ -146,7 +117,7 @@ class BuildLoop(Generic[W]):
             stopped = self.stopped.is_set()
         finally:
             self._end_workers()
-            self._give_back(0)
+            self.leave.keep(0)
             self.history.save()
         if self.bug is not None:
             raise self.bug
@@ -262,25 +233,9 @@ class BuildLoop(Generic[W]):
         if not self.running:
             return True
         peaks = [peak for other, peak in self.running.items() if other not in self.publishing]
-        return self.admission.admits(ticket.estimate.peak_rss, peaks) and self._has_slot()
-
-    def _has_slot(self) -> bool:
-        """Whether one more compile has leave to run beside those that do; takes it if need be."""
-        if self.held >= self._compiling:
-            return True
-        if self.slots.take():
-            self.held += 1
-            return True
-        self.slots.when_some(partial(self.inbox.put, _SlotFree()))
-        return False
-
-    def _give_back(self, keep: int) -> None:
-        """Give leave back, but for so many compiles beside the first."""
-        while self.held > max(0, keep):
-            self.held -= 1
-            self.slots.give()
-        if not self._compiling:
-            self.slots.idle()
+        return self.admission.admits(ticket.estimate.peak_rss, peaks) and self.leave.extends(
+            self._compiling + 1, partial(self.inbox.put, SlotFree())
+        )
 
     def _hire(self) -> None:
         # A daemon, so that a second Ctrl-C need not wait for it; else `_end_workers` does.
@@ -295,11 +250,11 @@ class BuildLoop(Generic[W]):
                 ticket.job,
                 self.store,
                 self.compiler,
-                began=partial(self.inbox.put, _Began(ticket)),
-                through=partial(self.inbox.put, _Through(ticket)),
+                began=partial(self.inbox.put, Began(ticket)),
+                through=partial(self.inbox.put, Through(ticket)),
                 stopped=self.stopped.is_set,
             )
-            self.inbox.put(_Ended(ticket, answer))
+            self.inbox.put(Ended(ticket, answer))
 
     def _next_message(self) -> Any:
         while True:
@@ -323,17 +278,17 @@ class BuildLoop(Generic[W]):
             self.signal = message
             self._stop("interrupted", signal.Signals(message).name)
             self.compiler.cancel()
-        elif isinstance(message, _Began):
+        elif isinstance(message, Began):
             self.ledger.attempts += 1
             job, seconds = message.ticket.job, message.ticket.estimate.seconds
             self.reporter.tell(events.Started(job.hash, job.label, job.script, job.index, seconds))
-        elif isinstance(message, _Through):
+        elif isinstance(message, Through):
             self.publishing.add(message.ticket)
-            self._give_back(self._compiling - 1)
-        elif isinstance(message, _Ended):
+            self.leave.keep(self._compiling)
+        elif isinstance(message, Ended):
             del self.running[message.ticket]
             self.publishing.discard(message.ticket)
-            self._give_back(self._compiling - 1)
+            self.leave.keep(self._compiling)
             self._answered(message.ticket, message.answer)
         self.reporter.tick()
 
