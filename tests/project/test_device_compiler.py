@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -182,6 +186,41 @@ def test_what_happens_to_one_program_happens_to_no_other(
     assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
     recorded = list((folder / "cache/programs").iterdir()) if status == "failed" else []
     assert len(recorded) == (status == "failed")
+
+
+def serving(library: Path) -> list[str]:
+    """The processes that have a library loaded and wait to be asked, by their ids."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
+            if b"--serve" in words and os.fsencode(library) in words:
+                found.append(name)
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_however_a_build_ends_nothing_goes_on(
+    folder: Path, fake_toolkit: Path, number: signal.Signals
+) -> None:
+    """Given a compile that hangs, when the build is interrupted or killed."""
+    asked(folder, "hang")
+    argv = [sys.executable, "-m", "tilusbuild", "build", "-j2", "--device-compiler", "nvrtc"]
+    env = {**os.environ, "CUDA_HOME": str(fake_toolkit)}
+    library = fake_toolkit / "lib64/libnvrtc.so.13"
+    argv += ["--cache-dir", str(folder / "cache")]
+    with subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.DEVNULL) as building:
+        until(lambda: len(serving(library)) > 0)
+        building.send_signal(number)
+    assert building.returncode == (130 if number == signal.SIGINT else -number)
+    until(lambda: serving(library) == [])
 
 
 @pytest.mark.parametrize(
