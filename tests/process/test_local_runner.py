@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -209,3 +210,17 @@ open({str(said)!r}, "wb").write(output)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     assert said.read_bytes() == b"hello\n"
+
+
+def test_a_command_can_be_less_urgent_than_we_are(runner, sh):
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for more in (0, 3, 19):
+        command = replace(sh("nice"), nice=more)
+        assert int(runner.run(command).output) == min(19, own + more)
+
+
+def test_where_memory_runs_out_the_kernel_is_to_kill_a_command_first(runner, sh):
+    with open("/proc/self/oom_score_adj") as file:
+        own = int(file.read())
+    told = int(runner.run(sh("cat /proc/self/oom_score_adj")).output)
+    assert told == min(1000, own + 300)
