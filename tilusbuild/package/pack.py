@@ -163,7 +163,8 @@ def _check_size(order: Order, contents: Contents, made: Sequence[Made]) -> None:
             raise TooLarge(
                 f"package {order.name} as {form} has {size} bytes, more than max-size, {most}",
                 hint=f"{layer_table(layer_sizes(contents))}\nthe largest programs:\n"
-                f"{program_table(program_sizes(contents), _LARGEST_SHOWN)}",
+                f"{program_table(program_sizes(contents), _LARGEST_SHOWN)}\n"
+                'less is carried with `scripts`, `targets`, `programs = "dispatched"`, `exclude`',
             )
 
 
