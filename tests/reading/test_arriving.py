@@ -82,6 +82,13 @@ def test_nothing_at_all(hand: Any) -> None:
         read(MemoryReader(hand.listed(), [[("scripts/a/" + "0" * 64 + "/x", 0, b"")]]), hand)
 
 
+def test_a_package_of_nothing(hand: Any, tmp_path: Path) -> None:
+    empty = {"scripts": (), "programs": {}, "targets": {}}
+    hand.files = {}
+    reader = MemoryReader(hand.relist(**empty).listed(), [])
+    assert verify(reader, Limits()).problems == ()
+
+
 def test_limits_are_the_lists_size_and_the_ratio(hand: Any) -> None:
     size = hand.listing.size
     for packed, limits, fits in (

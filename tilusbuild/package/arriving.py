@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from tilusbuild.cache import layout
 from tilusbuild.digest import hasher
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
@@ -26,6 +27,10 @@ from tilusbuild.package.listing import FileEntry, FileList
 from tilusbuild.package.reader import Item, Reader
 
 _PIECE = 1 << 18
+_LARGEST_OF_SCRIPT = 32 << 20
+"""Bytes of a file of a script: the list of 200,000 programs, say."""
+_LARGEST_SCRIPTS = 1 << 30
+"""Bytes of all files of all scripts, which whoever looks at a package unpacks."""
 
 Refuse = Callable[[PackageError], None]
 
@@ -95,6 +100,10 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
             f"it holds {listing.size} bytes, more than {limits.total}",
             hint="--max-size allows more",
         )
+    scripts = [(e.size, p) for p, e in listing.files.items() if p.startswith(layout.SCRIPTS)]
+    largest, path = max(scripts, default=(0, ""))
+    if sum(size for size, _ in scripts) > _LARGEST_SCRIPTS or largest > _LARGEST_OF_SCRIPT:
+        raise OverLimit(f"{path} is larger than what a script has")
     packed = reader.packed
     if packed is not None and listing.size > limits.free + limits.ratio * packed:
         raise OverLimit(

@@ -33,10 +33,6 @@ from tilusbuild.package.reader import Reader
 
 _LARGEST_LIBRARY = 256 << 20
 _LARGEST_TEXT = 64 << 20
-_LARGEST_OF_SCRIPT = 32 << 20
-"""Bytes of a file of a script: the list of 200,000 programs, say."""
-_LARGEST_SCRIPTS = 1 << 30
-"""Bytes of all files of all scripts, which are unpacked to be read."""
 _MOST_WAITING = 512 << 20
 """Bytes of programs that have not come whole."""
 _MOST_PROBLEMS = 100
@@ -97,15 +93,10 @@ class Checker:
     _waiting: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `OverLimit`."""
-        scripts = 0
         for path, entry in self.listing.files.items():
             kind, _, digest = names.root_of(path)
             if kind == layout.SCRIPTS:
                 self._left[digest] = self._left.get(digest, 0) + 1
-                scripts += entry.size
-                if entry.size > _LARGEST_OF_SCRIPT or scripts > _LARGEST_SCRIPTS:
-                    raise OverLimit(f"{path} is larger than what a script has")
             else:
                 self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
 

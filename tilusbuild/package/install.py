@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilusbuild.cache import layout
 from tilusbuild.cache.adopting import adopt_program, adopt_script
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Entry
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.locks import Span
 from tilusbuild.cache.sealed import Broken
@@ -126,15 +127,20 @@ def _has(cache: Cache, listing: FileList, program: str) -> bool:
     entry = cache.lookup(program)
     if entry is None:
         return False
-    listed = listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
+    _check_same(cache, listing, entry)
+    return True
+
+
+def _check_same(cache: Cache, listing: FileList, entry: Entry) -> None:
+    """Raises `NotReproduced` for an entry with other bytes than the package has."""
+    listed = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
     here = entry.meta["files"].get(layout.LIBRARY, {}).get("sha256")
     if here != listed:
         what = f"is {entry.status}" if here is None else f"has a library of sha256 {here}"
         raise NotReproduced(
-            f"{layout.PROGRAMS}/{program} {what} in {cache.root}; in the package it is {listed}",
+            f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root}; in the package it is {listed}",
             hint="the same inputs gave other results; --cache-dir names another cache",
         )
-    return True
 
 
 def _has_include(cache: Cache, digest: str) -> bool:
@@ -191,7 +197,8 @@ def _publish(cache: Cache, listing: FileList, missing: set[str], folder: str) ->
             cache.publish_include(digest, _files_of(os.path.join(folder, root)))
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
-            adopt_program(cache, program, os.path.join(folder, layout.PROGRAMS, program))
+            entry = adopt_program(cache, program, os.path.join(folder, layout.PROGRAMS, program))
+            _check_same(cache, listing, entry)  # somebody may have built it meanwhile
     for script in listing.scripts:
         path = os.path.join(folder, layout.SCRIPTS, script.folder)
         if os.path.isdir(path):

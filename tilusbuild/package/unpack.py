@@ -1,7 +1,8 @@
 """Some files of a package as a folder that is laid out like a cache, for those who only look.
 
 The folder is temporary and somebody else's content: every file in it was listed, and had the size
-and the digest that the list gives. Nothing else of the package was checked.
+and the digest that the list gives, and the scripts are such as the runtime reads. Nothing else of
+the package was checked.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from tilusbuild.cache import layout
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits, arrivals, check_limits, written
+from tilusbuild.package.check import Checker
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileList, parse
 from tilusbuild.package.opening import opened
@@ -44,10 +46,16 @@ def unpacked(
         chosen = choose(listing)
         parts = layers(listing)
         skip = {number for number, part in enumerate(parts) if chosen.isdisjoint(part)}
+        checker = Checker(listing, folder)
         for arrival in arrivals(reader, listing, parts, skip):
-            if arrival.path in chosen:
+            if arrival.path not in chosen:
+                continue
+            if names.root_of(arrival.path)[0] == layout.SCRIPTS:
+                checker.take(arrival, keep=True)
+            else:
                 for _ in written(arrival, folder):
                     pass
+        checker.finish()
         yield Unpacked(listing, folder)
 
 

@@ -36,7 +36,8 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar+zstd"
 _TITLE = "org.opencontainers.image.title"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 _LARGEST_JSON = 16 << 20
-_MOST_MANIFESTS = 1000
+_MOST_MANIFESTS = 100
+_MOST_LAYERS = 100_000
 
 
 class Blob(NamedTuple):
@@ -66,7 +67,9 @@ class OciReader:
         index = self._json(
             "index.json", read_plain(self._at("index.json"), "index.json", _LARGEST_JSON)
         )
-        found = [self._manifest(blob) for blob in _blobs(index, "manifests", _MOST_MANIFESTS)]
+        # A manifest with two tags is there twice.
+        blobs = {blob.digest: blob for blob in _blobs(index, "manifests", _MOST_MANIFESTS)}
+        found = [self._manifest(blob) for blob in blobs.values()]
         packages = [manifest for manifest in found if manifest.artifact == ARTIFACT]
         if len(packages) != 1:
             raise NoPackage(f"the image layout holds {len(packages) or 'no'} packages of kernels")
@@ -122,7 +125,7 @@ class OciReader:
             blob.digest,
             str(value.get("artifactType")),
             _blob(value.get("config")),
-            tuple(_blobs(value, "layers", _MOST_MANIFESTS * 100)),
+            tuple(_blobs(value, "layers", _MOST_LAYERS)),
             None if subject is None else _blob(subject).digest,
         )
 
