@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tilusbuild.process import resident
 from tilusbuild.process.base import Cancelled, Command, Finished
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool, ResidentRunner
@@ -193,6 +195,32 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
     tool.pool.close()
     with pytest.raises(Cancelled):
         tool.run()
+
+
+def test_another_user_is_no_compiler(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given somebody else who connects first, the socket goes on waiting for our own."""
+    users = iter([os.getuid() + 1, os.getuid()])
+    monkeypatch.setattr(resident, "_user", lambda channel: next(users))
+    listen = socket.socket.listen
+    strangers: list[socket.socket] = []
+
+    def watched(listener: socket.socket, backlog: int) -> None:
+        listen(listener, backlog)
+        stranger = socket.socket(socket.AF_UNIX)
+        stranger.connect(listener.getsockname())
+        strangers.append(stranger)
+
+    monkeypatch.setattr(socket.socket, "listen", watched)
+    assert tool.run().ok
+    (stranger,) = strangers
+    assert stranger.recv(1) == b""
+    stranger.close()
+
+
+def test_the_socket_tells_who_is_at_its_other_end() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        assert resident._user(one) == os.getuid()
 
 
 def test_the_pool_ends_those_that_wait(tool: Tool) -> None:

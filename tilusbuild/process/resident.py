@@ -35,6 +35,9 @@ FRAME = struct.Struct("<I")
 ANSWER = struct.Struct("<iQ?I")
 """Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
 
+_CREDENTIALS = struct.Struct("iII")
+"""struct ucred: process, user, group."""
+
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0
 """How long a process that has hung up may take to end."""
@@ -211,10 +214,14 @@ class _Resident:
         return Finished(status, kept, time.monotonic() - began, peak), stays
 
     def _connected(self, late: float | None) -> socket.socket:
-        if self._channel is None:
+        while self._channel is None:
             self._listener.settimeout(_left(late))
-            self._channel, _ = self._listener.accept()
-            self._listener.close()
+            channel, _ = self._listener.accept()
+            if _user(channel) == os.getuid():
+                self._channel = channel
+                self._listener.close()
+            else:  # whoever can list the machine's sockets can connect to one
+                channel.close()
         return self._channel
 
     def _last(self, began: float) -> Finished:
@@ -227,6 +234,13 @@ class _Resident:
 
     def _peak(self) -> int:
         return self._end.peak_rss if isinstance(self._end, Finished) else 0
+
+
+def _user(channel: socket.socket) -> int:
+    """The user of the process at the other end, as the kernel saw it connect."""
+    credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    return int(user)
 
 
 def _left(late: float | None) -> float | None:
