@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -60,7 +61,8 @@ class Files:
 
     @property
     def memory(self) -> Memory:
-        return Memory(self.machine)
+        """Each look is a second after the one before."""
+        return Memory(self.machine, map(float, itertools.count()).__next__)
 
 
 @pytest.fixture
@@ -129,6 +131,15 @@ def test_while_memory_is_pressed_nothing_starts_beside_what_runs(files: Files) -
     assert room.admits(GIB, [GIB])
     pressed = calm.replace("full avg10=1", "full avg10=40")
     files.write("sys/fs/cgroup/build/memory.pressure", pressed)
+    assert not room.admits(GIB, [GIB])
+
+
+def test_what_is_free_is_not_read_again_at_once(files: Files) -> None:
+    times = iter([0.0, 0.04, 0.06])
+    room = Memory(files.machine, times.__next__)
+    assert room.admits(GIB, [GIB])
+    files.write("proc/meminfo", "MemAvailable: 1 kB\n")
+    assert room.admits(GIB, [GIB])
     assert not room.admits(GIB, [GIB])
 
 
