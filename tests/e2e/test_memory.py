@@ -63,6 +63,7 @@ def test_a_first_build_does_not_start_what_may_not_fit(
     assert fake_cuda.most_at_once() == 1
 
 
+@pytest.mark.slow
 def test_a_compile_that_the_kernel_kills_for_memory_is_tried_once_more_alone(
     new_project: Any, examples: Any, fake_cuda: Any, little_memory: tuple[str, ...]
 ) -> None:
