@@ -1,0 +1,97 @@
+"""The C dispatcher and the runtime decide alike, whatever buckets, rules, tables and sizes.
+
+Three seeds; more with `TILUSBUILD_TEST_SEEDS=60`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.dispatch import tables
+from tilusbuild.dispatch.csource import sources
+from tilusbuild.runtime.choose import Chooser
+from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.tables import Entry, read_tables
+
+SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
+KEYS = ("m", "n", "k")
+SOURCES = ("measured", "measured", "table", "model", "default", "nearest")
+
+
+def size(chance: random.Random) -> int:
+    """Below 2^53: above, an integer that meets a float has no value in C."""
+    return chance.choice(
+        [
+            chance.randrange(-3, 20),
+            chance.randrange(1, 5000),
+            (1 << chance.randrange(1, 50)) + chance.randrange(-2, 3),
+            chance.choice([16, 100, 200, 256, 1000, 1024]),
+        ]
+    )
+
+
+def bucket(chance: random.Random) -> Any:
+    edges = sorted(chance.sample(range(1, 4000), chance.randrange(1, 6)))
+    every = {"every": chance.choice([1, 3, 64, 100, 1 << 40])}
+    return chance.choice(["tilus", "pow2", "exact", edges, every])
+
+
+def rule(chance: random.Random) -> dict[str, Any]:
+    a, b = (["name", chance.choice(KEYS)] for _ in range(2))
+    small = ["compare", ["binary", "%", a, 7], "<", 3]
+    when = chance.choice(
+        [
+            ["compare", a, "<=", chance.randrange(300)],
+            ["and", ["compare", a, "==", b], small],
+            ["or", ["in", a, [16, 32, b], False], ["unary", "not", small]],
+        ]
+    )
+    return {"source": "of the test", "program": chance.randrange(4), "when": when}
+
+
+def described(path: Path, chance: random.Random) -> Script:
+    """The script with other buckets, rules and entries."""
+    value = unseal((path / "script.json").read_bytes())
+    value["dispatch"]["buckets"] = {key: bucket(chance) for key in KEYS}
+    value["dispatch"]["rules"] = [rule(chance) for _ in range(chance.randrange(3))]
+    if chance.random() < 0.3:
+        value["dispatch"]["model"] = None
+    (path / "script.json").write_bytes(seal(json.loads(json.dumps(value))))
+    script = read_script(str(path))
+    entries = {}
+    for _ in range(chance.choice([0, 1, 3, 40, 300])):
+        key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets)
+        entries[key] = Entry(key, chance.randrange(4), chance.choice(SOURCES), None)
+    tables.record(script, cpu().fingerprint(script.hash), entries.values())
+    return script
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_alike(copied: Any, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    script = described(copied.paths("modelled")[0], chance)
+    read = read_tables(script)
+    for name, text in sources(script, read).items():
+        (tmp_path / name).write_text(text)
+    command = ["gcc", "-O1", "-shared", "-fPIC", "dispatch.c", "-o", "dispatch.so", "-pthread"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "dispatch.so"))
+    for function in (library.modelled_select, library.modelled_source):
+        function.argtypes = [ctypes.c_int64] * 3
+    library.modelled_source.restype = ctypes.c_char_p
+    chooser = Chooser(script, [e for t in read for e in t.entries], programs_there(script))
+    for _ in range(1000):
+        sizes = [size(chance) for _ in KEYS]
+        found = library.modelled_select(*sizes), library.modelled_source(*sizes).decode()
+        assert found == chooser.choose(dict(zip(KEYS, sizes, strict=True)))[:2], sizes
