@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -231,10 +232,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         running = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         host, _, port = address.partition(":")
-        while running.poll() is None:
+        for _ in range(600):
             with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
                 break
-        assert running.poll() is None, (folder / "log").read_text()
+            assert running.poll() is None, (folder / "log").read_text()
+            time.sleep(0.1)
         yield address
     finally:
         running.terminate()
