@@ -10,6 +10,9 @@ import pytest
 
 from tilusbuild.binary import read_needs
 from tilusbuild.compile import LauncherStore, options_text
+from tilusbuild.compile.dump import dump_module
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.toolchain.disassembler import disassembler
 
 np = pytest.importorskip("numpy")
 tvm_ffi = pytest.importorskip("tvm_ffi")
@@ -243,11 +246,25 @@ class TestKernel:
         assert len(os.listdir(tmp_path / "launchers")) == 1
 
     def test_dumps(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        compile_in(recipe(), cuda_toolchain, tmp_path / "stage", dump_ir=True)
-        folder = tmp_path / "stage/module/ir"
+        made, stage = recipe(), tmp_path / "stage"
+        (stage / "module").mkdir(parents=True)
+        (stage / "module" / "source.cu").write_text(made.source)
+        with LocalRunner() as runner:
+            outcome = dump_module(made, cuda_toolchain, str(stage), None, runner)
+        assert outcome.status == "built"
+        folder = stage / "module" / "ir"
         assert ".entry saxpy" in (folder / "sm_90a.ptx").read_text()
-        assert "saxpy" in (folder / "source.ii").read_text()
+        assert "__global__" in (folder / "device.sm_90a.ii").read_text().replace(
+            "__attribute__((global))", "__global__"
+        )
+        assert "saxpy" in (folder / "host.ii").read_text()
         assert "registers" in (folder / "usage.txt").read_text()
+        assert "compile for host and device" in (folder / "timings.txt").read_text()
+        if disassembler(cuda_toolchain.cuda) is not None:
+            sass = (folder / "sm_90a.sass").read_text()
+            assert "EXIT" in sass
+            assert '## File "source.cu", line ' in sass
+        assert os.listdir(stage) == ["module"]
 
     def test_the_real_launcher_runs_against_the_driver(
         self, cuda_toolchain, recipe, compile_in, tmp_path, driver

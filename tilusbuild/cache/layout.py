@@ -10,6 +10,8 @@ INDEX, LOCK, TAG, IGNORE = "index.json", "lock", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
+DUMPS = ("ir/", "module/ir/")
+"""What a dump adds to a program's folder: for people, and in no record."""
 MANIFEST = "MANIFEST"
 SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
 SCRIPT_JSON, DISPATCH = "script.json", "dispatch"

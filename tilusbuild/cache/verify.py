@@ -130,7 +130,7 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
     meta = read_meta(path, program)
     files = {name: (size, digest) for name, size, digest in listed(meta)}
     for name in layout.files_below(path):
-        if name not in files and name != layout.META:
+        if name not in files and name != layout.META and not name.startswith(layout.DUMPS):
             yield name, "is not listed in meta.json"
     intact = True
     for name, (size, digest) in files.items():

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump-ir",
         action="store_true",
-        help="keep PTX, SASS and the preprocessed source of each program that is compiled",
+        help="keep what each step made: the template, the preprocessed source, PTX, SASS",
     )
     parser.add_argument(
         "--shard", metavar="I/N", help="build the I-th of N parts; `cache merge` joins their caches"

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.cli import foreign, merge, options
+from tilusbuild.cli import foreign, merge, options, show
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -47,11 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "program", metavar="PROGRAM", help="SCRIPT/I, or the first digits of a hash"
     )
     shown = made["show"].add_mutually_exclusive_group()
-    for name, text in (
-        ("source", "source.cu"),
-        ("log", "what the compiler printed"),
-        ("path", "the folder"),
-    ):
+    for name, text in show.PARTS.items():
         shown.add_argument(
             f"--{name}", dest="part", action="store_const", const=name, help=f"print {text}"
         )
@@ -236,22 +232,10 @@ def _program(cache: Cache, arguments: argparse.Namespace) -> str:
 
 
 def _show(cache: Cache, arguments: argparse.Namespace) -> int:
-    from tilusbuild.errors import input_error
-
     program = _program(cache, arguments)
     folder = cache.program_path(program)
-    if arguments.part == "path":
-        print(folder)
-        return 0
     if arguments.part is not None:
-        name = {"source": "source.cu", "log": "nvcc_output.txt"}[arguments.part]
-        try:
-            with open(
-                os.path.join(folder, "module", name), encoding="utf-8", errors="replace"
-            ) as file:
-                sys.stdout.write(file.read())
-        except OSError as error:
-            raise input_error(f"{error.filename}: {error.strerror}") from None
+        show.show(cache, program, arguments.part)
         return 0
     entry = cache.lookup(program)
     if arguments.json:

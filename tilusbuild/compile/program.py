@@ -136,7 +136,6 @@ def compile_program(
     runner: Runner,
     launchers: LauncherStore,
     timeout: float | None = None,
-    dump_ir: bool = False,
 ) -> Outcome:
     """Make `module/lib.so` in the stage, whose `module` folder holds the module's files.
 
@@ -149,12 +148,7 @@ def compile_program(
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
         compiling.prepare(include_dir)
-        outcome = compiling.run()
-        if dump_ir and outcome.status in ("built", "pruned"):
-            from tilusbuild.compile.dump import dump
-
-            dump(recipe, compiling, os.path.join(stage, "module", "ir"))
-        return _finish(stage, outcome)
+        return _finish(stage, compiling.run())
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,13 +55,11 @@ def tools_of(toolchain: Toolchain) -> Tools:
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
         paths["{link_flags}"] = tuple(cuda.link_flags)
-        for name in ("fatbinary", "cuobjdump"):
-            paths[f"{{{name}}}"] = (os.path.join(os.path.dirname(cuda.nvcc), name),)
+        paths["{fatbinary}"] = (os.path.join(os.path.dirname(cuda.nvcc), "fatbinary"),)
         folders[cuda.root] = "{cuda}"
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
-        paths.setdefault("{cuobjdump}", (shutil.which("cuobjdump") or "cuobjdump",))
     return Tools(
         paths=paths,
         environment=toolchain.environment(),

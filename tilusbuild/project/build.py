@@ -97,7 +97,6 @@ def build_planned(
             planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
             project.runner,
             timeout=project.manifest.build.timeout,
-            dump_ir=dump_ir,
             prefix=project.launcher(),
             nice=how.nice,
             makeflags=how.makeflags,
@@ -139,6 +138,10 @@ def build_planned(
                 if instance.hash not in known and root is None:
                     published.note(instance, statuses)
             published.save()
+        if dump_ir:
+            from tilusbuild.project.dumps import dump
+
+            dump(project, planned)
     return result
 
 

@@ -42,7 +42,6 @@ class ProgramCompiler:
         runner: LocalRunner,
         *,
         timeout: float | None,
-        dump_ir: bool,
         prefix: tuple[str, ...] = (),
         nice: int = 0,
         makeflags: str = "",
@@ -52,7 +51,6 @@ class ProgramCompiler:
         self._toolchain = toolchain
         self._runner = runner
         self._timeout = timeout
-        self._dump_ir = dump_ir
         self._prefix = prefix
         self._nice = nice
         self._makeflags = makeflags
@@ -121,7 +119,6 @@ class ProgramCompiler:
             runner,
             self._launchers,
             self._timeout,
-            self._dump_ir,
         )
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:

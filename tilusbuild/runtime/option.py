@@ -110,7 +110,7 @@ def bench_warmup(count: int) -> Chosen:
 
 
 def bench_repeat(count: int) -> Chosen:
-    """Samples of each program that is nearly the best, in a tuning. Raises `TypeError` and `ValueError`."""
+    """Samples of each program that is nearly the best. Raises `TypeError` and `ValueError`."""
     return Chosen("bench-repeat", _count("bench_repeat", count, least=1))
 
 

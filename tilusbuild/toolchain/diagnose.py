@@ -17,6 +17,8 @@ from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.digests import DigestMemory
+from tilusbuild.toolchain.disassembler import NAME as NVDISASM
+from tilusbuild.toolchain.disassembler import disassembler
 from tilusbuild.toolchain.discovery import (
     NVRTC_REMEDY,
     Looked,
@@ -156,6 +158,8 @@ def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
 def _nvidia_tool(probe: Probe, cuda: Cuda | None, name: str, gives: str) -> Finding:
     beside = os.path.join(os.path.dirname(cuda.nvcc), name) if cuda else None
     path = beside if beside and os.access(beside, os.X_OK) else probe.which(name)
+    if path is None and name == NVDISASM:
+        path = disassembler(cuda)
     if path is None:
         return Finding(name, "missing", "not found", gives, f"pip install nvidia-cuda-{name}")
     return Finding(name, "ok", path, gives)

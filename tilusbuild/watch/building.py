@@ -151,7 +151,6 @@ class Building:
                 self._toolchain,
                 own.runner,
                 timeout=own.manifest.build.timeout,
-                dump_ir=False,
                 prefix=own.launcher(),
                 nice=how.nice,
                 makeflags=how.makeflags,

@@ -1,0 +1,95 @@
+"""`--dump-ir`, and `cache show` of what it keeps."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def dumped(new_project, examples):
+    """Two schedules, of which the second does not compile, and an included template; built first
+    and dumped then."""
+    template = '{% include "kernels/head.cuh.j2" %}\n' + examples.template
+    project = new_project(
+        examples.manifest(examples.script(more="derived = { twice = 'unroll * 2' }")),
+        {
+            "kernels/scale.cu.j2": template + "{% if unroll == 2 %}oops{% endif %}\n",
+            "kernels/head.cuh.j2": "// {{ twice }}\n",
+        },
+    )
+    assert project.compiled() == 2
+    before = project.libraries
+    assert project.compiled("--dump-ir") == 0
+    assert project.libraries == before
+    return project
+
+
+def test_programs_that_were_there_before_are_dumped(dumped):
+    (good,) = (path for path in dumped.programs.values() if (path / "module/lib.so").exists())
+    values = (good / "ir/1_values.txt").read_text().split()
+    assert values[-6:] == ["schedule", "unroll", "1", "derived", "twice", "2"]
+    template = (good / "ir/2_template.cu.j2").read_text()
+    assert "// {{ twice }}" in template
+    assert "{{ unroll }}" in template
+    assert (good / "ir/3_source.cu").read_text() == (good / "module/source.cu").read_text()
+    made = {path.name for path in (good / "module/ir").iterdir()}
+    assert made == {"host.ii", "host.s", "timings.txt"}
+    assert "scale" in (good / "module/ir/host.s").read_text()
+    assert dumped.run("cache", "verify").out == "no problems found\n"
+
+
+def test_what_failed_is_dumped_as_far_as_it_went(dumped):
+    (bad,) = (path for path in dumped.programs.values() if not (path / "module/lib.so").exists())
+    assert "oops" in (bad / "ir/3_source.cu").read_text()
+    assert "oops" in (bad / "module/ir/host.ii").read_text()
+
+
+def test_a_dump_is_made_once(dumped):
+    before = {path: path.stat().st_ino for path in dumped.cache.rglob("ir/*")}
+    dumped.build("--dump-ir", "-v")
+    assert {path: path.stat().st_ino for path in dumped.cache.rglob("ir/*")} == before
+
+
+def test_show(dumped):
+    assert "constexpr int unroll = 1;" in dumped.run("cache", "show", "scale/0", "--source").out
+    assert "oops" in dumped.run("cache", "show", "scale/1", "--log").out
+    assert "holds no code for a GPU" in dumped.run("cache", "show", "scale/0", "--usage").out
+    refused = dumped.run("cache", "show", "scale/0", "--ptx", status=2)
+    assert "`tilusbuild build SCRIPT --dump-ir` makes it" in refused.err
+
+
+def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tilusbuild", "cache", "show", "scale/0", "--source"]
+    seen = tmp_path / "seen"
+    environment = {**os.environ, "PAGER": f"tee {seen}", "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    done = subprocess.run(
+        command, cwd=dumped.folder, env=environment, stdout=theirs, check=True, timeout=60
+    )
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 0
+    assert "\x1b[" in seen.read_text()
+    assert "unroll" in seen.read_text()
+
+
+@pytest.mark.nvcc
+def test_of_a_gpu(new_project, examples):
+    project = new_project(examples.manifest(examples.script(target="gpu", schedules=1)))
+    project.build("--dump-ir")
+    (program,) = project.programs.values()
+    names = {path.name for path in (program / "module/ir").iterdir()} - {"sm_80.sass"}
+    assert names == {"device.sm_80.ii", "host.ii", "sm_80.ptx", "timings.txt", "usage.txt"}
+    assert ".entry scale" in project.run("cache", "show", "scale/0", "--ptx").out
+    assert "registers" in project.run("cache", "show", "scale/0", "--usage").out
+    sass = project.run("cache", "show", "scale/0", "--sass", status=None)
+    if sass.status == 0:
+        assert '//## File "source.cu", line ' in sass.out
+    else:
+        assert "no nvdisasm was found" in sass.err
