@@ -1,6 +1,8 @@
 /* A CUDA driver and NVML in one library, for tests: device memory is the host's, time passes when
    something is launched, and nothing happens before the host waits. FAKE_GPU_* variables set what
-   the tests need. A kernel library calls `fake_kernel(ns)` where a real one would launch. */
+   the tests need. A kernel library calls `fake_kernel(ns)` where a real one would launch; one that
+   is launched through the driver is taken for fill(float *y, int n), whose block size says how it
+   does: 32 slowly, 64 fast, 128 wrong, 256 with a fault. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,9 +111,52 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   *function = (void *)4;
   return 0;
 }
+int cuGetErrorString(int status, const char **text) { (void)status; *text = "as asked"; return 0; }
+int cuCtxGetCurrent(void **context) { *context = (void *)1; return 0; }
+int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+int cuCtxPushCurrent_v2(void *context) { (void)context; return 1; }
+int cuCtxPopCurrent_v2(void **context) { (void)context; return 1; }
+int cuPointerGetAttribute(void *value, int which, uint64_t pointer) {
+  (void)which; (void)pointer;
+  *(int *)value = 0;
+  return 0;
+}
+int cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; return 0; }
+int cuLibraryLoadData(void **library, const void *image, void *a, void *b, unsigned c, void *d,
+                      void *e, unsigned f) {
+  (void)image; (void)a; (void)b; (void)c; (void)d; (void)e; (void)f;
+  *library = (void *)6;
+  return 0;
+}
+int cuLibraryUnload(void *library) { (void)library; return 0; }
+int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+  (void)library; (void)name;
+  *kernel = (void *)7;
+  return 0;
+}
+int cuKernelGetFunction(void **function, void *kernel) { *function = kernel; return 0; }
+int cuKernelGetAttribute(int *value, int which, void *kernel, int device) {
+  (void)which; (void)kernel; (void)device;
+  *value = 49152;
+  return 0;
+}
+int cuKernelSetAttribute(int which, int value, void *kernel, int device) {
+  (void)which; (void)value; (void)kernel; (void)device;
+  return 0;
+}
+
+static int fill(unsigned threads, void **parameters) {
+  float *y = *(float **)parameters[0];
+  int n = *(int *)parameters[1];
+  for (int i = 0; i < n; i++) y[i] = threads == 128 && i == 7 ? 0 : (float)i;
+  if (threads == 256) failed = 700;
+  return fake_kernel(threads == 32 ? 5000 : 3000);
+}
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
-  (void)function; (void)stream; (void)extra;
+  (void)stream; (void)extra;
+  if (function == (void *)7) return fill(bx, parameters);
   if (gx * gy * gz * bx * by * bz != 1 || shared) return 1;
   note("spin", *(uint64_t *)parameters[0]);
   queue(*(uint64_t *)parameters[0]);

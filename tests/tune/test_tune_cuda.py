@@ -1,0 +1,117 @@
+"""`tilusbuild tune` for a GPU: real compiler, real libraries, a made up driver (fake_gpu.c)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilusbuild.runtime.script import read_script
+from tilusbuild.runtime.tables import read_tables
+
+pytestmark = pytest.mark.nvcc
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.h100]
+arch = "sm_90a"
+[script.fill]
+template = "fill.cu.j2"
+kernel = "fill"
+args = { y = { type = "f32*[n]", out = true }, n = "i32" }
+launch = { grid = ["cdiv(n, threads)"], block = ["threads"] }
+[script.fill.space]
+threads = [32, 64, 128, 256]
+[script.fill.tune]
+ref = "ref.py:fill"
+sizes = [{ n = 100 }, { n = 5000 }]
+"""
+TEMPLATE = """\
+extern "C" __global__ void fill(float *y, int n) {
+  int i = blockIdx.x * {{ threads }} + threadIdx.x;
+  if (i < n) y[i] = i;
+}
+"""
+REFERENCE = """\
+import numpy as np
+
+
+def fill(y):
+    return np.arange(y.size, dtype=np.float32)
+"""
+COMMAND = """\
+import sys
+from tilusbuild.runtime import device
+device.may_have_cuda = lambda: True  # it looks into /dev, where a made up driver leaves nothing
+from tilusbuild.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project, and a driver in `driver`."""
+    made = tmp_path_factory.mktemp("fill")
+    for name, text in (("tilus.toml", MANIFEST), ("fill.cu.j2", TEMPLATE), ("ref.py", REFERENCE)):
+        (made / name).write_text(text)
+    (made / "driver").mkdir()
+    source = Path(__file__).with_name("fake_gpu.c")
+    library = made / "driver" / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return made
+
+
+def run(folder: Path, *words: str) -> list[dict[str, Any]]:
+    """The JSON lines that a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *words, "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(folder / "driver"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TMPDIR": str(folder),
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_the_fast_and_right_one_is_chosen(folder: Path, cache: str) -> None:
+    *sizes, summary = run(folder, "tune", "fill", "--cache", cache, "--fresh")
+    assert summary == {"event": "summary", "tuned": 2, "without": 0}
+    for tuned in sizes:
+        assert tuned["schedule"] == {"threads": 64}
+        assert tuned["seconds"] == pytest.approx(3e-6, rel=0.01)
+        wrong, fault = tuned["refused"]["2"], tuned["refused"]["3"]
+        assert (wrong["status"], fault["status"]) == ("incorrect", "launch error")
+        assert "y[7] is 0, expected 7" in wrong["why"]
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in fault["why"]
+    (path,) = (folder / ".cache" / "scripts" / "fill").iterdir()
+    (table,) = read_tables(read_script(str(path)))
+    assert (table.fingerprint["device"], table.fingerprint["arch"]) == ("Fake GPU", "sm_90")
+    assert [(e.key, e.program, e.source) for e in table.entries] == [
+        ((128,), 1, "measured"),
+        ((6144,), 1, "measured"),
+    ]
+    assert (path / "dispatch" / "libfill.so").exists()
+
+
+def test_run_calls_one_on_the_device(folder: Path) -> None:
+    slow = run(folder, "run", "fill", "--schedule", "0")
+    assert [call["seconds"] for call in slow[:2]] == pytest.approx([5e-6, 5e-6], rel=0.01)
+    assert slow[-1]["wrong"] == 0
