@@ -71,6 +71,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def on_gpu(folder: Path) -> dict[str, str]:
+    """The environment of a machine with the made up driver."""
+    library = str(folder / "driver")
+    return {**os.environ, "LD_LIBRARY_PATH": library, "TMPDIR": str(folder)}
+
+
 def run(folder: Path, *words: str) -> list[dict[str, Any]]:
     """The JSON lines that a command prints."""
     done = subprocess.run(
@@ -79,12 +85,7 @@ def run(folder: Path, *words: str) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        env={
-            **os.environ,
-            "LD_LIBRARY_PATH": str(folder / "driver"),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "TMPDIR": str(folder),
-        },
+        env={**on_gpu(folder), "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -115,3 +116,30 @@ def test_run_calls_one_on_the_device(folder: Path) -> None:
     slow = run(folder, "run", "fill", "--schedule", "0")
     assert [call["seconds"] for call in slow[:2]] == pytest.approx([5e-6, 5e-6], rel=0.01)
     assert slow[-1]["wrong"] == 0
+
+
+def test_a_bundle_is_measured_where_the_gpu_is(folder: Path, tmp_path: Path) -> None:
+    """Exported and imported without the driver, run with it and the standard library alone."""
+    tool = [sys.executable, "-m", "tilusbuild", "tune"]
+    export = [*tool, "fill", "--target", "h100", "--export", str(tmp_path / "bundle.tar.gz")]
+    subprocess.run(export, cwd=folder, check=True, capture_output=True)
+    subprocess.run(["tar", "xf", "bundle.tar.gz"], cwd=tmp_path, check=True)
+    away = subprocess.run(
+        [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=on_gpu(folder),
+    )
+    assert away.returncode == 0, away.stdout + away.stderr
+    assert "n=100: program 1, 0.0030 ms" in away.stdout
+    for table in (folder / ".cache" / "scripts" / "fill").glob("*/dispatch_table.json"):
+        table.unlink()
+    taken = [*tool, "--import", str(tmp_path / "log.jsonl"), "--json"]
+    back = subprocess.run(taken, cwd=folder, check=True, capture_output=True, text=True)
+    *sizes, _ = (json.loads(line) for line in back.stdout.splitlines())
+    assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
+    (path,) = (folder / ".cache" / "scripts" / "fill").iterdir()
+    (read,) = read_tables(read_script(str(path)))
+    assert read.fingerprint["device"] == "Fake GPU"
