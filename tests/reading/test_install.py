@@ -58,7 +58,9 @@ def assert_works(root: str) -> None:
 
 
 def assert_whole(cache: Cache) -> None:
+    """Nothing is wrong, and nothing stays once the next builder has come."""
     assert cache.verify() == []
+    Cache(cache.root).stage().discard()
     assert os.listdir(cache.tree.path("staging")) == []
 
 
@@ -76,10 +78,10 @@ def test_a_second_time_nothing_is_read_or_written(
 ) -> None:
     path = hand.write(carrier, tmp_path)
     put(path, cache)
-    before = stamps(cache.tree.path("programs")) | stamps(cache.tree.path("scripts"))
-    done = put(path, cache)
+    disk = FaultyDisk()
+    done = put(path, Cache(cache.root, disk))
     assert (done.new, done.layers_read) == (0, 0)
-    assert stamps(cache.tree.path("programs")) | stamps(cache.tree.path("scripts")) == before
+    assert set(disk.operations) <= {"make_folder"}  # of what is there
 
 
 def test_a_new_version_brings_its_new_programs_only(

@@ -59,16 +59,8 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
     with cache.tree.held(Span("use", shared=True)):
         missing = _missing(cache, listing)
         skip = {n for n, part in enumerate(parts) if not any(_root(p) in missing for p in part)}
-        private = cache.tree.private()
-        try:
-            checker = Checker(listing, private.path)
-            with explained(private.path):
-                for arrival in arrivals(reader, listing, parts, skip):
-                    checker.take(arrival, keep=_root(arrival.path) in missing)
-                checker.finish()
-                _publish(cache, listing, missing, private.path)
-        finally:
-            private.discard()
+        if missing:
+            _bring(reader, cache, listing, missing, skip)
         _name(cache, listing)
     came = [path for path in listing.files if _root(path) in missing]
     return Installed(
@@ -78,6 +70,22 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
         len(parts),
         len(parts) - len(skip),
     )
+
+
+def _bring(
+    reader: Reader, cache: Cache, listing: FileList, missing: set[str], skip: set[int]
+) -> None:
+    """Unpack, check and publish what is missing."""
+    private = cache.tree.private()
+    try:
+        checker = Checker(listing, private.path)
+        with explained(private.path):
+            for arrival in arrivals(reader, listing, layers(listing), skip):
+                checker.take(arrival, keep=_root(arrival.path) in missing)
+            checker.finish()
+            _publish(cache, listing, missing, private.path)
+    finally:
+        private.discard()
 
 
 def uninstall(cache: Cache, name: str) -> None:

@@ -13,7 +13,8 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from typing import IO
 
 from tilusbuild.package import names
@@ -28,8 +29,10 @@ _LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")
 _DIST_INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _END = struct.Struct("<4s4H2LH")
+_LOCATOR_SIZE, _END64_SIZE = 20, 56
 _MOST_ENTRIES = MOST_FILES + 100
-_LARGEST_DIRECTORY = 256 << 20
+_LARGEST_DIRECTORY = 32 << 20
+"""Bytes of a zip's directory, of 200,000 files. In memory it takes ten times that."""
 _LARGEST_OTHER = 64 << 20
 _MOST_OTHERS = 200
 
@@ -73,8 +76,8 @@ class WheelReader:
             if path == name:
                 self._check_stranger(name)
             elif path != names.LIST and path not in names.BESIDE:
-                with _guarded(self._zip, info) as member:
-                    yield Item(path, info.file_size, member.read)
+                with _entry(self._zip, info) as read:
+                    yield Item(path, info.file_size, read)
 
     def close(self) -> None:
         self._zip.close()
@@ -93,31 +96,8 @@ class WheelReader:
             raise NoPackage(f"there is no {name}")
         if info.file_size > most:
             raise OverLimit(f"{name} has {info.file_size} bytes; at most {most} are read")
-        with _guarded(self._zip, info) as member:
-            return b"".join(iter(lambda: member.read(1 << 20), b""))
-
-
-class _guarded:  # noqa: N801 - a function that is used in `with`
-    """An entry opened, with our errors for zipfile's."""
-
-    def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-        try:
-            self._member = archive.open(info)
-        except _BROKEN as error:
-            raise _damaged(info, error) from None
-        self._info = info
-
-    def read(self, count: int) -> bytes:
-        try:
-            return self._member.read(count)
-        except _BROKEN as error:
-            raise _damaged(self._info, error) from None
-
-    def __enter__(self) -> _guarded:
-        return self
-
-    def __exit__(self, *trouble: object) -> None:
-        self._member.close()
+        with _entry(self._zip, info) as read:
+            return b"".join(iter(lambda: read(1 << 20), b""))
 
 
 _BROKEN = (
@@ -131,6 +111,24 @@ _BROKEN = (
 )
 
 
+@contextmanager
+def _entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[Callable[[int], bytes]]:
+    """What reads an entry, with our error for zipfile's."""
+
+    def read(count: int) -> bytes:
+        try:
+            return member.read(count)
+        except _BROKEN as error:
+            raise _damaged(info, error) from None
+
+    try:
+        member = archive.open(info)
+    except _BROKEN as error:
+        raise _damaged(info, error) from None
+    with member:
+        yield read
+
+
 def _damaged(info: zipfile.ZipInfo, error: Exception) -> Truncated:
     return Truncated(f"{info.filename!r:.200} in the wheel is damaged: {error}")
 
@@ -138,12 +136,12 @@ def _damaged(info: zipfile.ZipInfo, error: Exception) -> Truncated:
 def _check_directory(file: IO[bytes], size: int) -> None:
     """The directory is read whole, so its size is looked at before; and nothing but entries stands
     before it."""
-    file.seek(max(0, size - _END.size))
-    end = file.read(_END.size)
+    file.seek(max(0, size - _END.size - _LOCATOR_SIZE))
+    locator, end = file.read(_LOCATOR_SIZE), file.read(_END.size)
     if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
         raise Truncated("the wheel is cut short, or bytes follow its end")
-    *_, count, length, offset, comment = _END.unpack(end)
-    if count == 0xFFFF or 0xFFFFFFFF in (length, offset):
+    *_, length, offset, comment = _END.unpack(end)
+    if locator.startswith(b"PK\x06\x07"):
         _check_directory64(file, size)
     elif comment or offset + length != size - _END.size:
         raise Truncated("the wheel holds bytes that belong to no entry")
@@ -152,14 +150,15 @@ def _check_directory(file: IO[bytes], size: int) -> None:
 
 
 def _check_directory64(file: IO[bytes], size: int) -> None:
-    file.seek(max(0, size - _END.size - 20 - 56))
-    end = file.read(56)
-    if len(end) < 56 or not end.startswith(b"PK\x06\x06"):
+    after = size - _END.size - _LOCATOR_SIZE - _END64_SIZE
+    file.seek(max(0, after))
+    end = file.read(_END64_SIZE)
+    if after < 0 or not end.startswith(b"PK\x06\x06"):
         raise Truncated("the wheel's directory is damaged")
     length, offset = struct.unpack_from("<QQ", end, 40)
     if length > _LARGEST_DIRECTORY:
         raise OverLimit(f"the wheel's directory has {length} bytes")
-    if offset + length != size - _END.size - 20 - 56:
+    if offset + length != after:
         raise Truncated("the wheel holds bytes that belong to no entry")
 
 
