@@ -54,7 +54,7 @@ def test_each_gpu_gets_the_right_answer(project: Any, tmp_path: Path) -> None:
     (tmp_path / "scale.cu.j2").write_text(SCALE)
     (tmp_path / ".git").mkdir()
     own.run("build")
-    forms = [word for form in ("dir", "tar.zst", "oci") for word in ("--format", form)]
+    forms = [word for form in ("dir", "tar.zst", "oci", "wheel") for word in ("--format", form)]
     own.run("package", *forms)
     answers = {
         "sm_80": "ampere",
@@ -64,7 +64,13 @@ def test_each_gpu_gets_the_right_answer(project: Any, tmp_path: Path) -> None:
         "sm_120": "ampere",
     }
     devices = [word for arch in answers for word in ("--device", arch)]
-    for made in sorted(os.listdir(tmp_path / "dist")):
+    parts = {name for name in os.listdir(tmp_path / "dist") if name.endswith("_64.whl")}
+    assert len(parts) == 2
+    for made in parts:
+        own.run("verify", f"dist/{made}")
+        own.run("install", f"dist/{made}", "--cache-dir", "installed")
+    assert own.run("diff", "installed", ".cache").stdout == "nothing changed\n"
+    for made in ("two-targets-1.0.0", "two-targets-1.0.0.tar.zst", "two-targets-1.0.0.oci"):
         path = f"dist/{made}"
         own.run("verify", path)
         lines = own.run("preflight", path, *devices, "--json").stdout.splitlines()

@@ -31,7 +31,7 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
             f"the wheel's own code is of tilusbuild {listing.tool}; this is {__version__}",
             hint="verify it with that version, or take another carrier",
         )
-    there = reader.others()
+    there = {name: _unordered(name, data) for name, data in reader.others().items()}
     made = [_others(reader, listing, wheel) for wheel in _distributions(listing)]
     if there in made:
         return
@@ -70,4 +70,10 @@ def _others(reader: WheelReader, listing: FileList, wheel: Distribution) -> dict
     ]
     lines += [record_line(name, sha256_bytes(data), len(data)) for name, data in about.items()]
     record = f"{wheel.about}/RECORD"
-    return {**code, **about, record: "".join([*lines, last_line(record)]).encode()}
+    said = "".join([*lines, last_line(record)]).encode()
+    return {**code, **about, record: _unordered(record, said)}
+
+
+def _unordered(name: str, data: bytes) -> bytes:
+    """A record's lines may come in any order."""
+    return b"".join(sorted(data.splitlines(keepends=True))) if name.endswith("/RECORD") else data
