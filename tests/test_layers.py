@@ -15,7 +15,8 @@ LAYERS = [
     "errors", "digest", "files", "table", "looker", "record",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune", "watch", "jit", "cli",
+    "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune",
+    "watch", "jit", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent
