@@ -1,0 +1,94 @@
+"""Each row of docs/coming-from.md: what stands on the right runs, in a project that `init` made."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.manifest.loading import load
+
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
+PRELUDE = "import tilusbuild\nfrom tilusbuild import KernelCache, option\n"
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """(there, here) of each row."""
+    for line in PAGE.read_text().splitlines():
+        cells = re.fullmatch(r"\| (.+) \| `(.+)` \|", line)
+        if cells:
+            yield cells[1], cells[2]
+
+
+ROWS = list(rows())
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, built for the host, in a home that has caches of the other systems."""
+    home = tmp_path_factory.mktemp("home")
+    run(home, home, "tilusbuild init kernels")
+    library = PAGE.parents[1] / "tests" / "binary" / "data" / "library.so"
+    kernel = home / ".tilelang/cache/0.1.15/linux-x86_64/kernels" / ("c3" * 32)
+    hidet = home / ".cache/hidet/ops/cuda_space_2/relu" / ("0a" * 8)
+    for folder in (kernel, hidet):
+        folder.mkdir(parents=True)
+    (kernel / "executable.so").write_bytes(library.read_bytes())
+    (kernel / "manifest.json").write_text('{"version": 1, "files": {}}')
+    (hidet / "lib.so").write_bytes(library.read_bytes())
+    (hidet / "task.txt").write_text("Task(name: relu)")
+    return home / "kernels"
+
+
+def run(home: Path, folder: Path, command: str) -> None:
+    """A command line, by bash, with this environment's programs."""
+    programs = os.path.dirname(sys.executable)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TILUSBUILD_")}
+    environment |= {"HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_there_are_rows_for_each_system() -> None:
+    assert len(ROWS) > 40
+    assert len({there for there, _ in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        pytest.param(here, id=f"{n}", marks=[pytest.mark.nvcc] if "sm_" in here else [])
+        for n, (_, here) in enumerate(ROWS)
+    ],
+)
+def test_the_row_runs(here: str, project: Path, tmp_path: Path) -> None:
+    if " = " in here and not here.startswith(("TILUSBUILD", "with", "Kernel")):
+        manifest = (project / "tilus.toml").read_text()
+        assert "[script.axpby.space]" in manifest
+        changed = re.sub(r"(\[script\.axpby\.space\].*\n)", rf"\1{here}\n", manifest, count=1)
+        (project / "other.toml").write_text(changed)
+        load(str(project / "other.toml"))
+        return
+    home = project.parent
+    run(home, project, "tilusbuild build -q --target cpu")
+    if here.startswith(("tilusbuild ", "TILUSBUILD_")):
+        if "dispatch" in here:
+            run(home, project, "tilusbuild tune axpby -q --target cpu --size n=1000 --budget 20")
+        if "install" in here:
+            run(home, project, "tilusbuild package -q --as-built --format tar.zst -o carried")
+        run(home, project, here)
+    else:
+        (tmp_path / "row.py").write_text(PRELUDE + here + "\n")
+        run(home, project, f"{sys.executable} {tmp_path / 'row.py'}")
