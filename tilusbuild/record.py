@@ -219,10 +219,10 @@ def _hold(shares: Sequence[Sequence[_Group]], look: Callable[[Sequence[_Group]],
             continue
         if not child:
             _look_and_exit(share, look)
-        children.append(child)
+        children.append((child, share))
     same = look(own)
-    for child in children:
-        same = _said_same(child) and same
+    for child, share in children:
+        same = _said_same(child, share, look) and same
     return same
 
 
@@ -234,12 +234,14 @@ def _look_and_exit(share: Sequence[_Group], look: Callable[[Sequence[_Group]], b
         os._exit(0 if same else 1)
 
 
-def _said_same(child: int) -> bool:
-    """A child that was killed, or that somebody else has waited for, has said nothing."""
+def _said_same(
+    child: int, share: Sequence[_Group], look: Callable[[Sequence[_Group]], bool]
+) -> bool:
+    """What a child said; one that was killed has not said that all is as it was."""
     try:
         return os.waitpid(child, 0)[1] == 0
-    except ChildProcessError:
-        return False
+    except ChildProcessError:  # SIGCHLD is ignored, so that nobody is told how a child ended
+        return look(share)
 
 
 def inputs(data: bytes) -> list[str]:

@@ -207,6 +207,18 @@ def test_a_process_that_is_killed_vouches_for_nothing(shared_out: bytes) -> None
     assert record.holds(shared_out, NAME, deadly, 2) is None
 
 
+def test_where_ends_of_children_are_not_told_all_is_looked_at_by_this_one(
+    tree: Path, shared_out: bytes
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert record.holds(shared_out, NAME, processes=3) == SUMMARY
+        (tree / "out/r/lib.so").unlink()
+        assert record.holds(shared_out, NAME, processes=3) is None
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_looking_leaves_us_in_the_folder_that_we_were_in(
     tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
