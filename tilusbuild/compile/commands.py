@@ -1,0 +1,82 @@
+"""The command that compiles a program's source, as editors and code browsers are told it.
+
+It is the pipeline's own first command with the project's folders in place of their copies, so that
+an editor that follows an include opens the user's file. `clang_command` says the same in clang's
+words, for clangd, which knows few of nvcc's options and nothing of NVRTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.steps import HERE, SOURCE, include_links, steps
+from tilusbuild.compile.tools import tools_of
+
+if TYPE_CHECKING:
+    from tilusbuild.toolchain import Toolchain
+
+_ONE_WORD_OR_TWO = ("-D", "-U", "-I")
+_TWO_WORDS = ("-isystem", "-include")
+
+
+def compile_command(
+    recipe: Recipe, toolchain: Toolchain, source: str, folders: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The command that reads the source, with paths of this machine and without its output.
+
+    `source` is the path of the source, `folders` those of the recipe's include roots by name.
+    Raises `ValueError` for a recipe that NVRTC compiles: that takes no command.
+    """
+    if recipe.through_nvrtc:
+        raise ValueError("NVRTC compiles it, which takes no command")
+    argv = next(step.argv for step in steps(recipe) if SOURCE in step.argv)
+    places = {SOURCE: source, **{f"{HERE}/include/{name}": folders[name] for name in folders}}
+    for link, folder in include_links(recipe).items():
+        places[f"{HERE}/{link}"] = folders[folder.removeprefix("include/")]
+    output = argv.index("-o")
+    words = (*argv[:output], *argv[output + 2 :])
+    return tuple(places.get(word, word) for word in tools_of(toolchain).fill(words))
+
+
+def clang_command(
+    recipe: Recipe, toolchain: Toolchain, source: str, folders: Mapping[str, str]
+) -> tuple[str, ...]:
+    """As `compile_command`, for clang. Of the user's flags it has those that every compiler knows:
+    definitions, and folders and files to include."""
+    if recipe.pipeline == "cpu":
+        return compile_command(recipe, toolchain, source, folders)
+    root = toolchain.cuda.root if toolchain.cuda is not None else None
+    roots = (
+        word
+        for name, quoted_only in recipe.include_roots
+        for word in ("-iquote" if quoted_only else "-I", folders[name])
+    )
+    return (
+        "clang++",
+        "-x",
+        "cuda",
+        *([f"--cuda-path={root}"] if root else []),
+        f"--cuda-gpu-arch={recipe.archs[0].name}",
+        "-nocudalib",
+        "-Wno-unknown-cuda-version",
+        f"-std={recipe.std}",
+        *(f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines),
+        *roots,
+        *_common(recipe.flags),
+        "-fsyntax-only",
+        source,
+    )
+
+
+def _common(flags: tuple[str, ...]) -> list[str]:
+    """The flags that mean the same to nvcc and to clang."""
+    kept: list[str] = []
+    words = iter(flags)
+    for word in words:
+        if word in (*_ONE_WORD_OR_TWO, *_TWO_WORDS):
+            kept += [word, next(words, "")]
+        elif word.startswith(_ONE_WORD_OR_TWO):
+            kept.append(word)
+    return kept
