@@ -12,7 +12,7 @@ from tilusbuild.cli import options
 
 if TYPE_CHECKING:
     from tilusbuild.package.contents import Contents
-    from tilusbuild.package.pack import Made, Order
+    from tilusbuild.package.pack import Attest, Made, Order
     from tilusbuild.project.project import Project
 
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
@@ -47,6 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="pack what the last build made, without asking whether anything has changed since",
     )
     parser.add_argument(
+        "--sign",
+        metavar="KEY",
+        help="attest and sign it: the PEM file of a private key, or `keyless`",
+    )
+    parser.add_argument(
         "--size",
         action="store_true",
         help="write nothing; show who takes the space, by script, target and schedule",
@@ -58,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.package import pack
 
     formats = _formats(arguments)
+    attest = _attest(arguments)
     with options.project(arguments) as project:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
@@ -68,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
                     _show_sizes(arguments, order, contents)
                     continue
                 chosen = formats or order.package.formats
-                made = pack.write(order, contents, chosen, arguments.output)
+                made = pack.write(order, contents, chosen, arguments.output, attest=attest)
             _show_made(arguments, order, contents, made)
     return 0
 
@@ -76,6 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _kept(project: Project) -> AbstractContextManager[None]:
     """Keeps what is packed in the cache; where there is none, none is made."""
     return project.cache.in_use() if project.cache.tree.exists() else nullcontext()
+
+
+def _attest(arguments: argparse.Namespace) -> Attest:
+    """What attests the packages: nothing, unless they are to be signed."""
+    if arguments.sign is None:
+        return lambda contents: {}
+    from tilusbuild.package.signing import attester
+
+    return attester(arguments.sign)
 
 
 def _formats(arguments: argparse.Namespace) -> list[str]:

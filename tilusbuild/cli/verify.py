@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
+
+if TYPE_CHECKING:
+    from tilusbuild.package.signing import Policy
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         const="100%",
         help="compile programs again with their compile.sh and compare the bytes; all, or a sample",
     )
+    for name, metavar, text in (
+        ("--key", "PEM", "it must be signed by this public key"),
+        ("--identity", "WHO", "it must be signed by this identity, through Sigstore"),
+        ("--issuer", "URL", "who vouches for --identity"),
+    ):
+        parser.add_argument(name, metavar=metavar, help=text)
     options.package_limits(parser)
 
 
@@ -34,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.path is None:
         raise input_error("verify what?", hint="name a package or a cache tree")
     share = _share(arguments.rebuild)
+    if is_cache(arguments.path) and _policy(arguments) is not None:
+        raise input_error(f"{arguments.path} is a cache tree, and only packages are signed")
     problems, words = (_cache if is_cache(arguments.path) else _package)(arguments)
     for kind, what in problems:
         if arguments.json:
@@ -77,7 +89,12 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
     try:
         with opened(arguments.path) as reader:
             found = verify(reader, options.limits(arguments))
-            kind = reader.kind
+            kind, policy, signed = reader.kind, _policy(arguments), ""
+            if policy is not None:
+                from tilusbuild.package.signing import check_signature
+
+                by = check_signature(reader.list_bytes(), reader.attestations(), policy).by
+                signed = f"\nsigned by {by}"
     except PackageError as error:
         return [(type(error).__name__, str(error))], ""
     problems = [(type(error).__name__, str(error)) for error in found.problems]
@@ -87,8 +104,16 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
     return problems, (
         f"{listing.title} {listing.version} ({kind}): {len(listing.scripts)} scripts,"
         f" {len(listing.programs)} programs, {len(listing.files)} files, {listing.size} bytes:"
-        f" no problems\nsha256 {listing.digest}"
+        f" no problems\nsha256 {listing.digest}{signed}"
     )
+
+
+def _policy(arguments: argparse.Namespace) -> Policy | None:
+    """Whose signature is asked for; None when nobody's."""
+    from tilusbuild.package.signing import Policy
+
+    policy = Policy(arguments.key, arguments.identity, arguments.issuer)
+    return None if policy == Policy() else policy
 
 
 def _cache(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]:

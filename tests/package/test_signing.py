@@ -1,0 +1,138 @@
+"""Signatures: by the key that is asked for, over this very list; anything else is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.errors import InputError
+from tilusbuild.package import attest, names
+from tilusbuild.package.contents import Contents
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.signing import (
+    NotSigned,
+    Policy,
+    SignatureUnknown,
+    SignedOther,
+    WrongSigner,
+    attester,
+    check_signature,
+)
+
+KEYS = {
+    "ed25519": ed25519.Ed25519PrivateKey.generate,
+    "other": ed25519.Ed25519PrivateKey.generate,
+    "ecdsa": lambda: ec.generate_private_key(ec.SECP256R1()),
+}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with NAME.pem and NAME.pub of each key."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name, generate in KEYS.items():
+        key = generate()
+        pem = serialization.Encoding.PEM
+        private = key.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+        (folder / f"{name}.pem").write_bytes(private)
+        (folder / f"{name}.pub").write_bytes(public)
+    return folder
+
+
+@pytest.fixture
+def contents(listed: FileList) -> Contents:
+    return Contents(listed, listed.encode(), {}, {})
+
+
+@pytest.fixture
+def signed(keys: Path, contents: Contents) -> dict[str, bytes]:
+    return dict(attester(str(keys / "ed25519.pem"))(contents))
+
+
+@pytest.mark.parametrize("key", ["ed25519", "ecdsa"])
+def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents, key: str) -> None:
+    made = attester(str(keys / f"{key}.pem"))(contents)
+    assert set(made) == set(names.BESIDE)
+    found = check_signature(contents.encoded, made, Policy(str(keys / f"{key}.pub")))
+    assert found.digest == contents.digest
+    assert found.predicates[names.SIGNATURE]["releaseId"] == contents.digest
+    assert found.predicates[names.SBOM]["bomFormat"] == "CycloneDX"
+
+
+def test_the_same_package_has_the_same_statements_and_ed25519_signatures(
+    keys: Path, contents: Contents, signed: dict[str, bytes]
+) -> None:
+    assert attest.statements(contents) == attest.statements(contents)
+    assert attester(str(keys / "ed25519.pem"))(contents) == signed
+
+
+def test_another_key_is_refused(keys: Path, contents: Contents, signed: dict[str, bytes]) -> None:
+    for key in ("other", "ecdsa"):
+        with pytest.raises(WrongSigner):
+            check_signature(contents.encoded, signed, Policy(str(keys / f"{key}.pub")))
+
+
+def test_a_package_without_a_signature_is_refused(keys: Path, contents: Contents) -> None:
+    with pytest.raises(NotSigned):
+        check_signature(contents.encoded, {}, Policy(str(keys / "ed25519.pub")))
+
+
+def test_a_list_that_was_changed_is_refused(
+    keys: Path, contents: Contents, signed: dict[str, bytes]
+) -> None:
+    with pytest.raises(SignedOther):
+        check_signature(contents.encoded + b" ", signed, Policy(str(keys / "ed25519.pub")))
+
+
+def test_one_attestation_cannot_stand_for_another(
+    keys: Path, contents: Contents, signed: dict[str, bytes]
+) -> None:
+    moved = {names.SIGNATURE: signed[names.SBOM]}
+    with pytest.raises(SignatureUnknown, match="attests"):
+        check_signature(contents.encoded, moved, Policy(str(keys / "ed25519.pub")))
+
+
+def test_a_payload_that_was_changed_is_refused(
+    keys: Path, contents: Contents, signed: dict[str, bytes]
+) -> None:
+    envelope = json.loads(signed[names.SIGNATURE])
+    payload = base64.b64decode(envelope["payload"]).replace(b"pkg:generic", b"pkg:evil")
+    envelope["payload"] = base64.b64encode(payload).decode()
+    changed = {**signed, names.SIGNATURE: json.dumps(envelope).encode()}
+    with pytest.raises(WrongSigner):
+        check_signature(contents.encoded, changed, Policy(str(keys / "ed25519.pub")))
+
+
+@given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda v: str(v).encode()))
+def test_what_is_no_envelope_is_refused(keys: Path, data: bytes) -> None:
+    with pytest.raises(SignatureUnknown):
+        check_signature(b"", {names.SIGNATURE: data}, Policy(str(keys / "ed25519.pub")))
+
+
+def test_what_is_no_key_is_told(tmp_path: Path, keys: Path) -> None:
+    (tmp_path / "key").write_text("no key")
+    for path in (str(tmp_path / "key"), str(tmp_path / "none"), str(keys / "ed25519.pub")):
+        with pytest.raises(InputError):
+            attester(path)
+    with pytest.raises(InputError, match="no public key"):
+        check_signature(b"", {names.SIGNATURE: b""}, Policy(str(tmp_path / "key")))
+    with pytest.raises(InputError, match="whose signature"):
+        check_signature(b"", {names.SIGNATURE: b""}, Policy(identity="somebody"))
+
+
+def test_the_statements_name_no_host_no_user_and_no_time(contents: Contents) -> None:
+    for statement in attest.statements(contents).values():
+        said = json.loads(statement)
+        assert said["subject"] == [{"name": names.LIST, "digest": {"sha256": contents.digest}}]
+        assert "timestamp" not in statement.decode().lower()
+        assert "startedon" not in statement.decode().lower()
