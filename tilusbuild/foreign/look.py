@@ -18,7 +18,8 @@ from tilusbuild.foreign.model import Entry, Problem
 
 _LARGEST_TEXT = 16 << 20
 _LARGEST_LIBRARY = 1 << 30
-_MOST_FILES = 10_000
+MOST_FILES = 10_000
+"""Below one folder; of more the first are looked at."""
 
 
 class Folder:
@@ -58,9 +59,11 @@ class Folder:
         """Every file below a folder, links among them, relative to the cache; sorted."""
         found: list[str] = []
         for above, folders, files in os.walk(self.path(*names)):
-            folders[:] = [f for f in folders if not os.path.islink(os.path.join(above, f))]
+            links = [f for f in folders if os.path.islink(os.path.join(above, f))]
+            folders[:] = [f for f in folders if f not in links]
+            files += links
             found += (os.path.relpath(os.path.join(above, file), self.root) for file in files)
-            if len(found) > _MOST_FILES:
+            if len(found) > MOST_FILES:
                 break
         return sorted(found)
 

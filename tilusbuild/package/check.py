@@ -23,6 +23,7 @@ from tilusbuild.package.arriving import (
     written,
 )
 from tilusbuild.package.carriers.read_wheel import WheelReader
+from tilusbuild.package.check_adopted import CacheChecker
 from tilusbuild.package.check_program import READ, check_include, check_program
 from tilusbuild.package.check_script import check_script
 from tilusbuild.package.check_wheel import check_wheel
@@ -91,8 +92,12 @@ class Checker:
     _left: dict[str, int] = field(default_factory=dict)
     """How many files of each script have not been kept."""
     _waiting: int = 0
+    _cache: CacheChecker | None = None
+    """Of another system's cache."""
 
     def __post_init__(self) -> None:
+        if self.listing.adopted is not None:
+            self._cache = CacheChecker(self.listing, self.listing.adopted)
         for path, entry in self.listing.files.items():
             kind, _, digest = names.root_of(path)
             if kind == layout.SCRIPTS:
@@ -103,6 +108,9 @@ class Checker:
     def take(self, arrival: Arrival, *, keep: bool) -> None:
         """Read a file to its end. Raises `FileChanged`, `OverLimit`, and what the reader raises."""
         kind, _, digest = names.root_of(arrival.path)
+        if kind == names.CACHES:
+            self._take_adopted(arrival, keep=keep)
+            return
         name = _within(arrival.path)
         wanted = {layout.PROGRAMS: READ, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
         pieces = written(arrival, self.folder) if keep else arrival.pieces()
@@ -128,6 +136,14 @@ class Checker:
         for script in self.listing.scripts:
             if not self._left[script.hash]:
                 self._told(check_script, self.listing, script, self.folder)
+
+    def _take_adopted(self, arrival: Arrival, *, keep: bool) -> None:
+        assert self._cache is not None  # noqa: S101 - the list is coherent
+        wanted = self._cache.wants(arrival)
+        pieces = written(arrival, self.folder) if keep else arrival.pieces()
+        data = b"".join(piece if wanted else b"" for piece in pieces)
+        if wanted:
+            self._told(self._cache.check, arrival.path, data)
 
     def _admit(self, arrival: Arrival, most: int) -> None:
         if arrival.entry.size > most:

@@ -16,6 +16,7 @@ from tilusbuild.cache.sealed import Broken, unseal
 from tilusbuild.digest import sha256_bytes
 from tilusbuild.package.errors import CodeMismatch, Incoherent
 from tilusbuild.package.listing import FileEntry, FileList, Target
+from tilusbuild.package.listing import Needs as Listed
 from tilusbuild.runtime import candidates
 
 READ = (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.LIBRARY)
@@ -63,7 +64,7 @@ def _check_code(where: str, listing: FileList, digest: str, data: bytes) -> None
         raise CodeMismatch(
             f"{where} holds code for {_text(held)}; target {program.target} is {_text(promised)}"
         )
-    problem = _host_problem(listing, needs)
+    problem = host_problem(listing.needs, needs)
     if problem:
         raise Incoherent(f"{where} {problem}; the list says otherwise")
 
@@ -74,9 +75,8 @@ def _promised(target: Target) -> set[tuple[str, str]]:
     return {(kind, arch) for arch, kind in candidates.images(target.archs, target.ptx)}
 
 
-def _host_problem(listing: FileList, needs: Needs) -> str | None:
+def host_problem(listed: Listed, needs: Needs) -> str | None:
     """What a library asks of a host beyond what is listed."""
-    listed = listing.needs
     if needs.machine != listed.machine:
         return f"is for {needs.machine}"
     if extra := set(needs.libraries) - set(listed.libraries):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tilusbuild.cache import layout
 from tilusbuild.digest import sha256_text
-from tilusbuild.package import names
+from tilusbuild.package import adopted, names
 from tilusbuild.package.errors import ListMalformed
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def check(found: FileList) -> None:
     names.check_paths(found.files)
     if list(found.needs.libraries) != sorted(set(found.needs.libraries)):
         _refuse("needs.libraries is not sorted")
+    if found.adopted is not None:
+        adopted.check(found, found.adopted)
     _scripts(found)
     _programs(found)
     _owners(found)
@@ -34,13 +36,18 @@ def check(found: FileList) -> None:
 
 
 def digest_of_inputs(
-    scripts: Iterable[str], programs: Iterable[str], tables: Mapping[str, str]
+    scripts: Iterable[str],
+    programs: Iterable[str],
+    tables: Mapping[str, str],
+    entries: Iterable[str] = (),
 ) -> str:
     """One digest for what was packed: sha256 over a line each for the scripts' hashes, the
-    programs' and the dispatch tables' paths and digests, all sorted."""
+    programs', the dispatch tables' paths and digests, and the paths of another system's entries,
+    all sorted."""
     lines = [f"script {each}" for each in sorted(scripts)]
     lines += [f"program {each}" for each in sorted(programs)]
     lines += [f"table {digest} {path}" for path, digest in sorted(tables.items())]
+    lines += [f"entry {path}" for path in sorted(entries)]
     return sha256_text("".join(f"{line}\n" for line in lines))
 
 
@@ -92,12 +99,15 @@ def _owners(found: FileList) -> None:
             _refuse(f"{path} belongs to no listed program")
         if kind == layout.SCRIPTS and (folder, digest) not in folders:
             _refuse(f"{path} belongs to no listed script")
+        if kind == names.CACHES and found.adopted is None:
+            _refuse(f"{path} belongs to no listed cache")
 
 
 def _inputs(found: FileList) -> None:
     tables = {path: file.sha256 for path, file in found.files.items() if is_table(path)}
     scripts = [script.hash for script in found.scripts]
-    if found.inputs != digest_of_inputs(scripts, found.programs, tables):
+    entries = [entry.path for entry in found.adopted.entries] if found.adopted else []
+    if found.inputs != digest_of_inputs(scripts, found.programs, tables, entries):
         _refuse("the digest of the inputs is another one")
 
 

@@ -2,7 +2,8 @@
 travels together, and what did not change is not sent again.
 
 The list alone decides. A program belongs to the script and target that the list gives it; header
-folders, which many programs share, make a last layer of their own. Files are sorted by path.
+folders, which many programs share, make a last layer of their own. A cache of another system is one
+layer. Files are sorted by path.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tilusbuild.package.listing import FileList
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Some of a package's files. `script` and `target` are "" for the layer of headers."""
+    """Some of a package's files. `script` and `target` are "" for the layer of headers; for that of
+    another system's cache `script` is the system."""
 
     script: str
     target: str
@@ -25,7 +27,7 @@ class Layer:
     @property
     def label(self) -> str:
         """What a person calls it."""
-        return f"{self.script} {self.target}" if self.script else "headers"
+        return f"{self.script} {self.target}".rstrip() if self.script else "headers"
 
 
 def named_layers(found: FileList) -> tuple[Layer, ...]:
@@ -38,7 +40,9 @@ def named_layers(found: FileList) -> tuple[Layer, ...]:
         if kind == layout.INCLUDE:
             headers.append(path)
             continue
-        if kind == layout.SCRIPTS:
+        if kind == names.CACHES:
+            owner = (digest, "")
+        elif kind == layout.SCRIPTS:
             owner = owners[digest]
         else:
             owner = (found.programs[digest].script, found.programs[digest].target)

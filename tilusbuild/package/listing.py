@@ -18,8 +18,11 @@ from typing import Any, Literal
 import rfc8785
 
 from tilusbuild.digest import sha256_bytes
+from tilusbuild.package import adopted, images
+from tilusbuild.package.adopted import Adopted
 from tilusbuild.package.coherent import check
 from tilusbuild.package.errors import ListMalformed
+from tilusbuild.package.images import Image as Image
 from tilusbuild.package.values import Field, decode
 from tilusbuild.runtime.names import snake_case
 
@@ -31,15 +34,6 @@ LARGEST_FILE = 1 << 40
 
 _HEAD = ("schema", "name", "version", "project", "tool", "inputs")
 _BODY = ("targets", "needs", "scripts", "programs", "files")
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A piece of GPU code in a program's library, as the binary itself says. Unlike
-    `binary.CodeImage`, without its size."""
-
-    kind: Literal["sass", "ptx"]
-    arch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +50,10 @@ class Target:
 class Needs:
     """What the libraries ask of a host. None: they ask for nothing of the kind.
 
-    `machine` as `uname -m` says it; `isa` an x86-64 level or what `-march` was; `glibc` the lowest
-    version ("2.17"); `libraries` the names in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI;
-    `libstdcxx` the greatest GLIBCXX version ("3.4.30").
+    `machine` as `uname -m` says it, or "any" for a cache of another system without host code; `isa`
+    an x86-64 level or what `-march` was; `glibc` the lowest version ("2.17"); `libraries` the names
+    in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI; `libstdcxx` the greatest GLIBCXX version
+    ("3.4.30").
     """
 
     machine: str
@@ -108,7 +103,8 @@ class FileEntry:
 @dataclass(frozen=True, slots=True)
 class FileList:
     """The whole list. `tool` is the version of tilusbuild that made it; `inputs` is
-    `coherent.digest_of_inputs`; `scripts` are sorted by script, target and hash."""
+    `coherent.digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of a cache
+    of another system has `adopted`, and neither targets, scripts nor programs."""
 
     name: str
     version: str
@@ -120,6 +116,7 @@ class FileList:
     scripts: tuple[ScriptEntry, ...]
     programs: Mapping[str, ProgramEntry]
     files: Mapping[str, FileEntry]
+    adopted: Adopted | None = None
 
     def encode(self) -> bytes:
         """The one text of the list. Raises `ListMalformed` for one that `parse` would refuse."""
@@ -165,7 +162,9 @@ def parse(data: bytes) -> FileList:
 
 
 def _value(found: FileList) -> dict[str, Any]:
+    more = {} if found.adopted is None else {adopted.KEY: adopted.value(found.adopted)}
     return {
+        **more,
         "schema": SCHEMA,
         "name": found.name,
         "version": found.version,
@@ -199,7 +198,7 @@ def _value(found: FileList) -> dict[str, Any]:
             digest: {
                 "script": p.script,
                 "target": p.target,
-                "images": [{"kind": image.kind, "arch": image.arch} for image in p.images],
+                "images": images.values(p.images),
             }
             for digest, p in found.programs.items()
         },
@@ -210,8 +209,9 @@ def _value(found: FileList) -> dict[str, Any]:
 
 
 def _list(field: Field) -> FileList:
-    schema, name, version, project, tool, inputs, *rest = field.table(*_HEAD, *_BODY)
-    targets, needs, scripts, programs, files = rest
+    more = [adopted.KEY] if isinstance(field.value, dict) and adopted.KEY in field.value else []
+    schema, name, version, project, tool, inputs, *rest = field.table(*_HEAD, *_BODY, *more)
+    targets, needs, scripts, programs, files, *others = rest
     if schema.integer(1 << 20) != SCHEMA:
         raise ListMalformed(f"a list of schema {schema.value}; this version reads {SCHEMA}")
     tool_name, tool_version = tool.table("name", "version")
@@ -227,7 +227,7 @@ def _list(field: Field) -> FileList:
         inputs=inputs.digest(),
         targets={key: _target(value) for key, value in targets.mapping()},
         needs=Needs(
-            machine=machine.one_of("x86_64", "aarch64"),
+            machine=machine.one_of("x86_64", "aarch64", *([adopted.ANY_MACHINE] if more else [])),
             isa=isa.optional(Field.name),
             glibc=glibc.optional(Field.version),
             libraries=tuple(each.text(255) for each in libraries.items()),
@@ -237,6 +237,7 @@ def _list(field: Field) -> FileList:
         scripts=tuple(_script(each) for each in scripts.items()),
         programs={key: _program(value) for key, value in programs.mapping()},
         files={key: _file(value) for key, value in files.mapping(MOST_FILES)},
+        adopted=adopted.read(others[0]) if others else None,
     )
 
 
@@ -265,13 +266,8 @@ def _script(field: Field) -> ScriptEntry:
 
 
 def _program(field: Field) -> ProgramEntry:
-    script, target, images = field.table("script", "target", "images")
-    return ProgramEntry(script.name(), target.name(), tuple(_image(i) for i in images.items()))
-
-
-def _image(field: Field) -> Image:
-    kind, arch = field.table("kind", "arch")
-    return Image(kind.one_of("sass", "ptx"), arch.name())
+    script, target, held = field.table("script", "target", "images")
+    return ProgramEntry(script.name(), target.name(), images.read(held))
 
 
 def _file(field: Field) -> FileEntry:

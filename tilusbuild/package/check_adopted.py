@@ -1,0 +1,59 @@
+"""Is an entry of another system's cache what the list says? From the bytes of its library.
+
+The code in it is what is listed, and asks no more of a host than the list says. What else the entry
+holds is the system's own affair: it is carried as it is, and of pickles only the digest is known.
+"""
+
+from __future__ import annotations
+
+from tilusbuild.binary import BinaryError, read_needs
+from tilusbuild.package import groups
+from tilusbuild.package.adopted import Adopted, AdoptedEntry
+from tilusbuild.package.arriving import Arrival
+from tilusbuild.package.check_program import host_problem
+from tilusbuild.package.errors import CodeMismatch, Incoherent, OverLimit
+from tilusbuild.package.images import LARGEST, code_of
+from tilusbuild.package.listing import FileList
+
+
+class CacheChecker:
+    """Checks the files of one cache as they come."""
+
+    def __init__(self, listing: FileList, cache: Adopted) -> None:
+        self._listing = listing
+        self._system = cache.system
+        self._libraries = cache.libraries()
+
+    def wants(self, arrival: Arrival) -> bool:
+        """Whether a file's content is checked, not its digest alone. Raises `OverLimit`."""
+        path, group = arrival.path, groups.is_group(self._system, arrival.path)
+        if path not in self._libraries and not group:
+            return False
+        most = groups.LARGEST if group else LARGEST
+        if arrival.entry.size > most:
+            raise OverLimit(f"{path} has more than {most} bytes")
+        return True
+
+    def check(self, path: str, data: bytes) -> None:
+        """Raises `CodeMismatch` and `Incoherent`."""
+        if path in self._libraries:
+            self._check_code(path, self._libraries[path], data)
+        else:
+            groups.check(path, data, self._listing.files)
+
+    def _check_code(self, path: str, entry: AdoptedEntry, data: bytes) -> None:
+        images, machine = code_of(data)
+        if set(images) != set(entry.images) or machine != entry.machine:
+            there = _text(sorted(i.arch for i in images), machine)
+            listed = _text(sorted(i.arch for i in entry.images), entry.machine)
+            raise CodeMismatch(f"{path} holds code for {there}; listed is {listed}")
+        try:
+            problem = host_problem(self._listing.needs, read_needs(data)) if machine else None
+        except BinaryError as error:
+            problem = str(error)
+        if problem:
+            raise Incoherent(f"{path} {problem}; the list says otherwise")
+
+
+def _text(archs: list[str], machine: str | None) -> str:
+    return ", ".join([*archs, *([machine] if machine else [])]) or "nothing that is known"
