@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tilusbuild.runtime import candidates, device
 from tilusbuild.runtime.errors import Ambiguous, ScriptNotFound
 from tilusbuild.runtime.hold import Hold
@@ -11,6 +13,9 @@ from tilusbuild.runtime.places import Place, here, places
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.semantics import Value
 
+_REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
+"""Names the PEM file of a public key: then nothing is loaded that it did not sign."""
+
 
 def load(
     script: str,
@@ -18,6 +23,7 @@ def load(
     where: object = None,
     target: str | None = None,
     strict: bool = False,
+    signed_by: str | None = None,
     **params: Value,
 ) -> Kernel:
     """The kernel of a script: call it with arrays.
@@ -26,7 +32,8 @@ def load(
     it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are looked in. `target`
     is a target's name, an architecture or "cpu"; without it the device decides, of the arrays or of
     the machine. `params` choose the instance. With `strict` a dispatch table of another device is
-    an error; without, it is told once and not used.
+    an error; without, it is told once and not used. `signed_by` is the PEM file of a public key,
+    else TILUSBUILD_REQUIRE_SIGNED names one: then only a package that it signed is accepted.
 
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
@@ -38,6 +45,11 @@ def load(
         paths = place.instances(folder, here())
         if paths:
             hold = Hold(place.path, (path.rpartition("/")[2] for path in paths))
+            key = signed_by or os.environ.get(_REQUIRED)
+            if key:
+                from tilusbuild.runtime.signed import check
+
+                check(paths, key)
             found = [read_script(path) for path in paths]
             return _kernel(script, place, found, hold, target, strict, params)
         known.update(place.folders())

@@ -1,0 +1,135 @@
+"""`load` that accepts only what a key signed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from tilusbuild.digest import sha256_bytes
+from tilusbuild.package import attest
+from tilusbuild.package.contents import Contents
+from tilusbuild.package.listing import parse
+from tilusbuild.package.signing import attester
+from tilusbuild.runtime import signed
+from tilusbuild.runtime.loading import load
+
+PEM = serialization.Encoding.PEM
+
+
+def write_key(path: Path, key: Any) -> None:
+    """PATH.pem and PATH.pub."""
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path.with_suffix(".pem").write_bytes(key.private_bytes(PEM, pkcs8, plain))
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(PEM, spki))
+
+
+@pytest.fixture(params=["ed25519", "ecdsa"])
+def key(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    made = {
+        "ed25519": ed25519.Ed25519PrivateKey.generate,
+        "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
+    }[request.param]()
+    write_key(tmp_path / "key", made)
+    write_key(tmp_path / "other", ed25519.Ed25519PrivateKey.generate())
+    return tmp_path / "key.pub"
+
+
+@pytest.fixture
+def package(packed: Path, tmp_path: Path, key: Path) -> Path:
+    """A package as a folder, signed."""
+    (found,) = [path.parent for path in packed.glob("*/tilus-package.json")][:1]
+    folder = Path(shutil.copytree(found, tmp_path / "package"))
+    sign(folder, key)
+    return folder
+
+
+def sign(folder: Path, key: Path) -> None:
+    encoded = (folder / "tilus-package.json").read_bytes()
+    contents = Contents(parse(encoded), encoded, {}, {})
+    for name, data in attester(str(key.with_suffix(".pem")))(contents).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def script_of(folder: Path) -> str:
+    return min(path.name for path in (folder / "scripts").iterdir())
+
+
+def loaded(folder: Path, key: Path) -> Any:
+    (script,) = sorted(folder.glob(f"scripts/{script_of(folder)}/*"))[:1]
+    signed.check([str(script)], str(key))
+    return script
+
+
+def test_what_the_key_signed_is_accepted(package: Path, key: Path) -> None:
+    assert loaded(package, key).is_dir()
+
+
+def test_load_asks_for_the_signature(
+    package: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(signed.WrongSigner):
+        load(script_of(package), where=package, signed_by=str(key.with_name("other.pub")))
+    monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGNED", str(key.with_name("other.pub")))
+    with pytest.raises(signed.WrongSigner):
+        load(script_of(package), where=package)
+
+
+def flip(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (path,) = sorted(folder.glob(name))[:1]
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    return change
+
+
+def add_table(folder: Path) -> None:
+    for script in folder.glob("scripts/*/*"):
+        (script / "dispatch").mkdir(exist_ok=True)
+        (script / "dispatch/more.so").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda f: (f / "attestations/signature.json").unlink(), signed.NotSigned),
+        (lambda f: (f / "attestations/signature.json").write_text("{}"), signed.NotSigned),
+        (lambda f: (f / "tilus-package.json").unlink(), signed.NotSigned),
+        (flip("tilus-package.json"), signed.SignatureRefused),
+        (flip("scripts/*/*/script.json"), signed.FileNotSigned),
+        (add_table, signed.FileNotSigned),
+    ],
+)
+def test_what_was_changed_is_refused(
+    package: Path, key: Path, change: Callable[[Path], None], error: type[Exception]
+) -> None:
+    change(package)
+    with pytest.raises(error):
+        loaded(package, key)
+
+
+def test_a_library_that_was_changed_is_refused(package: Path, key: Path) -> None:
+    for library in package.glob("programs/*/module/lib.so"):
+        library.write_bytes(library.read_bytes()[:-1] + b"x")
+    with pytest.raises(signed.FileNotSigned, match="is not what was signed"):
+        loaded(package, key)
+
+
+def test_a_signature_of_another_package_is_refused(package: Path, key: Path) -> None:
+    text = (package / "tilus-package.json").read_bytes()
+    (package / "tilus-package.json").write_bytes(text + b"\n")
+    with pytest.raises(signed.SignedOther, match=sha256_bytes(text + b"\n")):
+        loaded(package, key)
+
+
+def test_builder_and_deployment_mean_the_same() -> None:
+    assert (signed._PAYLOAD, signed._RELEASE) == (attest.PAYLOAD, attest.RELEASE)

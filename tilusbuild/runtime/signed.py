@@ -1,0 +1,158 @@
+"""Accepting signed packages only: what is to be loaded is what somebody with this key packed.
+
+The signature is over the package's list, and the list has the digest of every file. All files of
+the scripts in question and of their programs are compared with it before any is used, so a package
+in which anything was changed or added is refused. This holds for what lies there when it is
+loaded: a folder that others may write while the process runs needs other protection.
+
+Checking takes the `cryptography` library, which is imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tilusbuild.runtime import receipts
+from tilusbuild.runtime.errors import Damaged, LoadError
+
+LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
+_PAYLOAD = "application/vnd.in-toto+json"
+_RELEASE = "https://in-toto.io/attestation/release/v0.1"
+_LIMIT = 64 << 20
+_READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
+
+
+class SignatureRefused(LoadError):  # noqa: N818 - named for what is the case
+    """The place is no package that was signed by the key that is asked for."""
+
+
+class NotSigned(SignatureRefused):
+    """There is no package list, or no signature of it."""
+
+
+class WrongSigner(SignatureRefused):
+    """Another key signed, or what was signed has changed."""
+
+
+class SignedOther(SignatureRefused):
+    """The signature is good, and of another list."""
+
+
+class FileNotSigned(SignatureRefused, Damaged):
+    """A file is not what the signed list says, or is not in it."""
+
+
+def check(scripts: Iterable[str], key: str) -> None:
+    """Check the packages that these script folders are in, as far as they use them.
+
+    `key` is the path of a public key in PEM. Raises `SignatureRefused`s, and `LoadError` for what
+    is no key or where the library is missing.
+    """
+    lists: dict[str, Mapping[str, str]] = {}
+    for path in scripts:
+        root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+        if root not in lists:
+            lists[root] = _listed(root, key)
+        _check_script(root, os.path.relpath(path, root), lists[root])
+
+
+def _listed(root: str, key: str) -> Mapping[str, str]:
+    """The digests of a package's files, by their names, as they were signed."""
+    encoded, envelope = _bytes(root, LIST), _bytes(root, SIGNATURE)
+    try:
+        value = json.loads(envelope)
+        payload = base64.b64decode(value["payload"], validate=True)
+        kind = value["payloadType"]
+        signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
+    except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
+        raise NotSigned(f"{root}/{SIGNATURE} is no signature: {error!r:.200}") from None
+    message = b"DSSEv1 %d %b %d %b" % (len(_PAYLOAD), _PAYLOAD.encode(), len(payload), payload)
+    if kind != _PAYLOAD or not any(_verifies(key, each, message) for each in signatures):
+        raise WrongSigner(f"{root} is not signed by {key}, or was changed since")
+    digest = hashlib.sha256(encoded).hexdigest()
+    try:
+        statement = json.loads(payload)
+        release = statement["predicateType"] == _RELEASE
+        subjects = [each["digest"]["sha256"] for each in statement["subject"]]
+        files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise NotSigned(f"{root}/{SIGNATURE} says nothing of a package: {error!r:.200}") from None
+    if not release or digest not in subjects:
+        raise SignedOther(f"{root}: the signature is of another list: {LIST} has sha256 {digest}")
+    return files
+
+
+def _verifies(path: str, signature: bytes, message: bytes) -> bool:
+    try:
+        exceptions = importlib.import_module("cryptography.exceptions")
+        hashes = importlib.import_module("cryptography.hazmat.primitives.hashes")
+        keys = importlib.import_module("cryptography.hazmat.primitives.serialization")
+        curves = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ec")
+    except ImportError:
+        raise LoadError("checking signatures needs: pip install cryptography") from None
+    try:
+        with open(path, "rb") as file:
+            key: Any = keys.load_pem_public_key(file.read(_LIMIT))
+    except (OSError, ValueError, exceptions.UnsupportedAlgorithm) as error:
+        raise LoadError(f"{path} is no public key: {error}") from None
+    try:
+        if isinstance(key, curves.EllipticCurvePublicKey):
+            sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
+            key.verify(signature, message, curves.ECDSA(sizes[key.curve.key_size]()))
+        else:
+            key.verify(signature, message)
+    except (exceptions.InvalidSignature, LookupError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
+    there = [name for part in _READ for name in _files(root, f"{script}/{part}")]
+    programs = {n.split("/")[1] for n in listed if n.startswith("programs/")}
+    for program in _programs_of(root, script):
+        names = _files(root, f"programs/{program}/meta.json")
+        names += _files(root, f"programs/{program}/module/lib.so")
+        if names or program in programs:
+            there += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
+    for name in dict.fromkeys(there):
+        if name not in listed:
+            raise FileNotSigned(f"{root}/{name} is not in the signed list")
+        try:
+            found = receipts.sha256_of(os.path.join(root, name))
+        except OSError as error:
+            raise FileNotSigned(f"{root}/{name} cannot be read: {error.strerror}") from None
+        if found != listed[name]:
+            raise FileNotSigned(f"{root}/{name} is not what was signed: sha256 {found}")
+
+
+def _programs_of(root: str, script: str) -> list[str]:
+    _, _, lines = _bytes(root, f"{script}/script.txt").partition(b"\n[programs]\n")
+    words = [line.rpartition(b" ")[2].decode("ascii", "replace") for line in lines.splitlines()]
+    return [word for word in words if len(word) == 64 and word.isalnum()]
+
+
+def _files(root: str, name: str) -> list[str]:
+    """The file of this name, or all below the folder of this name."""
+    path = os.path.join(root, name)
+    if not os.path.isdir(path):
+        return [name] if os.path.lexists(path) else []
+    return [
+        os.path.relpath(os.path.join(where, each), root)
+        for where, _, files in os.walk(path)
+        for each in files
+    ]
+
+
+def _bytes(root: str, name: str) -> bytes:
+    try:
+        with open(os.path.join(root, name), "rb") as file:
+            return file.read(_LIMIT)
+    except OSError as error:
+        raise NotSigned(f"{root}/{name}: {error.strerror}: no signed package") from None
