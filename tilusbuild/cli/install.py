@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from tilusbuild.cli import options
+from tilusbuild.cli import adopt, options
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -22,6 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--remove",
         metavar="NAME",
         help="let go of an installed package; `cache gc` then takes what nothing else uses",
+    )
+    parser.add_argument(
+        "--into",
+        metavar="DIR",
+        help="of a package with another system's cache: the folder that the system looks in",
     )
     options.package_limits(parser)
 
@@ -39,10 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _install(arguments: argparse.Namespace, cache: Cache) -> int:
+    from tilusbuild.errors import input_error
+    from tilusbuild.package.adopted import is_adopted
     from tilusbuild.package.install import install
     from tilusbuild.package.opening import opened
 
     with opened(arguments.path) as reader:
+        if is_adopted(reader.list_bytes()):
+            return adopt.install(reader, arguments)
+        if arguments.into is not None:
+            raise input_error(
+                "--into is for the caches of other systems", hint="--cache-dir names ours"
+            )
         done = install(reader, cache, options.limits(arguments))
     listing = done.listing
     programs = len(listing.programs)

@@ -8,7 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from tilusbuild.cli import options
+from tilusbuild.cli import adopt, options
 
 if TYPE_CHECKING:
     from tilusbuild.package.preflight import Answer, Host, Preflight
@@ -45,11 +45,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
+    from tilusbuild.package.adopted import is_adopted
+    from tilusbuild.package.opening import opened
     from tilusbuild.package.preflight import preflight
     from tilusbuild.package.unpack import of_scripts, unpacked
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_host(arguments, device) for device in arguments.devices]
+    with opened(arguments.path) as reader:
+        if is_adopted(reader.list_bytes()):
+            return adopt.preflight(reader, arguments, hosts)
     with unpacked(arguments.path, of_scripts, options.limits(arguments)) as found:
         try:
             results = [preflight(found.listing, found.folder, host) for host in hosts]

@@ -59,9 +59,8 @@ def gather(cache: Cache, name: str, version: str, *, skip_broken: bool = False) 
     _check_whole(cache)
     broken = dict(_broken(cache))
     if broken and not skip_broken:
-        unit, why = next(iter(broken.items()))
         raise CannotPack(
-            f"{cache.root}: {len(broken)} entries are broken, the first {unit}: {why}",
+            f"{cache.root} is broken in {len(broken)} places, first {next(iter(broken.values()))}",
             hint="`tilusbuild cache verify` lists them; --skip-broken leaves them behind",
         )
     found = _Found(Folder(cache.root), cache.system, frozenset(broken))

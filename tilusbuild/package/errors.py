@@ -76,5 +76,9 @@ class NotReproduced(PackageError):  # noqa: N818 - named for what is the case
     """A program compiled again gave other bytes."""
 
 
+class CannotInstall(PackageError):  # noqa: N818 - named for what is the case
+    """The place that a cache of another system belongs to cannot be written."""
+
+
 class SignatureRefused(PackageError):  # noqa: N818 - named for what is the case
     """No signature, a damaged one, or one of somebody else."""

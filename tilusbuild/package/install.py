@@ -25,7 +25,7 @@ from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits, arrivals, check_limits
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import NotReproduced
+from tilusbuild.package.errors import NoPackage, NotReproduced
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileList, ScriptEntry, parse
 from tilusbuild.package.reader import Reader
@@ -54,6 +54,8 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
     of the package is in use that was not before.
     """
     listing = parse(reader.list_bytes())
+    if listing.adopted is not None:
+        raise NoPackage(f"it carries a cache of {listing.adopted.system}, not of tilusbuild")
     check_limits(listing, reader, limits)
     parts = layers(listing)
     with cache.tree.held(Span("use", shared=True)):

@@ -113,7 +113,7 @@ def preflight(listing: FileList, folder: str, host: Host) -> Preflight:
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
     answers = tuple(_answer(listing, group, carried, host) for group in groups.values())
     needed = any(answer.chosen for answer in answers)
-    return Preflight(host, answers, tuple(_host_problems(listing.needs, host)) if needed else ())
+    return Preflight(host, answers, tuple(host_problems(listing.needs, host)) if needed else ())
 
 
 # One instance.
@@ -228,7 +228,8 @@ def _integers(script: Script) -> list[str]:
 # The host.
 
 
-def _host_problems(needs: Needs, host: Host) -> Iterator[str]:
+def host_problems(needs: Needs, host: Host) -> Iterator[str]:
+    """What of the host is not enough for the libraries."""
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
     for what, needed, there in (
