@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.output is None:
         sys.stdout.write(_text(found))
     if found.missing and not arguments.quiet:
-        sys.stderr.write(
-            f"programs that have no source yet: {found.missing}; `tilusbuild build` makes it\n"
-        )
+        from tilusbuild.report.text import counted
+
+        programs = counted(found.missing, "program")
+        sys.stderr.write(f"{programs} without a source yet: `tilusbuild build` writes it\n")
     return 0
 
 

@@ -29,6 +29,7 @@ VERBS = {
     "install": "bring a package into the cache",
     "diff": "say what changed between two packages or caches",
     "cache": "look at and look after the cache tree",
+    "graph": "print the build graph, for Graphviz",
     "compdb": "write compile_commands.json, for clangd and other editors",
     "schema": "print the JSON schema of tilus.toml",
     "doctor": "show what was found on this machine, and what is missing",

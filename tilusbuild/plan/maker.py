@@ -74,6 +74,8 @@ class Maker:
         self._memory = memory
         self.inputs: set[str] = set()
         """Files that were read, and files and folders in which one was looked for, by path."""
+        self.templates: set[str] = set()
+        """Those of the inputs that were asked for as templates, by path."""
         self.sought: set[str] = set()
         """The names that an include asks for, part by part: only a file or folder that is called so
         can, where it appears, change what an include finds."""
@@ -230,7 +232,8 @@ class Maker:
         key = (templates, closure.digest, closure.external, closure.probed)
         if key not in self._noted:
             self._noted.add(key)
-            self.inputs.update(self._renderer.path(name) for name in templates)
+            self.templates.update(self._renderer.path(name) for name in templates)
+            self.inputs |= self.templates
             self.inputs.update(header.path for header in closure.headers if header.path)
             self.inputs.update(closure.probed)
             self.seeks_any = self.seeks_any or closure.external is None
@@ -243,6 +246,7 @@ class Maker:
         fresh._renderer = renderer
         fresh._headers = headers
         fresh.inputs = set()
+        fresh.templates = set()
         fresh.sought = set()
         fresh.seeks_any = bool(self._manifest.headers_for(self.script))
         fresh._noted = set()
