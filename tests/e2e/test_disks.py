@@ -107,3 +107,11 @@ def test_a_full_disk(project, mounts, tmp_path):
     assert ran.stdout.split() == ["1", "0", "0", "0", "0", "2"], (said, ran.stderr)
     assert "No space left on device" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [("plan",), ("cache", "dir"), ("schema",)])
+def test_output_to_a_full_disk_is_an_error_and_no_traceback(project, words):
+    with open("/dev/full", "w") as full, project.start(*words, stdout=full) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said == "error: the output cannot be written: No space left on device\n"

@@ -7,12 +7,15 @@ interrupted. A build whose record still holds is answered before anything else i
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 
 from tilusbuild import record
 from tilusbuild.cli import unchanged
+
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +39,21 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     except BrokenPipeError:
-        # The reader has gone; a second failure at interpreter exit would print a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as error:
+        # Only what was printed has no file name to go with it.
+        if error.filename is not None or error.errno not in _UNWRITABLE:
+            raise
+        _drop_output()
+        sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+        return 1
+
+
+def _drop_output() -> None:
+    """Its reader has gone, or its disk is full; a second failure at the interpreter's exit would
+    print a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(status: int) -> NoReturn:
