@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from tilusbuild.cli.main import main
 from tilusbuild.digest import sha256_bytes
 from tilusbuild.package import attest
 from tilusbuild.package.contents import Contents
@@ -133,3 +134,14 @@ def test_a_signature_of_another_package_is_refused(package: Path, key: Path) -> 
 
 def test_builder_and_deployment_mean_the_same() -> None:
     assert (signed._PAYLOAD, signed._RELEASE) == (attest.PAYLOAD, attest.RELEASE)
+
+
+def test_install_brings_in_what_the_key_signed_and_nothing_else(
+    package: Path, key: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["install", str(package), "--cache-dir", str(tmp_path / "cache"), "--key"]
+    assert main([*words, str(key.with_name("other.pub"))]) == 1
+    assert "is not signed by" in capsys.readouterr().err
+    assert not list((tmp_path / "cache").glob("programs/*"))
+    assert main([*words, str(key)]) == 0
+    assert list((tmp_path / "cache").glob("programs/*"))

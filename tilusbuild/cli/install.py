@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="of a package with another system's cache: the folder that the system looks in",
     )
+    options.signer(parser)
     options.package_limits(parser)
 
 
@@ -49,7 +50,12 @@ def _install(arguments: argparse.Namespace, cache: Cache) -> int:
     from tilusbuild.package.install import install
     from tilusbuild.package.opening import opened
 
+    policy = options.policy(arguments)
     with opened(arguments.path) as reader:
+        if policy is not None:
+            from tilusbuild.package.signing import check_signature
+
+            check_signature(reader.list_bytes(), reader.attestations(), policy)
         if is_adopted(reader.list_bytes()):
             return adopt.install(reader, arguments)
         if arguments.into is not None:

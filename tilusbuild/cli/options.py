@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilusbuild.engine.base import Options
     from tilusbuild.engine.events import Reporter
     from tilusbuild.package.arriving import Limits
+    from tilusbuild.package.signing import Policy
     from tilusbuild.plan.selection import Selection
     from tilusbuild.project.project import Project
 
@@ -171,3 +172,21 @@ def reporter(arguments: argparse.Namespace) -> Reporter:
         quiet=arguments.quiet,
         verbose=arguments.verbose,
     )
+
+
+def signer(parser: argparse.ArgumentParser) -> None:
+    """Whose signature a package must have."""
+    for name, metavar, text in (
+        ("--key", "PEM", "it must be signed by this public key"),
+        ("--identity", "WHO", "it must be signed by this identity, through Sigstore"),
+        ("--issuer", "URL", "who vouches for --identity"),
+    ):
+        parser.add_argument(name, metavar=metavar, help=text)
+
+
+def policy(arguments: argparse.Namespace) -> Policy | None:
+    """Whose signature is asked for; None when nobody's."""
+    from tilusbuild.package.signing import Policy
+
+    asked = Policy(arguments.key, arguments.identity, arguments.issuer)
+    return None if asked == Policy() else asked

@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
-
-if TYPE_CHECKING:
-    from tilusbuild.package.signing import Policy
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,12 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         const="100%",
         help="compile programs again with their compile.sh and compare the bytes; all, or a sample",
     )
-    for name, metavar, text in (
-        ("--key", "PEM", "it must be signed by this public key"),
-        ("--identity", "WHO", "it must be signed by this identity, through Sigstore"),
-        ("--issuer", "URL", "who vouches for --identity"),
-    ):
-        parser.add_argument(name, metavar=metavar, help=text)
+    options.signer(parser)
     options.package_limits(parser)
 
 
@@ -44,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.path is None:
         raise input_error("verify what?", hint="name a package or a cache tree")
     share = _share(arguments.rebuild)
-    if is_cache(arguments.path) and _policy(arguments) is not None:
+    if is_cache(arguments.path) and options.policy(arguments) is not None:
         raise input_error(f"{arguments.path} is a cache tree, and only packages are signed")
     problems, words = (_cache if is_cache(arguments.path) else _package)(arguments)
     for kind, what in problems:
@@ -89,7 +80,7 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
     try:
         with opened(arguments.path) as reader:
             found = verify(reader, options.limits(arguments))
-            kind, policy, signed = reader.kind, _policy(arguments), ""
+            kind, policy, signed = reader.kind, options.policy(arguments), ""
             if policy is not None:
                 from tilusbuild.package.signing import check_signature
 
@@ -108,14 +99,6 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
         f"{listing.title} {listing.version} ({kind}): {held}, {len(listing.files)} files,"
         f" {listing.size} bytes: no problems\nsha256 {listing.digest}{signed}"
     )
-
-
-def _policy(arguments: argparse.Namespace) -> Policy | None:
-    """Whose signature is asked for; None when nobody's."""
-    from tilusbuild.package.signing import Policy
-
-    policy = Policy(arguments.key, arguments.identity, arguments.issuer)
-    return None if policy == Policy() else policy
 
 
 def _cache(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]:
