@@ -208,6 +208,14 @@ def test_what_was_killed_for_memory_makes_its_instance_count_for_as_much() -> No
     assert history.estimate(stranger) == Estimate(2.0, 100)
 
 
+def test_what_was_measured_is_of_that_very_program() -> None:
+    history = History(None)
+    history.record(FakeJob("a", index=0), 2.0, 100)
+    assert history.measured(FakeJob("a", index=0)) == Estimate(2.0, 100)
+    assert history.measured(FakeJob("edited", index=0)) == NOTHING
+    assert history.estimate(FakeJob("edited", index=0)) == Estimate(2.0, 100)
+
+
 def test_history_knows_a_schedule_else_its_instance_else_all() -> None:
     history = History(None)
     known, sibling = FakeJob("a", index=0), FakeJob("b", index=1)

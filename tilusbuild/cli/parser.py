@@ -30,6 +30,7 @@ VERBS = {
     "diff": "say what changed between two packages or caches",
     "cache": "look at and look after the cache tree",
     "graph": "print the build graph, for Graphviz",
+    "report": "show what builds cost: seconds, memory, registers, spills, sizes",
     "compdb": "write compile_commands.json, for clangd and other editors",
     "schema": "print the JSON schema of tilus.toml",
     "doctor": "show what was found on this machine, and what is missing",

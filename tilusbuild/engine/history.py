@@ -1,7 +1,7 @@
 """How long each program took and how much memory, the last time: for order, estimates and memory.
 
 A schedule is known by its instance and its place there, not by its hash, so that an edit of the
-template keeps its history. One never seen is estimated from those of its instance, and else from
+template keeps its history; which program the record is of stands in it. One never seen is estimated from those of its instance, and else from
 all of them. What was learned in this run counts at once.
 """
 
@@ -88,6 +88,13 @@ class History:
         floor = self._floors.get(_group(job), 0)
         return Estimate(found.seconds, max(found.peak_rss or 0, floor) or None)
 
+    def measured(self, job: Job[Any]) -> Estimate:
+        """What this very program took, not another one in the same place; `NOTHING` if unknown."""
+        value = self._file.get(_key(job))
+        if (known := _valid(value)) is None or value[2:] != [_mark(job)]:
+            return NOTHING
+        return Estimate(known[0], known[1] or None)
+
     def _remembered(self, job: Job[Any]) -> Estimate:
         groups = self._summed()
         if (known := _valid(self._file.get(_key(job)))) is not None:
@@ -101,7 +108,7 @@ class History:
         group = self._summed().setdefault(_group(job), _Sum())
         for total in (group, self._all):
             total.add(seconds, peak_rss)
-        self._file.put(_key(job), [round(seconds, 3), peak_rss])
+        self._file.put(_key(job), [round(seconds, 3), peak_rss, _mark(job)])
         if self._file.unsaved >= _SAVE_EVERY:
             self.save()
 
@@ -133,11 +140,16 @@ def _key(job: Job[Any]) -> str:
     return f"{_group(job)}#{job.index}"
 
 
+def _mark(job: Job[Any]) -> str:
+    """Tells the programs apart that have been in one place."""
+    return job.hash[:12]
+
+
 def _valid(value: Any) -> tuple[float, int] | None:
-    """A record of the file, when it has the shape of one."""
-    if not isinstance(value, list) or len(value) != 2:
+    """A record of the file, when it has the shape of one; older ones have no mark."""
+    if not isinstance(value, list) or len(value) not in (2, 3):
         return None
-    seconds, peak_rss = value
+    seconds, peak_rss = value[:2]
     if not isinstance(seconds, int | float) or not isinstance(peak_rss, int):
         return None
     return (float(seconds), peak_rss) if 0 <= seconds < 1e7 and peak_rss >= 0 else None

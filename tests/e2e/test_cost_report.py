@@ -1,0 +1,52 @@
+"""What the builds of a project cost, as `tilusbuild report` has it."""
+
+from __future__ import annotations
+
+
+def test_the_report_before_and_after_builds(project):
+    before = project.run("report", "--json")
+    assert (before.summary["programs"], before.summary["timed"]) == (2, 0)
+    assert before.summary["statuses"]["missing"] == 2
+    assert "the compiles of 0 of 2 programs are remembered" in project.run("report").out
+    assert not project.cache.exists(), "looking writes nothing"
+
+    project.build()
+    script, *programs, summary = project.run("report", "--json").events
+    assert (script["script"], script["target"], script["timed"]) == ("scale", "cpu", 2)
+    assert {program["hash"] for program in programs} == set(project.programs)
+    for program in programs:
+        assert program["seconds"] > 0
+        assert program["peak_rss"] > 1_000_000
+        assert program["library"] == len(project.libraries[program["hash"]])
+    assert summary["seconds"] == script["seconds"]
+    assert script["longest"] == max(program["seconds"] for program in programs)
+
+    text = project.run("report", "--top", "1").out
+    assert "Slowest to compile" in text
+    assert text.count("scale/") == 2, "the slowest, and the largest"
+    assert "not a number of programs" in project.run("report", "--top", "-1", status=2).err
+
+
+def test_a_time_is_told_only_of_the_program_that_took_it(new_project, examples):
+    """Given a project of which the default, its second schedule, is built alone, as its level 0."""
+    project = new_project(examples.manifest(examples.script(more="default = { unroll = 2 }")))
+    project.build("--level", "0")
+    _, first, second, _ = project.run("report", "--json").events
+    assert (first["status"], first["seconds"]) == ("missing", None)
+    assert (second["status"], second["seconds"]) == ("built", None), "the time is in another place"
+    (_, default, _) = project.run("report", "--json", "--level", "0").events
+    assert default["hash"] == second["hash"]
+    assert default["seconds"] > 0
+
+    project.edit("kernels/scale.cu.j2", "constexpr", "/* new */ constexpr")
+    (_, edited, _) = project.run("report", "--json", "--level", "0").events
+    assert (edited["status"], edited["seconds"], edited["library"]) == ("missing", None, None)
+
+
+def test_registers_and_spills_of_a_gpus_programs(new_project, examples, fake_cuda):
+    project = new_project(examples.manifest(examples.script(target="gpu")), **fake_cuda.environment)
+    project.build()
+    _, program, *_ = project.run("report", "--json").events
+    (usage,) = program["usages"]
+    assert (usage["kernel"], usage["arch"]) == ("scale", "sm_80")
+    assert usage["registers"] > 0

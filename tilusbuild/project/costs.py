@@ -1,0 +1,50 @@
+"""What is known of each program of a plan: of its compile from the cache's history, of its code
+from its entry.
+
+The history keeps one record for each place in a plan. Only a record of this very program counts:
+after an edit, or a build of another level, another program's time may stand there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Entry, listed
+from tilusbuild.engine.history import History
+from tilusbuild.plan.jobs import ProgramJob, jobs
+from tilusbuild.plan.planner import Planned
+from tilusbuild.report.costs import Cost, Usage
+
+
+def costs(planned: Planned, cache: Cache) -> list[Cost]:
+    """Every program, in plan order. Reads only."""
+    history = History(cache.state_path)
+    return [_cost(job, cache.lookup(job.hash), history) for job in jobs(planned)]
+
+
+def _cost(job: ProgramJob, entry: Entry | None, history: History) -> Cost:
+    last = history.measured(job)
+    schedule = job.maker.space[job.planned.schedules[job.index]]
+    sizes = {name: size for name, size, _ in listed(entry.meta)} if entry else {}
+    return Cost(
+        script=job.script,
+        target=job.planned.target.name,
+        label=job.label,
+        hash=job.hash,
+        status=entry.status if entry else "missing",
+        values=job.maker.values(schedule),
+        seconds=last.seconds,
+        peak_rss=last.peak_rss,
+        library=sizes.get(layout.LIBRARY),
+        usages=_usages(entry.meta["kernels"]) if entry else (),
+    )
+
+
+def _usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
+    return tuple(
+        Usage(kernel, arch, used["registers"], used["spill_stores"] + used["spill_loads"])
+        for kernel, archs in kernels.items()
+        for arch, used in archs.items()
+    )
