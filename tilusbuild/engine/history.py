@@ -1,8 +1,9 @@
 """How long each program took and how much memory, the last time: for order, estimates and memory.
 
 A schedule is known by its instance and its place there, not by its hash, so that an edit of the
-template keeps its history; which program the record is of stands in it. One never seen is estimated from those of its instance, and else from
-all of them. What was learned in this run counts at once.
+template keeps its history; which program it was that took so long is noted, too. One never seen is
+estimated from those of its instance, and else from all of them. What was learned in this run counts
+at once.
 """
 
 from __future__ import annotations
