@@ -1,4 +1,5 @@
-"""Caches that the real systems write on the spot: listed, verified, broken on purpose, found out.
+"""Caches that the real systems write on the spot: listed, verified, broken on purpose, found out;
+and carried to another place, where the real system finds them.
 
 `make peers` installs the systems; without it these tests skip. TileLang and Triton compile for a
 GPU that is not there, Hidet for the host. Tilus has to be told that there is a GPU.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,7 +83,13 @@ try:
 except Exception as error:
     print(error)
 """
-Peer = Callable[..., object]
+WITHOUT_COMPILER = """
+from triton.backends.nvidia.compiler import CUDABackend
+
+CUDABackend.make_ttir = CUDABackend.make_cubin = None
+"""
+"""Triton brings its own compiler, so it has to be taken away."""
+Peer = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def tilelang(peer: Peer, folder: Path) -> Cache:
@@ -151,3 +160,84 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     cache = tilus(peer, tmp_path)
     (entry,) = cache.entries
     assert (cache.broken, entry.name, entry.says, entry.holds) == ((), "add", "sm_90a", ("sm_90a",))
+
+    _tilusbuild(tmp_path, {}, "cache", "package", "cache")
+    shutil.rmtree(tmp_path / "cache")
+    _tilusbuild(tmp_path, {}, "install", "dist/tilus-cache-0.tar.zst", "--into", "cache")
+    before = _libraries(tmp_path / "cache")
+    said = peer("tilus", _again("tilus", "ti.py"), PATH=str(_tools(tmp_path)))
+    assert "nvcc" not in said.stdout + said.stderr
+    assert "driver" in said.stdout  # it came as far as the launch
+    assert _libraries(tmp_path / "cache") == before
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("system", "make", "script", "into"),
+    [
+        ("tilelang", tilelang, "tl.py", None),
+        ("hidet", hidet, "hd.py", "cache"),
+        ("triton", triton, "tr.py", None),
+    ],
+)
+def test_made_packaged_installed_elsewhere_and_hit(
+    system: str,
+    make: Callable[[Peer, Path], Cache],
+    script: str,
+    into: str | None,
+    peer: Peer,
+    tmp_path: Path,
+) -> None:
+    """Where nothing can be compiled, the system works with the cache that came, and not without."""
+    home = {"HOME": str(tmp_path / "home")}
+    made = make(peer, tmp_path)
+    _tilusbuild(tmp_path, home, "cache", "package", made.root, "--name", "carried")
+    shutil.rmtree(made.root)
+    (package,) = (tmp_path / "dist").iterdir()
+    _tilusbuild(tmp_path, home, "verify", str(package))
+    _tilusbuild(tmp_path, home, "preflight", str(package), "--device", "sm_90")
+
+    again = _again(system, script)
+    nothing = {"PATH": str(_tools(tmp_path)), "CUDA_HOME": "/nowhere", "CUDA_PATH": "/nowhere"}
+    with pytest.raises(subprocess.CalledProcessError):
+        peer(system, again, **home, **nothing)
+    for name in ("home", "cache"):  # what the failed attempt left
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+
+    where = ("--into", into) if into else ()
+    _tilusbuild(tmp_path, home, "install", str(package), *where)
+    place = tmp_path / into if into else tmp_path / "home" / f".{system}" / "cache"
+    before = _libraries(place)
+    assert before
+    peer(system, again, **home, **nothing)
+    assert _libraries(place) == before
+    assert read(str(place)).broken == ()
+
+
+def _again(system: str, script: str) -> str:
+    run = f"import runpy\nrunpy.run_path({script!r}, run_name='__main__')\n"
+    return (WITHOUT_COMPILER if system == "triton" else "") + run
+
+
+def _tools(folder: Path) -> Path:
+    """A PATH with what the systems start besides compilers."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "uname", "ldd", "git"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    return tools
+
+
+def _tilusbuild(folder: Path, home: dict[str, str], *words: str) -> None:
+    command = [sys.executable, "-m", "tilusbuild", *words]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _libraries(root: Path) -> dict[str, int]:
+    """When each library was written; of a graph, Hidet writes the rest again on every run."""
+    found = [path for suffix in ("*.so", "*.cubin") for path in root.rglob(suffix)]
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in found}
