@@ -97,7 +97,6 @@ def runner(tmp_path: Path) -> Runner:
         folder,
         commands,
         {
-            "github.workspace": str(folder),
             "secrets.SIGNING_KEY": key.private_bytes(pem, pkcs8, plain).decode(),
         },
     )
@@ -108,8 +107,8 @@ def test_the_workflow_packages_what_one_build_would(runner: Runner, tmp_path: Pa
     workflow does it, then its package is that of one build."""
     runner.job("prepare")
     for shard in workflow()["jobs"]["build"]["strategy"]["matrix"]["shard"]:
-        runner.job("build", **{"matrix.shard": str(shard), "github.workspace": str(tmp_path)})
-        (tmp_path / ".cache").rename(tmp_path / f"cache of {shard}")
+        runner.job("build", **{"matrix.shard": str(shard)})
+        (runner.folder / ".cache").rename(tmp_path / f"cache of {shard}")
     runner.job("package")
     assert any("6 programs, nothing to do" in said for said in runner.ran)
     assert any("signed by signing.pub" in said for said in runner.ran)
