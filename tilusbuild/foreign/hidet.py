@@ -94,4 +94,5 @@ def _common(reading: Reading, by: str) -> None:
 
 def _of_graphs(folder: Folder, entries: list[Entry]) -> Iterator[str]:
     taken = {name for entry in entries for name in entry.files}
-    yield from (name for name in folder.below("graphs") if name not in taken)
+    for graph in folder.folders("graphs"):
+        yield from (name for name in folder.below("graphs", graph) if name not in taken)

@@ -138,4 +138,5 @@ def _stagings(folder: Folder) -> Iterator[Litter]:
 def _autotuner(folder: Folder) -> Iterator[str]:
     for version in _versions(folder):
         for machine in matching(folder.folders(version), _MACHINE):
-            yield from folder.below(version, machine, "autotuner")
+            for key in folder.folders(version, machine, "autotuner"):
+                yield from folder.below(version, machine, "autotuner", key)

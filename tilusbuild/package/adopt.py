@@ -32,7 +32,9 @@ _LOCK = ".lock"
 _SHARED_UNIT = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYSTEM: 1}
 """How many parts the folder has that a file of no entry belongs to: `scripts/NAME/KEY`,
 `graphs/KEY`, `VERSION/MACHINE/autotuner/KEY`."""
-_UNFATBIN = ("kernel.fatbin",)
+_FATBIN = "kernel.fatbin"
+"""What TileLang compiles for several architectures at once: no ELF file, so `foreign` takes no
+digest of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class _Found:
             if entry.library is not None and path.endswith((".so", ".cubin", ".hsaco")):
                 if sha256_file(full) == entry.library:
                     return os.path.relpath(path, entry.path)
-            elif os.path.basename(path) in _UNFATBIN:
+            elif os.path.basename(path) == _FATBIN:
                 return os.path.relpath(path, entry.path)
         raise CannotPack(f"{self.folder.path(entry.path)} has no library", hint="pack again")
 
