@@ -7,6 +7,7 @@ words, for clangd, which knows few of nvcc's options and nothing of NVRTC.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def clang_command(
     definitions, and folders and files to include."""
     if recipe.pipeline == "cpu":
         return compile_command(recipe, toolchain, source, folders)
-    root = toolchain.cuda.root if toolchain.cuda is not None else None
+    root = _toolkit(toolchain)
     roots = (
         word
         for name, quoted_only in recipe.include_roots
@@ -68,6 +69,14 @@ def clang_command(
         "-fsyntax-only",
         source,
     )
+
+
+def _toolkit(toolchain: Toolchain) -> str | None:
+    """The folder of the toolkit, or of what NVRTC has of one."""
+    if toolchain.cuda is not None:
+        return toolchain.cuda.root
+    headers = toolchain.nvrtc.include_dir if toolchain.nvrtc is not None else None
+    return os.path.dirname(headers) if headers else None
 
 
 def _common(flags: tuple[str, ...]) -> list[str]:
