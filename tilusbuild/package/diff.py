@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import find_entry, listed
 from tilusbuild.cache.listing import programs
+from tilusbuild.digest import sha256_text
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.listing import FileList
@@ -40,11 +41,13 @@ class Side:
     """What is said of the whole, by what it is called."""
     scripts: Mapping[Key, Script]
     libraries: Mapping[str, str]
+    units: Mapping[str, str] = field(default_factory=dict)
+    """Of another system's cache, what appears as one, with a digest of all that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. `what` is "package", "script", "program" or "table"; `kind` is "added",
+    """One difference. `what` is "package", "entry", "script", "program", "table"; `kind` "added",
     "removed" or "changed". `label` says of what; `reasons` say how."""
 
     what: str
@@ -76,7 +79,19 @@ def side(path: str, limits: Limits) -> Iterator[Side]:
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
-        yield Side(folder, _facts(listing), _scripts(paths, folder), libraries)
+        yield Side(folder, _facts(listing), _scripts(paths, folder), libraries, _units(listing))
+
+
+def _units(listing: FileList) -> dict[str, str]:
+    cache = listing.adopted
+    if cache is None:
+        return {}
+    held = {path.removeprefix(cache.prefix): file.sha256 for path, file in listing.files.items()}
+    held |= cache.links
+    lines: dict[str, list[str]] = {unit: [] for unit in cache.units}
+    for path, unit in cache.owners(sorted(held)):
+        lines[unit or path].append(f"{held[path]} {path}\n")
+    return {unit: sha256_text("".join(each)) for unit, each in lines.items()}
 
 
 def _of_cache(cache: Cache) -> Side:
@@ -128,6 +143,10 @@ def changes(a: Side, b: Side) -> Iterator[Change]:
         before, after = a.facts.get(name), b.facts.get(name)
         if before != after:
             yield Change("package", "changed", name, (f"{before or 'none'} → {after or 'none'}",))
+    for unit in sorted({*a.units, *b.units}):
+        if a.units.get(unit) != b.units.get(unit):
+            kind = "added" if unit not in a.units else "changed" if unit in b.units else "removed"
+            yield Change("entry", kind, unit)
     for key in sorted({*a.scripts, *b.scripts}):
         old, new = a.scripts.get(key), b.scripts.get(key)
         if old is None or new is None:
