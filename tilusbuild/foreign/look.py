@@ -133,9 +133,10 @@ class Reading:
         self.unit = ""
         self.problems: list[Problem] = []
 
-    def wrong(self, what: str, file: str | None = None) -> None:
+    def wrong(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
         """Note a problem of the entry, or of one of its files."""
-        self.problems.append(Problem(self.path if file is None else f"{self.path}/{file}", what))
+        path = self.path if file is None else f"{self.path}/{file}"
+        self.problems.append(Problem(path, what, moved))
 
     def has(self, *names: str) -> bool:
         """Whether the files are there; each that is not is a problem."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is broken. `path` is relative to the cache."""
+    """Something broken. `path` is relative to the cache; `moved`: only its place is wrong."""
 
     path: str
     what: str
+    moved: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"

@@ -66,7 +66,8 @@ def _group(reading: Reading, group: str) -> None:
     away = [name for name, path in paths.items() if not os.path.isfile(str(path))]
     here = [name for name in away if reading.folder.is_file(reading.path, name)]
     if here:
-        reading.wrong(f"names {len(here)} files by paths that do not exist: it was moved", group)
+        what = f"names {len(here)} files by paths that do not exist: it was moved"
+        reading.wrong(what, group, moved=True)
     for name in away:
         if name not in here:
             reading.wrong("is missing", name)

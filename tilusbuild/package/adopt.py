@@ -61,8 +61,9 @@ def gather(cache: Cache, name: str, version: str, *, skip_broken: bool = False) 
     _check_whole(cache)
     broken = dict(_broken(cache))
     if broken and not skip_broken:
+        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         raise CannotPack(
-            f"{cache.root} is broken in {len(broken)} places, first {next(iter(broken.values()))}",
+            f"{cache.root} is broken: {next(iter(broken.values()))}{more}",
             hint="`tilusbuild cache verify` lists them; --skip-broken leaves them behind",
         )
     found = _Found(Folder(cache.root), cache.system, frozenset(broken))
@@ -92,7 +93,11 @@ def _check_whole(cache: Cache) -> None:
 
 def _broken(cache: Cache) -> Iterator[tuple[str, str]]:
     """Units that something is wrong with, and scripts of Tilus that a broken program serves."""
-    units = {e.goes: str(e.problems[0]) for e in cache.entries if e.problems}
+    units: dict[str, str] = {}
+    for entry in cache.entries:
+        for problem in entry.problems:
+            if not problem.moved:  # a package has no places
+                units.setdefault(entry.goes, str(problem))
     yield from units.items()
     for problem in cache.problems:
         yield _shared_unit(cache.system, problem.path), str(problem)
