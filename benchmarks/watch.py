@@ -22,6 +22,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,11 @@ class Watch:
         """That it started and that are there."""
         pids = [self.process.pid]
         for pid in pids:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{task}/children") as file:
-                    pids += [int(word) for word in file.read().split()]
+            # What has ended since it was listed has no children.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{task}/children") as file:
+                        pids += [int(word) for word in file.read().split()]
         return len(pids) - 1
 
     def stop(self) -> int:
