@@ -241,3 +241,33 @@ def _libraries(root: Path) -> dict[str, int]:
     """When each library was written; of a graph, Hidet writes the rest again on every run."""
     found = [path for suffix in ("*.so", "*.cubin") for path in root.rglob(suffix)]
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in found}
+
+
+LOAD = """
+import sys
+
+import torch
+from tilus.runtime import compiled_program_exists, load_compiled_program
+
+(folder,) = sys.argv[1:]
+assert compiled_program_exists(folder)
+axpby = load_compiled_program(folder)
+x, y = torch.arange(8.0), torch.ones(8)
+axpby(2.0, 3.0, x, y)
+assert torch.equal(y, 2.0 * torch.arange(8.0) + 3.0), y
+"""
+
+
+def test_tilus_loads_and_calls_a_program_of_ours(peer: Peer, tmp_path: Path) -> None:
+    """From the cache itself, and from a view of it as Tilus lays out its own."""
+    run = [sys.executable, "-m", "tilusbuild", "--cache-dir", "cache"]
+    for words in (
+        ["init", "kernels"],
+        ["-C", "kernels", "build", "-q", "--target", "cpu"],
+        ["-C", "kernels", "cache", "export", "-q", "--layout", "tilus", "view"],
+    ):
+        subprocess.run([*run, *words], cwd=tmp_path, check=True)
+    (program, *_) = (tmp_path / "kernels/cache/programs").iterdir()
+    (link, *_) = (tmp_path / "kernels/view").glob("scripts/axpby/*/programs/*")
+    for folder in (program, link):
+        peer("tilus", f"import sys; sys.argv = ['', {str(folder)!r}]\n" + LOAD)
