@@ -148,3 +148,22 @@ def test_the_example_of_kernels_inside_a_program_says_what_it_prints(tmp_path: P
         "[4. 4. 4.]",
         "Stats(memory_hits=1, disk_hits=0, compiles=1)",
     ]
+
+
+def test_every_extra_is_declared_and_written_up() -> None:
+    """What pages, scripts and messages tell people to install is there."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        declared = tomllib.load(file)["project"]["optional-dependencies"].keys()
+    written = set(
+        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
+    )
+    files = [*PAGES, ROOT / "Makefile", *(ROOT / "scripts").iterdir()]
+    files += (ROOT / "tilusbuild").rglob("*.py")
+    named = {
+        extra
+        for file in files
+        for extras in re.findall(r"(?:tilusbuild|\.)\[([a-z,]+)\]", file.read_text())
+        for extra in extras.split(",")
+    }
+    assert named <= declared
+    assert declared <= written
