@@ -142,7 +142,7 @@ from tilusbuild.process.jobserver import Address, Jobserver, announced
 import os
 address = announced(os.environ)
 client = Jobserver(address)
-print(client.take() + client.take() + client.take())
+print(client.take() + client.take() + client.take(), flush=True)
 if sys.argv[1] == "die":
     os._exit(1)
 client.close()
