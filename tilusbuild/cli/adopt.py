@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -71,13 +70,15 @@ def package(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{_pickles(found.pickles, cache.system)}\n")
     for each in made:
         if arguments.json:
-            _emit("carrier", format=each.format, path=each.path, size=each.size, digest=each.digest)
+            options.emit(
+                "carrier", format=each.format, path=each.path, size=each.size, digest=each.digest
+            )
         else:
             print(each.path)
             if not arguments.quiet:
                 sys.stderr.write(f"  {each.format}, {each.size} bytes, sha256 {each.digest}\n")
     if arguments.json:
-        _emit(
+        options.emit(
             "package",
             name=name,
             version=version,
@@ -107,7 +108,7 @@ def install(reader: Reader, arguments: argparse.Namespace) -> int:
     if arguments.json:
         line = {"name": listing.title, "version": listing.version, "digest": listing.digest}
         counts = {"entries": entries, "new": done.new, "size": done.size, "pickles": pickles}
-        _emit("installed", cache=place, system=system, **line, **counts)
+        options.emit("installed", cache=place, system=system, **line, **counts)
         return 0
     if not arguments.quiet:
         print(
@@ -156,11 +157,11 @@ def _print_json(results: list[Preflight]) -> None:
         for each in result.entries:
             missing += not each.runs
             entry = {"path": each.entry.path, "kind": each.entry.kind, "name": each.entry.name}
-            _emit("preflight", device=device, **entry, runs=each.runs, why=each.why)
+            options.emit("preflight", device=device, **entry, runs=each.runs, why=each.why)
         for problem in result.problems:
             missing += 1
-            _emit("problem", device=device, what=problem)
-    _emit("summary", devices=len(results), missing=missing)
+            options.emit("problem", device=device, what=problem)
+    options.emit("summary", devices=len(results), missing=missing)
 
 
 def _formats(words: list[str]) -> list[str]:
@@ -199,10 +200,6 @@ def _pickles(count: int, system: str) -> str:
 
 def _tell(arguments: argparse.Namespace, event: str, **fields: str) -> None:
     if arguments.json:
-        _emit(event, **fields)
+        options.emit(event, **fields)
     else:
         sys.stderr.write(f"{event}: {': '.join(fields.values())}\n")
-
-
-def _emit(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}, ensure_ascii=False))

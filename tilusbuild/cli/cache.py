@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -103,13 +102,9 @@ def _is_folder(arguments: argparse.Namespace, word: str | None) -> bool:
     return word is not None and (arguments.action != "ls" or "/" in word or os.path.isdir(word))
 
 
-def _emit(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}, ensure_ascii=False))
-
-
 def _dir(cache: Cache, arguments: argparse.Namespace) -> int:
     if arguments.json:
-        _emit("cache", path=cache.root)
+        options.emit("cache", path=cache.root)
     else:
         print(cache.root)
     return 0
@@ -132,7 +127,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
     roots = _roots(cache)
     if arguments.json:
         for s in listed:
-            _emit(
+            options.emit(
                 "script",
                 script=s.folder,
                 hash=s.hash,
@@ -183,7 +178,7 @@ def _ls_programs(cache: Cache, arguments: argparse.Namespace, listed: list[Any])
         if arguments.json:
             for index, program in enumerate(script.programs):
                 entry = cache.lookup(program)
-                _emit(
+                options.emit(
                     "program",
                     script=script.folder,
                     target=script.head.get("target"),
@@ -243,7 +238,9 @@ def _show(cache: Cache, arguments: argparse.Namespace) -> int:
         return 0
     entry = cache.lookup(program)
     if arguments.json:
-        _emit("program", path=folder, **(dict(entry.meta) if entry else {"status": "broken"}))
+        options.emit(
+            "program", path=folder, **(dict(entry.meta) if entry else {"status": "broken"})
+        )
         return 0
     print(f"{program}\n{os.path.relpath(folder)}")
     if entry is None:
@@ -262,15 +259,9 @@ def _show_entry(entry: Any) -> None:
     images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
     if images:
         print(f"code: {images}")
-    fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
-    rows = [
-        (kernel, arch, *(usage[field] for field in fields))
-        for kernel, usages in entry.meta["kernels"].items()
-        for arch, usage in usages.items()
-    ]
-    if rows:
+    if rows := show.resources(entry.meta):
         print(f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)}")
-        print(table(("kernel", "arch", *fields), rows), end="")
+        print(rows, end="")
     print(
         table(("file", "bytes"), [(n, f["size"]) for n, f in entry.meta["files"].items()]), end=""
     )
@@ -281,7 +272,7 @@ def _stats(cache: Cache, arguments: argparse.Namespace) -> int:
 
     stats = cache.stats()
     if arguments.json:
-        _emit(
+        options.emit(
             "stats",
             path=stats.root,
             programs=dict(stats.statuses),
@@ -300,13 +291,13 @@ def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
     problems = cache.verify(deep=not arguments.quick)
     for problem in problems:
         if arguments.json:
-            _emit("problem", name=problem.name, what=problem.what, advice=problem.advice)
+            options.emit("problem", name=problem.name, what=problem.what, advice=problem.advice)
         else:
             print(problem)
     removed = cache.repair(problems) if arguments.repair else []
     left = [problem for problem in problems if problem.entry not in removed]
     if arguments.json:
-        _emit("summary", problems=len(problems), removed=len(removed))
+        options.emit("summary", problems=len(problems), removed=len(removed))
     elif not problems:
         print("no problems found")
     else:
@@ -325,8 +316,8 @@ def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
     freed = sum(item.size for item in result.removed)
     if arguments.json:
         for item in result.removed:
-            _emit("removed", name=item.name, size=item.size, age=item.age)
-        _emit("summary", removed=len(result.removed), freed=freed, kept=result.kept_size)
+            options.emit("removed", name=item.name, size=item.size, age=item.age)
+        options.emit("summary", removed=len(result.removed), freed=freed, kept=result.kept_size)
         return 0
     if arguments.verbose or arguments.dry_run:
         for item in result.removed:
@@ -353,7 +344,7 @@ def _export(cache: Cache, arguments: argparse.Namespace) -> int:
     with cache.in_use():
         exported = export(arguments.layout, items, arguments.folder)
     if arguments.json:
-        _emit(
+        options.emit(
             "exported",
             path=os.path.abspath(arguments.folder),
             layout=arguments.layout,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tilusbuild.cli import options
 
 if TYPE_CHECKING:
     from tilusbuild.foreign.model import Cache
@@ -30,17 +31,13 @@ def run(arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
     return actions[arguments.action](cache, arguments, size)
 
 
-def _emit(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}, ensure_ascii=False))
-
-
 def _ls(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
     from tilusbuild.table import table
 
     now = time.time()
     if arguments.json:
         for entry in cache.entries:
-            _emit(
+            options.emit(
                 "entry",
                 system=cache.system,
                 path=entry.path,
@@ -88,7 +85,7 @@ def _stats(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], 
     ]
     if arguments.json:
         counts = {name: count for name, count, _ in facts}
-        _emit(
+        options.emit(
             "stats",
             path=cache.root,
             system=cache.system,
@@ -108,16 +105,16 @@ def _stats(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], 
 def _verify(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
     for problem in cache.broken:
         if arguments.json:
-            _emit("problem", name=problem.path, what=problem.what)
+            options.emit("problem", name=problem.path, what=problem.what)
         else:
             print(problem)
     for piece in cache.litter:
         if arguments.json:
-            _emit("litter", name=piece.path, what=piece.what, size=piece.size)
+            options.emit("litter", name=piece.path, what=piece.what, size=piece.size)
         else:
             print(f"{piece.path}: {piece.what}, {size(piece.size)}")
     if arguments.json:
-        _emit("summary", entries=len(cache.entries), problems=len(cache.broken))
+        options.emit("summary", entries=len(cache.entries), problems=len(cache.broken))
     elif not cache.broken:
         print(f"{len(cache.entries)} entries of {_title(cache)}, no problems found")
     else:
@@ -143,11 +140,13 @@ def _gc(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str
     left = [each for each, went in gone if not went]
     for each, went in gone:
         if arguments.json:
-            _emit("removed" if went else "in use", name=each.path, why=each.why, size=each.size)
+            options.emit(
+                "removed" if went else "in use", name=each.path, why=each.why, size=each.size
+            )
         elif arguments.verbose or arguments.dry_run or not went:
             print(f"{size(each.size):>10}  {each.path}: {each.why if went else 'in use, stays'}")
     if arguments.json:
-        _emit("summary", removed=len(gone) - len(left), freed=freed, left=len(left))
+        options.emit("summary", removed=len(gone) - len(left), freed=freed, left=len(left))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
         print(f"{verb} {len(gone) - len(left)} of {len(cache.entries)} entries, {size(freed)}")

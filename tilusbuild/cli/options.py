@@ -1,4 +1,4 @@
-"""The options that several verbs share, and what they mean as values."""
+"""The options that several verbs share, what they mean as values, and how events are printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -190,3 +190,10 @@ def policy(arguments: argparse.Namespace) -> Policy | None:
 
     asked = Policy(arguments.key, arguments.identity, arguments.issuer)
     return None if asked == Policy() else asked
+
+
+def emit(event: str, **fields: Any) -> None:
+    """One line of `--json` on stdout."""
+    import json
+
+    print(json.dumps({"event": event, **fields}, ensure_ascii=False))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 
@@ -108,9 +107,11 @@ def _show_made(
 ) -> None:
     if arguments.json:
         for each in made:
-            _emit("carrier", format=each.format, path=each.path, size=each.size, digest=each.digest)
+            options.emit(
+                "carrier", format=each.format, path=each.path, size=each.size, digest=each.digest
+            )
         listed = contents.listed
-        _emit(
+        options.emit(
             "package",
             name=order.name,
             version=order.version,
@@ -138,7 +139,7 @@ def _show_sizes(arguments: argparse.Namespace, order: Order, contents: Contents)
         print(f"programs, {shown}\n\n{program_table(programs, most)}", end="")
         return
     for layer in layers:
-        _emit(
+        options.emit(
             "layer",
             script=layer.layer.script,
             target=layer.layer.target,
@@ -147,7 +148,7 @@ def _show_sizes(arguments: argparse.Namespace, order: Order, contents: Contents)
             packed=layer.packed,
         )
     for program in programs:
-        _emit(
+        options.emit(
             "program",
             hash=program.hash,
             script=program.script,
@@ -155,7 +156,3 @@ def _show_sizes(arguments: argparse.Namespace, order: Order, contents: Contents)
             size=program.files,
             schedule=dict(program.schedule),
         )
-
-
-def _emit(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}, ensure_ascii=False))

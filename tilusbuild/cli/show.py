@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import InputError, input_error
 
@@ -73,20 +73,26 @@ def _read(path: str) -> str:
 
 
 def _usage(entry: Entry | None, program: str) -> str:
-    from tilusbuild.table import table
-
     if entry is None:
         raise input_error(f"{program} is not whole: `tilusbuild cache verify` says why")
-    fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
-    rows = [
-        (kernel, arch, *(usage[field] for field in fields))
-        for kernel, usages in entry.meta["kernels"].items()
-        for arch, usage in usages.items()
-    ]
+    rows = resources(entry.meta)
     if not rows:
         return "nothing is known of its resources: it holds no code for a GPU\n"
     shared = f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)} bytes a block\n"
-    return table(("kernel", "arch", *fields), rows) + shared
+    return rows + shared
+
+
+def resources(meta: Mapping[str, Any]) -> str:
+    """What each kernel of a program takes on each architecture, as a table; "" for no kernel."""
+    from tilusbuild.table import table
+
+    fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
+    rows = [
+        (kernel, arch, *(usage[field] for field in fields))
+        for kernel, usages in meta["kernels"].items()
+        for arch, usage in usages.items()
+    ]
+    return table(("kernel", "arch", *fields), rows) if rows else ""
 
 
 def _disassembled(library: str) -> str:
