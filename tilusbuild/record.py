@@ -8,14 +8,15 @@ are as they were, the build would come to the same end, and its summary is print
   or about anything else is no record, and the build runs in full.
 - A record is written only when no input changed after the build began to read. ctime cannot be set
   back, so a file whose ctime is older than the start was not written since.
-- Many entries are looked at by several processes, each a share; one that does not say "all as it
-  was" stands for a change.
-- This module imports `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild: it runs before
-  everything else, and on the way of a build with nothing to do it is all that runs.
+- Many entries are looked at by several threads, each a share; one that does not say "all as it
+  was" stands for a change. They need the looker, which Python does not stop: without it, one.
+- This module imports `_thread`, `os`, `sys`, `struct` and `zlib`, and nothing of tilusbuild: it
+  runs before everything else, and on the way of a build with nothing to do it is all that runs.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import struct
 import sys
@@ -24,7 +25,7 @@ import zlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import NoReturn, TypeAlias
+    from typing import TypeAlias
 
     from tilusbuild.looker import Same
 
@@ -37,9 +38,9 @@ _COUNT = struct.Struct("<Q")
 _STAT = struct.Struct("<4q")
 _ABSENT = (-1, 0, 0, 0)
 _IN_A_GROUP = 1000
-"""Entries; groups are what processes share out."""
-_WORTH_A_PROCESS = 1 << 18
-"""Bytes of a record: some 2,700 entries, which take several times as long as a fork."""
+"""Entries; groups are what threads share out."""
+_WORTH_A_THREAD = 1 << 17
+"""Bytes of a record: some 1,300 entries, which take ten times as long as a thread's start."""
 
 # Changes of these can change the plan: where tools are found, and every setting.
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
@@ -54,7 +55,8 @@ COARSE_TICK = 2_000_000_000
 def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """What a record answers: the command, where it runs, and the environment that matters.
 
-    Words that change only what is printed are left out.
+    Another interpreter or installation gives another answer. Words that change only what is
+    printed are left out.
     """
     kept = [word for word in words if word not in ("-q", "--quiet", "-v", "--verbose", "--json")]
     settings = [
@@ -62,7 +64,7 @@ def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
         for name, value in sorted(environment.items())
         if name in _ENVIRONMENT or name.startswith("TILUSBUILD_")
     ]
-    parts = [sys.executable, sys.version, os.getcwd(), *kept, "", *settings]
+    parts = [sys.executable, sys.version, __file__, os.getcwd(), *kept, "", *settings]
     return "\0".join(parts).encode("utf-8", "surrogateescape")
 
 
@@ -172,26 +174,24 @@ def holds(
     data: bytes,
     name: bytes,
     stat: Callable[[str], os.stat_result] | None = None,
-    processes: int | None = None,
+    threads: int | None = None,
 ) -> bytes | None:
     """The summary, when the record answers `name` and everything is as it was; else None.
 
-    Looks by `stat`, or by the record's looker. Without a number, looks in as many processes as are
-    worth starting; for a process that has one thread.
+    Looks by `stat`, or by the record's looker and then, without a number, in as many threads as are
+    worth starting.
     """
     pieces = _pieces(data)
     if not pieces or pieces[0] != name:
         return None
     groups = _groups(pieces)
-    if processes is None:
-        processes = min(len(os.sched_getaffinity(0)), len(data) // _WORTH_A_PROCESS)
-    shares = [groups[number::processes] for number in range(processes)] or [groups]
     same = _same(pieces[2]) if stat is None else None
-    if same is not None:
-        look = lambda share: all(same(*group) for group in share)  # noqa: E731
+    if same is None:
+        held = _unchanged(groups, stat or os.stat)
     else:
-        look = lambda share: _unchanged(share, stat or os.stat)  # noqa: E731
-    return bytes(pieces[1]) if _hold(shares, look) else None
+        most = min(len(os.sched_getaffinity(0)), len(data) // _WORTH_A_THREAD)
+        held = _hold(groups, same, max(threads or most, 1))
+    return bytes(pieces[1]) if held else None
 
 
 def _groups(pieces: Sequence[memoryview]) -> list[_Group]:
@@ -207,41 +207,33 @@ def _same(helper: memoryview) -> Same | None:
     return load(os.fsdecode(bytes(helper[_STAT.size :])), _STAT.unpack_from(helper))
 
 
-def _hold(shares: Sequence[Sequence[_Group]], look: Callable[[Sequence[_Group]], bool]) -> bool:
-    """Whether all is as it was: the first share is looked at here, each other one in a child."""
-    own, *others = shares
-    children = []
+def _hold(groups: Sequence[_Group], same: Same, threads: int) -> bool:
+    """Whether all is as it was: the first share is looked at here, each other one by a thread."""
+    own, *others = [groups[number::threads] for number in range(threads)]
+    answers: list[bool] = []
+    waiting = []
     for share in others:
+        done = _thread.allocate_lock()
+        done.acquire()
         try:
-            child = os.fork()
-        except OSError:
+            _thread.start_new_thread(_look, (share, same, answers, done))
+        except RuntimeError:
             own = [*own, *share]
             continue
-        if not child:
-            _look_and_exit(share, look)
-        children.append((child, share))
-    same = look(own)
-    for child, share in children:
-        same = _said_same(child, share, look) and same
-    return same
+        waiting.append(done)
+    answers.append(all(same(*group) for group in own))
+    for done in waiting:
+        done.acquire()
+    return answers.count(True) == 1 + len(waiting)
 
 
-def _look_and_exit(share: Sequence[_Group], look: Callable[[Sequence[_Group]], bool]) -> NoReturn:
-    same = False
+def _look(share: Sequence[_Group], same: Same, answers: list[bool], done: _thread.LockType) -> None:
     try:
-        same = look(share)
+        answers.append(all(same(*group) for group in share))
+    except Exception:
+        answers.append(False)
     finally:
-        os._exit(0 if same else 1)
-
-
-def _said_same(
-    child: int, share: Sequence[_Group], look: Callable[[Sequence[_Group]], bool]
-) -> bool:
-    """What a child said; one that was killed has not said that all is as it was."""
-    try:
-        return os.waitpid(child, 0)[1] == 0
-    except ChildProcessError:  # SIGCHLD is ignored, so that nobody is told how a child ended
-        return look(share)
+        done.release()
 
 
 def inputs(data: bytes) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -127,6 +128,58 @@ def test_any_change_of_a_file_ends_it(
     change(tree / file)
     assert record.holds(data, NAME) is None
     assert by_python == []
+
+
+@pytest.fixture
+def shared_out(tree: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A record whose every entry may be looked at by another thread."""
+    monkeypatch.setattr(record, "_IN_A_GROUP", 1)
+    entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
+    made = record.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, library)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 90])
+def test_it_holds_by_any_number_of_threads(shared_out: bytes, threads: int) -> None:
+    assert record.holds(shared_out, NAME, threads=threads) == SUMMARY
+
+
+@pytest.mark.parametrize("threads", [2, 3, 90])
+@pytest.mark.parametrize("entry", ["000", "001", "002", "039"])
+def test_any_thread_may_see_the_change(
+    tree: Path, shared_out: bytes, entry: str, threads: int
+) -> None:
+    time.sleep(0.02)
+    same_size_and_times(tree / "out" / entry / "lib.so")
+    assert record.holds(shared_out, NAME, threads=threads) is None
+
+
+def test_without_another_thread_all_is_looked_at_by_this_one(
+    tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", refused)
+    assert record.holds(shared_out, NAME, threads=3) == SUMMARY
+    (tree / "out/038/lib.so").unlink()
+    assert record.holds(shared_out, NAME, threads=3) is None
+
+
+def test_a_thread_that_fails_vouches_for_nothing(
+    shared_out: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+
+    def failing(*_: object) -> bool:
+        if threading.get_ident() != here:
+            raise MemoryError
+        return True
+
+    monkeypatch.setattr(record, "_same", lambda _: failing)
+    assert record.holds(shared_out, NAME, threads=1) == SUMMARY
+    assert record.holds(shared_out, NAME, threads=2) is None
 
 
 def test_a_file_that_appears_ends_it(tree: Path, data: bytes) -> None:

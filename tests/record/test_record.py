@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,9 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilusbuild import record
-
-# Newer interpreters warn of a fork where threads run, as they do in a test's process.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 NAME = b"the command"
 SUMMARY = b"all is well"
@@ -160,70 +156,27 @@ def test_one_look_at_each_file(tree: Path) -> None:
 
 
 @pytest.fixture
-def shared_out(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A record whose every entry may be looked at by another process."""
+def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A record of which each entry is a group of its own."""
     monkeypatch.setattr(record, "_IN_A_GROUP", 1)
     data = made(tree)
     assert data is not None
     return data
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2, 3, 9])
-def test_holds_by_any_number_of_processes(shared_out: bytes, processes: int) -> None:
-    assert record.holds(shared_out, NAME, processes=processes) == SUMMARY
-
-
-@pytest.mark.parametrize("processes", [2, 3, 9])
 @pytest.mark.parametrize("file", ["in/a", "out/p/lib.so", "out/q/lib.so", "out/r/lib.so"])
-def test_any_process_may_see_the_change(
-    tree: Path, shared_out: bytes, file: str, processes: int
-) -> None:
+def test_each_group_is_looked_at(tree: Path, in_groups: bytes, file: str) -> None:
+    assert record.holds(in_groups, NAME) == SUMMARY
     time.sleep(0.02)
     same_size_and_times(tree / file)
-    assert record.holds(shared_out, NAME, processes=processes) is None
-
-
-def test_without_another_process_all_is_looked_at_by_this_one(
-    tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused() -> int:
-        raise BlockingIOError
-
-    monkeypatch.setattr(os, "fork", refused)
-    assert record.holds(shared_out, NAME, processes=3) == SUMMARY
-    (tree / "out/r/lib.so").unlink()
-    assert record.holds(shared_out, NAME, processes=3) is None
-
-
-def test_a_process_that_is_killed_vouches_for_nothing(shared_out: bytes) -> None:
-    parent = os.getpid()
-
-    def deadly(path: str) -> os.stat_result:
-        if os.getpid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return os.stat(path)
-
-    assert record.holds(shared_out, NAME, deadly, 1) == SUMMARY
-    assert record.holds(shared_out, NAME, deadly, 2) is None
-
-
-def test_where_ends_of_children_are_not_told_all_is_looked_at_by_this_one(
-    tree: Path, shared_out: bytes
-) -> None:
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        assert record.holds(shared_out, NAME, processes=3) == SUMMARY
-        (tree / "out/r/lib.so").unlink()
-        assert record.holds(shared_out, NAME, processes=3) is None
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    assert record.holds(in_groups, NAME) is None
 
 
 def test_looking_leaves_us_in_the_folder_that_we_were_in(
-    tree: Path, shared_out: bytes, monkeypatch: pytest.MonkeyPatch
+    tree: Path, in_groups: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tree / "in")
-    record.holds(shared_out, NAME)
+    assert record.holds(in_groups, NAME) == SUMMARY
     assert os.getcwd() == str(tree / "in")
 
 
@@ -237,6 +190,9 @@ def test_keys_tell_commands_folders_and_settings_apart(
     assert base != record.key(["build", "--target", "cpu"], env)
     assert base != record.key(["build"], {**env, "PATH": "/usr/bin"})
     assert base != record.key(["build"], {**env, "TILUSBUILD_LEVEL": "0"})
+    with monkeypatch.context() as another_installation:
+        another_installation.setattr(record, "__file__", "/opt/tilusbuild/record.py")
+        assert base != record.key(["build"], env)
     monkeypatch.chdir("/")
     assert base != record.key(["build"], env)
 
@@ -265,8 +221,8 @@ def test_reading_it_imports_nothing_else() -> None:
     }
 
 
-def test_says_what_it_saw_of_inputs_and_entries(tree: Path, shared_out: bytes) -> None:
-    data = shared_out
+def test_says_what_it_saw_of_inputs_and_entries(tree: Path, in_groups: bytes) -> None:
+    data = in_groups
     names = ("in", "in/a", "in/b", "in/none")
     assert record.inputs(data) == [str(tree / name) for name in names]
     seen = record.entries(data, (f"{tree}/out/", "/lib.so"))
