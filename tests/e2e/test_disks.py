@@ -109,9 +109,16 @@ def test_a_full_disk(project, mounts, tmp_path):
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("words", [("plan",), ("cache", "dir"), ("schema",)])
+@pytest.mark.parametrize("words", [("plan",), ("cache", "dir"), ("schema",), ("build", "--json")])
 def test_output_to_a_full_disk_is_an_error_and_no_traceback(project, words):
     with open("/dev/full", "w") as full, project.start(*words, stdout=full) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert said == "error: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(("words", "status"), [(("build",), 0), (("plan", "--target", "none"), 2)])
+def test_messages_that_a_full_disk_does_not_take_change_no_exit_status(project, words, status):
+    with open("/dev/full", "w") as full, project.start(*words, stderr=full) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == status

@@ -45,27 +45,31 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.plan.shards import parse_shard
     from tilusbuild.project.build import build
     from tilusbuild.project.remember import Asked
+    from tilusbuild.report.choose import Results
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     if arguments.history is not None and shard is None:
         raise input_error(
             "--history is what --shard splits by", hint="add --shard I/N, or leave it out"
         )
+    display = options.reporter(arguments)
     with options.project(arguments) as project:
         result = build(
             project,
             options.selected(arguments, project),
             options.engine_options(arguments, project),
-            _reporter(arguments, project.manifest.root),
+            _with_files(display, arguments, project.manifest.root),
             dump_ir=project.settings.dump_ir.value,
             asked=Asked(arguments.record, arguments.started),
             shard=shard,
             times=arguments.history,
         )
+    if isinstance(display, Results):
+        display.check()
     return result.summary.exit_status
 
 
-def _reporter(arguments: argparse.Namespace, root: str) -> Reporter:
+def _with_files(display: Reporter, arguments: argparse.Namespace, root: str) -> Reporter:
     """The display, and what other programs are to read."""
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import with_files
@@ -73,6 +77,4 @@ def _reporter(arguments: argparse.Namespace, root: str) -> Reporter:
     junit = arguments.junit
     if junit is not None and not os.path.isdir(os.path.dirname(os.path.abspath(junit))):
         raise input_error(f"--junit {junit}: there is no folder {os.path.dirname(junit)}")
-    return with_files(
-        options.reporter(arguments), stderr=sys.stderr, env=os.environ, root=root, junit=junit
-    )
+    return with_files(display, stderr=sys.stderr, env=os.environ, root=root, junit=junit)

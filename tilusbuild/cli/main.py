@@ -20,7 +20,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import TextIO
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -28,43 +28,49 @@ def main(words: Sequence[str] | None = None) -> int:
     started = time.time_ns()
     given = list(sys.argv[1:] if words is None else words)
     try:
-        status = unchanged.answer(given)
-        if status is not None and words is None:
-            _leave(status)
+        verb, status = "build", unchanged.answer(given)
         if status is None:
-            status = _run(given, started)
+            verb, status = _run(given, started)
         sys.stdout.flush()
+        _say()
+        if verb == "build" and words is None:
+            # A build has ended what it began and runs nobody else's code, and taking the
+            # interpreter apart would be a tenth of the time.
+            os._exit(status)
         return status
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        _say("interrupted")
         return 130
     except BrokenPipeError:
-        _drop_output()
+        _drop(sys.stdout)
         return 1
     except OSError as error:
         # Only what was printed has no file name to go with it.
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        _drop_output()
-        sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+        _drop(sys.stdout)
+        _say(f"error: the output cannot be written: {error.strerror}")
         return 1
 
 
-def _drop_output() -> None:
+def _say(line: str = "") -> None:
+    """Write a line of messages, and what is still held; what cannot be said has no part in the exit
+    status."""
+    try:
+        sys.stderr.write(line and f"{line}\n")
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
     """Its reader has gone, or its disk is full; a second failure at the interpreter's exit would
     print a traceback."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _leave(status: int) -> NoReturn:
-    """End at once. Nothing was begun that has to be ended, and taking the interpreter apart would
-    be a tenth of the time."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def _run(words: Sequence[str], started: int) -> int:
+def _run(words: Sequence[str], started: int) -> tuple[str, int]:
+    """The verb that was asked for, and its exit status."""
     import gc
     import importlib
 
@@ -80,14 +86,14 @@ def _run(words: Sequence[str], started: int) -> int:
         if arguments.directory is not None:
             _enter(arguments.directory)
         status: int = importlib.import_module(f"tilusbuild.cli.{arguments.verb}").run(arguments)
-        return status
+        return arguments.verb, status
     except TilusbuildError as error:
-        sys.stderr.write(error.render() + "\n")
+        _say(error.render())
         if os.environ.get("GITHUB_ACTIONS") == "true":
             from tilusbuild.report.github import annotate
 
             annotate(error, sys.stderr, os.environ)
-        return error.exit_status
+        return arguments.verb, error.exit_status
 
 
 def _enter(directory: str) -> None:

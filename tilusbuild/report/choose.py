@@ -32,6 +32,21 @@ class Several:
             reporter.close()
 
 
+class Results(Several):
+    """Events for programs on `stdout`, and whatever else is told."""
+
+    def __init__(self, stdout: TextIO, *others: Reporter) -> None:
+        from tilusbuild.report.jsonl import JsonReporter
+
+        self._results = JsonReporter(stdout)
+        super().__init__(self._results, *others)
+
+    def check(self) -> None:
+        """Raises `OSError` when events were lost that somebody would have read."""
+        if self._results.lost is not None:
+            raise self._results.lost
+
+
 def choose(
     *,
     stdout: TextIO,
@@ -43,10 +58,8 @@ def choose(
 ) -> Reporter:
     """The reporter for a command. Imports no display that it does not need."""
     if json:
-        from tilusbuild.report.jsonl import JsonReporter
-
         beside = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
-        return Several(JsonReporter(stdout), beside)
+        return Results(stdout, beside)
     if not quiet and can_redraw(stderr, env):
         from tilusbuild.report.live import LiveReporter
 

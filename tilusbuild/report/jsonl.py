@@ -25,6 +25,11 @@ class JsonReporter:
         """Whether somebody reads it still, as far as the last line told."""
         return self._out.alive
 
+    @property
+    def lost(self) -> OSError | None:
+        """Why lines were lost, when somebody would have read them."""
+        return self._out.lost
+
     def tell(self, event: Event, /) -> None:
         self._out.write(json.dumps(as_json(event), separators=(", ", ": ")) + "\n")
 

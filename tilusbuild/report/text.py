@@ -53,6 +53,8 @@ class Stream:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.alive = True
+        self.lost: OSError | None = None
+        """Why it does not take any more, when that is not because nobody reads it."""
 
     def write(self, text: str) -> None:
         """Write and flush; silently nothing when nobody reads any more."""
@@ -66,8 +68,10 @@ class Stream:
                 plain = text.encode(encoding, "backslashreplace").decode(encoding)
                 self._stream.write(plain)
             self._stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             self.alive = False
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                self.lost = error
             self._silence()
 
     def _silence(self) -> None:
