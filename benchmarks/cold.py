@@ -101,7 +101,7 @@ def emptied(*folders: Path) -> None:
 
 
 def main() -> None:
-    asked = _bench.arguments(__doc__, rounds=5, programs=24)
+    asked = _bench.arguments(__doc__, rounds=5, programs=96)
     programs = 6 if asked.small else max(6, asked.programs // 6 * 6)
     rounds = 1 if asked.small else asked.rounds
     jobs = len(os.sched_getaffinity(0))

@@ -54,7 +54,7 @@ def ninja(folder: Path, texts: list[str], jobs: int) -> Arm:
 
 
 def main() -> None:
-    asked = _bench.arguments(__doc__, rounds=3, programs=96)
+    asked = _bench.arguments(__doc__, rounds=3, programs=480)
     programs = 6 if asked.small else max(6, asked.programs // 6 * 6)
     jobs = len(os.sched_getaffinity(0))
     version = found()

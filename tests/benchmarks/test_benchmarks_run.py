@@ -31,7 +31,7 @@ def small(name: str) -> list[dict[str, Any]]:
     return results
 
 
-needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs the extra `bench`: ninja")
+needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs ninja, of the extra `dev`")
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs the extra `benc
 def test_noop() -> None:
     example, many = small("noop.py")
     assert list(example["arms"]) == ["tilusbuild", "python -c pass", "python -I -S -c pass"]
-    assert list(many["arms"]) == ["tilusbuild", "ninja", "make"]
+    assert list(many["arms"])[:3] == ["python -m tilusbuild", "ninja", "make"]
 
 
 @pytest.mark.slow
