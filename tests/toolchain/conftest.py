@@ -165,7 +165,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with nothing on it."""
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", str(tmp_path / "installed"))
-    monkeypatch.setattr(discovery, "wheel_roots", list)
+    monkeypatch.setattr(discovery, "compiler_roots", list)
     monkeypatch.setattr(nvrtc, "wheel_roots", list)
     return World(tmp_path)
 

@@ -14,7 +14,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain import StatMemory, Toolchain, ToolchainRequest, discover
 from tilusbuild.toolchain.digests import walk
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
-from tilusbuild.toolchain.packages import wheel_roots
+from tilusbuild.toolchain.packages import compiler_roots
 
 pytestmark = pytest.mark.nvcc
 
@@ -73,7 +73,7 @@ def test_wheels_of_the_same_release_are_the_same(
     toolchain: Toolchain, runner: LocalRunner, memory: StatMemory
 ) -> None:
     assert toolchain.cuda
-    roots = [root for root in wheel_roots() if root != toolchain.cuda.root]
+    roots = [root for root in compiler_roots() if root != toolchain.cuda.root]
     if not roots:
         pytest.skip("needs a second toolkit, in NVIDIA's wheels")
     wheels = discover(ToolchainRequest(roots[0]), os.environ, runner, memory)

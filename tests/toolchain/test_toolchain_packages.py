@@ -9,6 +9,7 @@ import pytest
 
 from tilusbuild.toolchain import package_dir
 from tilusbuild.toolchain.packages import (
+    compiler_roots,
     mixed_releases,
     pip_command,
     wheel_releases,
@@ -48,9 +49,9 @@ def test_what_is_not_there_is_a_lookup_error(package: str, path: str, message: s
 def test_the_newest_wheels_come_first(tmp_path: Path) -> None:
     for name in ("cu12", "cu13", "cudnn"):
         (tmp_path / name / "bin").mkdir(parents=True)
-    for name in ("cu12", "cu13"):
-        (tmp_path / name / "bin/nvcc").touch()
+    (tmp_path / "cu12/bin/nvcc").touch()
     assert wheel_roots([str(tmp_path)]) == [str(tmp_path / "cu13"), str(tmp_path / "cu12")]
+    assert compiler_roots([str(tmp_path)]) == [str(tmp_path / "cu12")]
     assert wheel_roots([]) == []
 
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import adopt, foreign, merge, options, show
+from tilusbuild.report.text import amount
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = getattr(arguments, "folder", None)
     if arguments.action in ("ls", "stats", "verify", "gc") and _is_folder(arguments, named):
         if foreign.is_foreign(named):
-            return foreign.run(arguments, _size)
+            return foreign.run(arguments)
         arguments.cache_dir, arguments.folder = named, None
     cache = options.cache(arguments)
     if arguments.action == "merge":
@@ -145,7 +146,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
             len(s.programs),
             s.statuses["built"],
             s.statuses["failed"] + s.statuses["pruned"],
-            _size(s.size),
+            amount(s.size),
             s.hash[:12],
             ", ".join(roots.get((s.folder, s.hash), [])),
         )
@@ -282,8 +283,8 @@ def _stats(cache: Cache, arguments: argparse.Namespace) -> int:
         return 0
     print(stats.root)
     print(table(("programs", "count"), list(stats.statuses.items())))
-    rows = [(name, _size(size)) for name, size in stats.sizes.items()]
-    print(table(("folder", "size"), [*rows, ("all", _size(stats.size))]), end="")
+    rows = [(name, amount(size)) for name, size in stats.sizes.items()]
+    print(table(("folder", "size"), [*rows, ("all", amount(stats.size))]), end="")
     return 0
 
 
@@ -321,9 +322,9 @@ def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
         return 0
     if arguments.verbose or arguments.dry_run:
         for item in result.removed:
-            print(f"{_size(item.size):>10}  {item.name}")
+            print(f"{amount(item.size):>10}  {item.name}")
     verb = "would remove" if arguments.dry_run else "removed"
-    print(f"{verb} {len(result.removed)} entries, {_size(freed)}; {_size(result.kept_size)} stay")
+    print(f"{verb} {len(result.removed)} entries, {amount(freed)}; {amount(result.kept_size)} stay")
     return 0
 
 
@@ -355,15 +356,6 @@ def _export(cache: Cache, arguments: argparse.Namespace) -> int:
     elif not arguments.quiet:
         print(
             f"{arguments.folder}: {len(found)} scripts, {exported.files} files,"
-            f" {exported.linked} of them links; {_size(exported.copied)} more on disk"
+            f" {exported.linked} of them links; {amount(exported.copied)} more on disk"
         )
     return 0
-
-
-def _size(count: float) -> str:
-    """Bytes for people, in decimal units as disks are sold."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"

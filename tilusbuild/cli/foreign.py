@@ -6,10 +6,10 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
+from tilusbuild.report.text import amount
 
 if TYPE_CHECKING:
     from tilusbuild.foreign.model import Cache
@@ -22,16 +22,16 @@ def is_foreign(path: str | None) -> bool:
     return path is not None and os.path.isdir(path) and system_of(path) is not None
 
 
-def run(arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Do the action; 1 when `verify` found something, or `gc` had to leave something."""
     from tilusbuild.foreign.recognise import read
 
     cache = read(arguments.folder)
     actions = {"ls": _ls, "stats": _stats, "verify": _verify, "gc": _gc}
-    return actions[arguments.action](cache, arguments, size)
+    return actions[arguments.action](cache, arguments)
 
 
-def _ls(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
+def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
     from tilusbuild.table import table
 
     now = time.time()
@@ -58,7 +58,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str
             entry.name,
             ", ".join(entry.holds) or entry.says,
             entry.by,
-            size(entry.size),
+            amount(entry.size),
             _age(now - entry.modified),
             "broken" if entry.problems else "",
             entry.path,
@@ -71,16 +71,16 @@ def _ls(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str
     return 0
 
 
-def _stats(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
+def _stats(cache: Cache, arguments: argparse.Namespace) -> int:
     from tilusbuild.table import table
 
     doubles = cache.duplicates
     spare = sum(entry.size for group in doubles for entry in group[1:])
     facts: list[tuple[str, int, str]] = [
-        ("entries", len(cache.entries), size(cache.size)),
+        ("entries", len(cache.entries), amount(cache.size)),
         ("broken", sum(bool(e.problems) for e in cache.entries), ""),
-        ("the same code as another", sum(len(group) - 1 for group in doubles), size(spare)),
-        ("left over", len(cache.litter), size(sum(piece.size for piece in cache.litter))),
+        ("the same code as another", sum(len(group) - 1 for group in doubles), amount(spare)),
+        ("left over", len(cache.litter), amount(sum(piece.size for piece in cache.litter))),
         ("pickles, never opened", sum(len(e.pickles) for e in cache.entries), ""),
     ]
     if arguments.json:
@@ -102,7 +102,7 @@ def _stats(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], 
     return 0
 
 
-def _verify(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
+def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
     for problem in cache.broken:
         if arguments.json:
             options.emit("problem", name=problem.path, what=problem.what)
@@ -112,7 +112,7 @@ def _verify(cache: Cache, arguments: argparse.Namespace, size: Callable[[float],
         if arguments.json:
             options.emit("litter", name=piece.path, what=piece.what, size=piece.size)
         else:
-            print(f"{piece.path}: {piece.what}, {size(piece.size)}")
+            print(f"{piece.path}: {piece.what}, {amount(piece.size)}")
     if arguments.json:
         options.emit("summary", entries=len(cache.entries), problems=len(cache.broken))
     elif not cache.broken:
@@ -122,7 +122,7 @@ def _verify(cache: Cache, arguments: argparse.Namespace, size: Callable[[float],
     return 1 if cache.broken else 0
 
 
-def _gc(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str]) -> int:
+def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
     from tilusbuild.foreign.gc import decide, remove
     from tilusbuild.manifest.table import parse_duration, parse_size
 
@@ -144,12 +144,12 @@ def _gc(cache: Cache, arguments: argparse.Namespace, size: Callable[[float], str
                 "removed" if went else "in use", name=each.path, why=each.why, size=each.size
             )
         elif arguments.verbose or arguments.dry_run or not went:
-            print(f"{size(each.size):>10}  {each.path}: {each.why if went else 'in use, stays'}")
+            print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, stays'}")
     if arguments.json:
         options.emit("summary", removed=len(gone) - len(left), freed=freed, left=len(left))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
-        print(f"{verb} {len(gone) - len(left)} of {len(cache.entries)} entries, {size(freed)}")
+        print(f"{verb} {len(gone) - len(left)} of {len(cache.entries)} entries, {amount(freed)}")
     return 1 if left else 0
 
 

@@ -47,6 +47,15 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def amount(count: float) -> str:
+    """Bytes in decimal units, as disks are sold: 1500 -> "1.5 kB"."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
 class Stream:
     """Writes to a text stream, each time at once."""
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 
 from tilusbuild.toolchain.cuda import Cuda
-from tilusbuild.toolchain.nvrtc import wheel_roots
+from tilusbuild.toolchain.packages import wheel_roots
 
 NAME = "nvdisasm"
 

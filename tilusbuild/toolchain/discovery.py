@@ -24,7 +24,7 @@ from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool, find_host
 from tilusbuild.toolchain.nvrtc import Nvrtc, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
-from tilusbuild.toolchain.packages import wheel_roots
+from tilusbuild.toolchain.packages import compiler_roots
 from tilusbuild.toolchain.probe import Probe
 
 _INSTALLED_UNDER = "/usr/local"
@@ -264,7 +264,7 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
         yield path, path
     if not installed:
         yield f"{_INSTALLED_UNDER}/cuda*", None
-    roots = wheel_roots()
+    roots = compiler_roots()
     for root in roots:
         yield f"NVIDIA's wheels ({root})", os.path.join(root, "bin", "nvcc")
     if not roots:

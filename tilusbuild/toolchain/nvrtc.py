@@ -9,7 +9,6 @@ what NVRTC brings itself.
 from __future__ import annotations
 
 import glob
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from tilusbuild.toolchain import nvrtc_command
 from tilusbuild.toolchain.cuda import Rejected, embedded_version
 from tilusbuild.toolchain.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe
 
 _SECONDS = 60.0
@@ -106,16 +106,6 @@ def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def _root_of(nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
-
-
-def wheel_roots() -> list[str]:
-    """The roots of NVIDIA's wheels in this environment, newest first, whichever they are."""
-    try:
-        spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):
-        return []
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    return nvrtc_command.wheels([os.path.dirname(folder) for folder in folders])
 
 
 def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:

@@ -46,7 +46,7 @@ def package_dir(package: str, path: str) -> str:
 
 
 def wheel_roots(folders: Iterable[str] | None = None) -> list[str]:
-    """The CUDA roots in NVIDIA's wheels, newest first: `site-packages/nvidia/cu13`.
+    """The CUDA roots in NVIDIA's wheels, as `site-packages/nvidia/cu13`, newest first.
 
     `folders` are those of the namespace package `nvidia`; None asks this environment.
     """
@@ -58,9 +58,14 @@ def wheel_roots(folders: Iterable[str] | None = None) -> list[str]:
         folders = list(spec.submodule_search_locations or ()) if spec else []
     roots = [root for folder in folders for root in glob.glob(f"{glob.escape(folder)}/cu[0-9]*")]
     return sorted(
-        {root for root in roots if os.path.exists(os.path.join(root, "bin", "nvcc"))},
-        key=lambda root: (-int(re.sub(r"\D", "", os.path.basename(root)) or 0), root),
+        set(roots), key=lambda root: (-int(re.sub(r"\D", "", os.path.basename(root)) or 0), root)
     )
+
+
+def compiler_roots(folders: Iterable[str] | None = None) -> list[str]:
+    """Those of `wheel_roots` that have nvcc."""
+    roots = wheel_roots(folders)
+    return [root for root in roots if os.path.exists(os.path.join(root, "bin", "nvcc"))]
 
 
 def wheel_releases(root: str) -> Mapping[str, str]:
