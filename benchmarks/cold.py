@@ -36,7 +36,7 @@ kernel = "saxpy"
 targets = ["gpu"]
 args = {{ a = "f32", x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i64" }}
 launch = {{ grid = ["cdiv(n, tile)"], block = ["threads"] }}
-space = {{ threads = [128, 256], vector = [1, 2, 4], unroll = {{ range = [1, {unroll}] }} }}
+space = {{ threads = {threads}, vector = [1, 2, 4], unroll = {{ range = [1, {unroll}] }} }}
 derived.tile = "threads * vector * unroll"
 """
 
@@ -59,13 +59,20 @@ void call_it(double a, tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(call_it, call_it);
 """
 
+_MOST_UNROLLED = 16
+"""Beyond, compiling the code itself takes longer than starting the compiler."""
+
 ONE_PASS = ["-gencode", "arch=compute_90a,code=sm_90a"]
 SHARED = ["--shared", "-Xcompiler", "-fPIC"]
 
 
 def ours(folder: Path, programs: int) -> Path:
-    """A project of saxpy's schedules."""
-    _projects.write(folder / "tilus.toml", _MANIFEST.format(unroll=max(1, programs // 6)))
+    """A project of saxpy's schedules, a multiple of six; however many, the kernels stay small."""
+    pairs = programs // 6
+    unroll = max(number for number in range(1, _MOST_UNROLLED + 1) if pairs % number == 0)
+    threads = [32 * number for number in range(1, programs // (3 * unroll) + 1)]
+    text = _MANIFEST.format(threads=threads, unroll=unroll)
+    _projects.write(folder / "tilus.toml", text)
     source = _bench.ROOT / "examples/quickstart/kernels/saxpy.cu.j2"
     _projects.write(folder / "kernels/saxpy.cu.j2", source.read_text())
     return folder

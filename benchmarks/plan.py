@@ -72,10 +72,11 @@ def measured(folder: Path, programs: int, nvcc: str) -> dict[str, object]:
     runs = [process((*_bench.TILUSBUILD, "build"), folder) for _ in range(3)]
     nothing = min(runs, key=lambda ran: ran.wall)
     assert "nothing to do" in nothing.out
-    with open(folder / "kernels/s0.cu.j2", "a") as file:
-        file.write("{# an edit #}")
-    edited = process((*_bench.TILUSBUILD, "build"), folder)
-    assert "nothing to do" in edited.out
+    for number in range(2):  # the first reads from the disk what was put away before
+        with open(folder / "kernels/s0.cu.j2", "a") as file:
+            file.write(f"{{# edit {number} #}}")
+        edited = process((*_bench.TILUSBUILD, "build"), folder)
+        assert "nothing to do" in edited.out
     shutil.rmtree(folder)
     mib = 1 << 20
     row = {
