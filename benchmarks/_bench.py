@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilusbuild.toolchain.packages import compiler_roots
+
 ROOT = Path(__file__).resolve().parents[1]
 TILUSBUILD = (sys.executable, "-m", "tilusbuild")
 COMMAND = tuple(
@@ -181,8 +183,12 @@ def entered(folder: str | Path) -> Iterator[None]:
 def workshop() -> Iterator[Path]:
     """A folder for the workloads, removed afterwards; records of builds are kept in it too.
 
-    Our modules are compiled to bytecode first, as installing them does.
+    Our modules are compiled to bytecode first, as installing them does. Where no nvcc is on PATH,
+    that of NVIDIA's wheels is put there.
     """
+    if shutil.which("nvcc") is None:
+        bins = [os.path.join(root, "bin") for root in compiler_roots()]
+        os.environ["PATH"] = os.pathsep.join([*bins, os.environ["PATH"]])
     compileall.compile_dir(ROOT / "tilusbuild", quiet=2)
     with tempfile.TemporaryDirectory(prefix="tilusbuild-bench-") as folder:
         before = os.environ.get("XDG_CACHE_HOME")

@@ -102,6 +102,21 @@ def peer(
     return folder
 
 
+def runtime(folder: Path) -> list[str]:
+    """Options by which nvcc finds CUDA's runtime in NVIDIA's wheels: in a folder where it does not
+    look, and under the name of one release only. None for an installed toolkit."""
+    found = shutil.which(os.environ.get("TILUSBUILD_BENCH_NVCC", "nvcc"))
+    if found is None:
+        raise _bench.WorkNotDoneError("there is no nvcc on PATH")
+    root = Path(found).resolve().parents[1]
+    if (root / "lib64/libcudart.so").exists():
+        return []
+    folder.mkdir()
+    for path in (root / "lib").glob("libcuda*"):
+        (folder / f"{path.name.partition('.')[0]}{path.suffixes[0]}").symlink_to(path)
+    return [f"-L{folder}"]
+
+
 def emptied(*folders: Path) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
@@ -136,14 +151,15 @@ def main() -> None:
                 lambda: emptied(*(mine / ".cache" / n for n in ("programs", "scripts"))),
             )
         ]
+        shared = [*SHARED, *runtime(folder / "lib")]
         kinds: list[tuple[str, list[str], str]] = [
             ("ninja, nvcc -cubin (the floor)", ["-cubin", *ONE_PASS], "cubin"),
             (
                 "ninja, nvcc --shared, best flags",
-                [*SHARED, *ONE_PASS, "-cudart", "shared", "-nodlink", "-cudadevrt", "none"],
+                [*shared, *ONE_PASS, "-cudart", "shared", "-nodlink", "-cudadevrt", "none"],
                 "so",
             ),
-            ("ninja, nvcc --shared -arch=sm_90a", [*SHARED, "-arch=sm_90a"], "so"),
+            ("ninja, nvcc --shared -arch=sm_90a", [*shared, "-arch=sm_90a"], "so"),
         ]
         for name, flags, suffix in kinds:
             where = peer(folder / name.replace(" ", "_"), texts, flags, suffix)
@@ -166,7 +182,7 @@ def main() -> None:
             _bench.busy(arm, jobs)
         results.append(places_used(arms, mine, folder / kinds[0][0].replace(" ", "_"), jobs))
         if not asked.small:
-            results.append(with_ffi(folder / "ffi", texts[:4], arms[0], programs, jobs))
+            results.append(with_ffi(folder / "ffi", texts[:4], shared, arms[0], programs, jobs))
         results.append(overhead(folder, 40 if asked.small else 2000))
     _bench.finish(asked, results)
 
@@ -190,13 +206,18 @@ def places_used(arms: Sequence[Arm], mine: Path, floor: Path, jobs: int) -> dict
 
 
 def with_ffi(
-    folder: Path, texts: Sequence[str], mine: Arm, programs: int, jobs: int
+    folder: Path,
+    texts: Sequence[str],
+    shared: Sequence[str],
+    mine: Arm,
+    programs: int,
+    jobs: int,
 ) -> dict[str, object]:
     """A few of them with the C++ headers of a binding: they take too long for all."""
     import tvm_ffi.libinfo
 
     includes = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
-    flags = [*SHARED, "-arch=sm_90a", "-std=c++17", *(f"-I{path}" for path in includes)]
+    flags = [*shared, "-arch=sm_90a", "-std=c++17", *(f"-I{path}" for path in includes)]
     peer(folder, texts, flags, "so", ffi=True)
     ran = process((_bench.ninja(), f"-j{jobs}"), folder)
     assert len(list(folder.glob("out/*.so"))) == len(texts)
