@@ -32,14 +32,14 @@ def main(words: Sequence[str] | None = None) -> int:
         if status is None:
             verb, status = _run(given, started)
         sys.stdout.flush()
-        _say()
+        _say("")
         if verb == "build" and words is None:
             # A build has ended what it began and runs nobody else's code, and taking the
             # interpreter apart would be a tenth of the time.
             os._exit(status)
         return status
     except KeyboardInterrupt:
-        _say("interrupted")
+        _say("interrupted\n")
         return 130
     except BrokenPipeError:
         _drop(sys.stdout)
@@ -49,24 +49,24 @@ def main(words: Sequence[str] | None = None) -> int:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
         _drop(sys.stdout)
-        _say(f"error: the output cannot be written: {error.strerror}")
+        _say(f"error: the output cannot be written: {error.strerror}\n")
         return 1
 
 
-def _say(line: str = "") -> None:
-    """Write a line of messages, and what is still held; what cannot be said has no part in the exit
+def _say(text: str) -> None:
+    """Write to the messages, and what they still hold; what cannot be said has no part in the exit
     status."""
     try:
-        sys.stderr.write(line and f"{line}\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         _drop(sys.stderr)
 
 
 def _drop(stream: TextIO) -> None:
-    """Its reader has gone, or its disk is full; a second failure at the interpreter's exit would
-    print a traceback."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    from tilusbuild.report.text import silence
+
+    silence(stream)
 
 
 def _run(words: Sequence[str], started: int) -> tuple[str, int]:
@@ -88,7 +88,7 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
         status: int = importlib.import_module(f"tilusbuild.cli.{arguments.verb}").run(arguments)
         return arguments.verb, status
     except TilusbuildError as error:
-        _say(error.render())
+        _say(error.render() + "\n")
         if os.environ.get("GITHUB_ACTIONS") == "true":
             from tilusbuild.report.github import annotate
 

@@ -81,14 +81,16 @@ class Stream:
             self.alive = False
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 self.lost = error
-            self._silence()
+            silence(self._stream)
 
-    def _silence(self) -> None:
-        """What is still buffered must not raise again when the interpreter ends."""
-        try:
-            number = self._stream.fileno()
-        except (OSError, ValueError):
-            return
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, number)
-        os.close(null)
+
+def silence(stream: TextIO) -> None:
+    """Nobody reads it any more, or its disk is full: what is still buffered must not raise again
+    when the interpreter ends."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
