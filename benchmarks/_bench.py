@@ -183,12 +183,8 @@ def entered(folder: str | Path) -> Iterator[None]:
 def workshop() -> Iterator[Path]:
     """A folder for the workloads, removed afterwards; records of builds are kept in it too.
 
-    Our modules are compiled to bytecode first, as installing them does. Where no nvcc is on PATH,
-    that of NVIDIA's wheels is put there.
+    Our modules are compiled to bytecode first, as installing them does.
     """
-    if shutil.which("nvcc") is None:
-        bins = [os.path.join(root, "bin") for root in compiler_roots()]
-        os.environ["PATH"] = os.pathsep.join([*bins, os.environ["PATH"]])
     compileall.compile_dir(ROOT / "tilusbuild", quiet=2)
     with tempfile.TemporaryDirectory(prefix="tilusbuild-bench-") as folder:
         before = os.environ.get("XDG_CACHE_HOME")
@@ -254,6 +250,17 @@ def ninja() -> str:
     found = beside if os.path.exists(beside) else shutil.which("ninja")
     if found is None:
         raise WorkNotDoneError('ninja is needed: pip install "tilusbuild[bench]"')
+    return found
+
+
+def nvcc() -> str:
+    """The peers' nvcc: named by TILUSBUILD_BENCH_NVCC, on PATH, or of NVIDIA's wheels. Raises
+    `WorkNotDoneError` where there is none."""
+    named = os.environ.get("TILUSBUILD_BENCH_NVCC")
+    places = ["nvcc", *(os.path.join(root, "bin", "nvcc") for root in compiler_roots())]
+    found = next(filter(None, map(shutil.which, [named] if named else places)), None)
+    if found is None:
+        raise WorkNotDoneError('nvcc is needed: pip install "tilusbuild[cuda]"')
     return found
 
 

@@ -97,18 +97,16 @@ def peer(
             text = _WRAPPER.format(include=include, source=text, export=export)
         _projects.write(folder / f"src/p{number}.cu", text)
         lines.append(f"build out/p{number}.{suffix}: compile src/p{number}.cu")
-    compiler = os.environ.get("TILUSBUILD_BENCH_NVCC", "nvcc")
-    _projects.write(folder / "build.ninja", f"compiler = {compiler}\n" + "\n".join(lines) + "\n")
+    _projects.write(
+        folder / "build.ninja", f"compiler = {_bench.nvcc()}\n" + "\n".join(lines) + "\n"
+    )
     return folder
 
 
 def runtime(folder: Path) -> list[str]:
     """Options by which nvcc finds CUDA's runtime in NVIDIA's wheels: in a folder where it does not
     look, and under the name of one release only. None for an installed toolkit."""
-    found = shutil.which(os.environ.get("TILUSBUILD_BENCH_NVCC", "nvcc"))
-    if found is None:
-        raise _bench.WorkNotDoneError("there is no nvcc on PATH")
-    root = Path(found).resolve().parents[1]
+    root = Path(_bench.nvcc()).resolve().parents[1]
     if (root / "lib64/libcudart.so").exists():
         return []
     folder.mkdir()

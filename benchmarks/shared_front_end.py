@@ -121,8 +121,7 @@ def taken_apart(ptx: str) -> dict[str, str]:
 
 def compile_(folder: Path, words: Sequence[str]) -> float:
     """CPU seconds of one nvcc."""
-    nvcc = os.environ.get("TILUSBUILD_BENCH_NVCC", "nvcc")
-    return process((nvcc, *words), folder, {"TMPDIR": str(folder)}).cpu
+    return process((_bench.nvcc(), *words), folder, {"TMPDIR": str(folder)}).cpu
 
 
 def alone(given: Work, folder: Path, *more: str) -> tuple[float, Cubins]:
