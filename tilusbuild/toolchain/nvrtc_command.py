@@ -305,12 +305,11 @@ def libraries_under(root: str) -> list[str]:
     return sorted(found, key=numbers, reverse=True)
 
 
-def wheels(path: list[str] | None = None) -> list[str]:
+def wheels() -> list[str]:
     """The roots of NVIDIA's wheels along Python's path, newest first."""
-    folders = sys.path if path is None else path
     found = [
         root
-        for folder in folders
+        for folder in sys.path
         if folder
         for root in glob.glob(glob.escape(folder) + "/nvidia/cu[0-9]*")
     ]
