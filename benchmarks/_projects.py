@@ -100,9 +100,9 @@ from tilusbuild import record
 from tilusbuild.cache import disk
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project import build, compiler
-from tilusbuild.project.project import Project
-from tilusbuild.project.remember import Asked
+from tilusbuild.build import build, compiler
+from tilusbuild.build.project import Project
+from tilusbuild.build.noop_record import Asked
 from tilusbuild.compile import module_files
 
 class NoCompiler(compiler.ProgramCompiler):

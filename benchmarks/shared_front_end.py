@@ -26,10 +26,10 @@ from _bench import process
 
 from tilusbuild.arch import gencode
 from tilusbuild.binary.cubin import open_cubin
+from tilusbuild.build.project import Project
 from tilusbuild.compile.model import Recipe
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.project import Project
 from tilusbuild.render.closure import layout
 
 Cubins = dict[int, bytes]

@@ -12,10 +12,10 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "option",
-    "errors", "digest", "files", "table", "looker", "record",
+    "errors", "noop", "state", "table",
     "process", "expr", "arch", "binary", "signature",
     "manifest", "space", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "views", "foreign", "project", "package", "tune",
+    "cache", "engine", "report", "dispatch", "interop", "build", "package", "tune",
     "watch", "jit", "cli",
 ]  # fmt: skip
 

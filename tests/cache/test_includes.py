@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tilusbuild.cache.includes import read_manifest
 from tilusbuild.cache.sealed import Broken
 from tilusbuild.cache.trouble import InputChanged
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.render.closure import Closure, Root, closure
 from tilusbuild.render.closure import layout as files_of
+from tilusbuild.state.hashing import sha256_bytes
 
 
 @pytest.fixture

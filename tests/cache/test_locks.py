@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.cache.locks import LockFile, Span
-from tilusbuild.digest import sha256_text
+from tilusbuild.state.hashing import sha256_text
 
 A, B = Span("program", "a" * 64), Span("program", "b" * 64)
 

@@ -83,7 +83,7 @@ FULL = """
 import os, sys
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.trouble import CacheFull
-from tilusbuild.digest import sha256_text
+from tilusbuild.state.hashing import sha256_text
 cache = Cache(sys.argv[1])
 def publish(number, size):
     stage = cache.stage()

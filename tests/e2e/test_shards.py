@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.engine.state import StateFile
+from tilusbuild.state.log import StateFile
 
 NewProject = Callable[..., Any]
 

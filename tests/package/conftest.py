@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.listing import (
     FileEntry,
@@ -26,6 +25,7 @@ from tilusbuild.package.listing import (
     ScriptEntry,
     Target,
 )
+from tilusbuild.state.hashing import sha256_text
 
 
 def digest(word: str) -> str:

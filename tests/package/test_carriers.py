@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from tilusbuild.digest import sha256_bytes, sha256_file
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import parse
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 STEM = "Marks-1.2"
 

@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from tilusbuild.cli.main import main
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.package import attest
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.listing import parse
 from tilusbuild.package.signing import attester
 from tilusbuild.runtime import signed
 from tilusbuild.runtime.loading import load
+from tilusbuild.state.hashing import sha256_bytes
 
 PEM = serialization.Encoding.PEM
 

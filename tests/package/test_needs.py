@@ -13,9 +13,9 @@ import pytest
 
 from tilusbuild.binary import Needs as Library
 from tilusbuild.binary import read_needs
-from tilusbuild.package.carriers.wheels import normalized
-from tilusbuild.package.carriers.write_wheel import platform
 from tilusbuild.package.errors import CannotPack
+from tilusbuild.package.formats.wheels import normalized
+from tilusbuild.package.formats.write_wheel import platform
 from tilusbuild.package.listing import Needs
 from tilusbuild.package.needs import Together
 from tilusbuild.package.reach import reachable

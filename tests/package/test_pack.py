@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.digest import sha256_bytes, sha256_file
 from tilusbuild.package.listing import FileList, parse
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 ALL = ("--format", "dir,tar.zst,wheel,oci")
 STEM = "Marks-1.2"

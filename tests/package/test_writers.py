@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.digest import sha256_file
+from tilusbuild.build.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.package import pack
-from tilusbuild.package.carriers.frames import Unpacked
-from tilusbuild.package.carriers.tar import entries
-from tilusbuild.package.carriers.tarball import write_frame
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import CannotPack
+from tilusbuild.package.formats.frames import Unpacked
+from tilusbuild.package.formats.tar import entries
+from tilusbuild.package.formats.tarball import write_frame
 from tilusbuild.package.names import BESIDE
 from tilusbuild.package.opening import opened
-from tilusbuild.project.project import Project
+from tilusbuild.state.hashing import sha256_file
 
 part = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1)
 paths = st.lists(part, min_size=1, max_size=6).map("/".join).filter(lambda p: len(p.encode()) < 900)

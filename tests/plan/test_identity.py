@@ -7,8 +7,8 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilusbuild.build.explain import differences, sections
 from tilusbuild.plan import identity
-from tilusbuild.project.explain import differences, sections
 
 VALUES = st.one_of(
     st.booleans(),

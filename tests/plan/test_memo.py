@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilusbuild.build.project import Project
 from tilusbuild.plan.memo import Answers, Kind, packed, unpacked
 from tilusbuild.plan.model import Plan
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.project import Project
 from tilusbuild.render.renderer import Renderer
 
 MANIFEST = """\

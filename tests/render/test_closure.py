@@ -9,9 +9,9 @@ import subprocess
 
 import pytest
 
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.errors import InputError
 from tilusbuild.render.closure import Headers, closure, inside, layout
+from tilusbuild.state.hashing import sha256_bytes
 
 
 @pytest.fixture

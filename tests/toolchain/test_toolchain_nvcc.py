@@ -11,8 +11,8 @@ import pytest
 
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.stat_digests import walk
 from tilusbuild.toolchain import StatMemory, Toolchain, ToolchainRequest, discover
-from tilusbuild.toolchain.digests import walk
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
 from tilusbuild.toolchain.packages import compiler_roots
 

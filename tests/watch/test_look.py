@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.digest import sha256_file
+from tilusbuild.state.hashing import sha256_file
 from tilusbuild.watch.look import Looker
 
 LATER = 10**9

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tilusbuild.build.project import Project
 from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.project import Project
 from tilusbuild.watch import events
 from tilusbuild.watch.screen import Screen
 from tilusbuild.watch.session import How, Session

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from tilusbuild.files import sync_folder
+from tilusbuild.state.files import sync_folder
 
 
 class Disk(Protocol):

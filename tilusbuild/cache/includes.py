@@ -19,7 +19,7 @@ from tilusbuild.cache.locks import Span
 from tilusbuild.cache.sealed import Broken
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import InputChanged, explained
-from tilusbuild.digest import sha256_bytes, sha256_file
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}

@@ -21,8 +21,8 @@ from tilusbuild.cache.sealed import Broken
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
 from tilusbuild.cache.verify import program_problems
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.errors import input_error
+from tilusbuild.state.hashing import sha256_bytes
 
 _OWN = ("schema", "program", "files")
 """What publishing adds to meta.json."""

@@ -19,7 +19,7 @@ from tilusbuild.cache.locks import Span
 from tilusbuild.cache.sealed import Broken
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
-from tilusbuild.digest import sha256_text
+from tilusbuild.state.hashing import sha256_text
 from tilusbuild.table import Cell, table
 
 _PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)

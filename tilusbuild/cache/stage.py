@@ -17,7 +17,7 @@ from tilusbuild.cache.entries import SCHEMA, Entry, find_entry, read_entry
 from tilusbuild.cache.sealed import Broken, seal
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.cache.trouble import explained
-from tilusbuild.digest import sha256_file, sha256_text
+from tilusbuild.state.hashing import sha256_file, sha256_text
 
 
 class Stage:

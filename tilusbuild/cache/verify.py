@@ -20,7 +20,7 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import Broken
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import CacheBusy, explained
-from tilusbuild.digest import sha256_bytes, sha256_file
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 REBUILD = "delete it: the next build makes it again"
 BY_HAND = "nothing of ours: move it elsewhere or delete it"

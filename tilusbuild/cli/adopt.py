@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def package(arguments: argparse.Namespace) -> int:
     """Write the package, and print the path of each carrier."""
     from tilusbuild.errors import input_error
-    from tilusbuild.foreign.recognise import read
+    from tilusbuild.interop.caches.recognise import read
     from tilusbuild.manifest.package import Package
     from tilusbuild.package import adopt, pack
     from tilusbuild.package.opening import is_cache

@@ -41,10 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build; the exit status is the summary's."""
+    from tilusbuild.build.build import build
+    from tilusbuild.build.noop_record import Asked
     from tilusbuild.errors import input_error
     from tilusbuild.plan.shards import parse_shard
-    from tilusbuild.project.build import build
-    from tilusbuild.project.remember import Asked
     from tilusbuild.report.choose import Results
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)

@@ -336,9 +336,9 @@ def _clear(cache: Cache, arguments: argparse.Namespace) -> int:
 
 
 def _export(cache: Cache, arguments: argparse.Namespace) -> int:
-    from tilusbuild.views.collect import sources
-    from tilusbuild.views.layouts import LAYOUTS
-    from tilusbuild.views.write import export
+    from tilusbuild.interop.export.collect import sources
+    from tilusbuild.interop.export.layouts import LAYOUTS
+    from tilusbuild.interop.export.write import export
 
     found = sources(cache, arguments.script)
     items = LAYOUTS[arguments.layout](found)

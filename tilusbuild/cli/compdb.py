@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
-    from tilusbuild.project.compdb import Database
+    from tilusbuild.build.compdb import Database
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the database; of the tree nothing is written."""
-    from tilusbuild.project.compdb import database
+    from tilusbuild.build.compdb import database
 
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)
@@ -54,7 +54,7 @@ def _text(found: Database) -> str:
 
 def _write(path: str, text: str) -> None:
     from tilusbuild.errors import input_error
-    from tilusbuild.files import write_atomic
+    from tilusbuild.state.files import write_atomic
 
     try:
         write_atomic(path, text.encode())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
+    from tilusbuild.build.project import Project
     from tilusbuild.dispatch.look import Look
-    from tilusbuild.project.project import Project
 
 ACTIONS = {
     "show": "the rules, tables and models of a script",

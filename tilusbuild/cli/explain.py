@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
-    from tilusbuild.project.explain import Explanation
+    from tilusbuild.build.explain import Explanation
 
 _WORDS = {"missing": "to be compiled", "built": "up to date"}
 
@@ -22,8 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print an explanation for each group of programs that have the same; reads only."""
+    from tilusbuild.build.explain import as_json, explain_plan
     from tilusbuild.errors import input_error
-    from tilusbuild.project.explain import as_json, explain_plan
 
     numbers = _numbers(arguments.scripts)
     with options.project(arguments) as project:
@@ -55,7 +55,7 @@ def _numbers(words: Sequence[str]) -> dict[str, set[int]]:
 
 
 def _print(found: Sequence[Explanation], *, every: bool) -> None:
-    from tilusbuild.project.explain import grouped
+    from tilusbuild.build.explain import grouped
 
     for (state, *reasons), members in grouped(found):
         if state == "built" and not every and len(members) > 1:

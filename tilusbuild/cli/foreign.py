@@ -12,19 +12,19 @@ from tilusbuild.cli import options
 from tilusbuild.report.text import amount
 
 if TYPE_CHECKING:
-    from tilusbuild.foreign.model import Cache
+    from tilusbuild.interop.caches.model import Cache
 
 
 def is_foreign(path: str | None) -> bool:
     """Whether a word of the command line is the folder of another system's cache."""
-    from tilusbuild.foreign.recognise import system_of
+    from tilusbuild.interop.caches.recognise import system_of
 
     return path is not None and os.path.isdir(path) and system_of(path) is not None
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the action; 1 when `verify` found something, or `gc` had to leave something."""
-    from tilusbuild.foreign.recognise import read
+    from tilusbuild.interop.caches.recognise import read
 
     cache = read(arguments.folder)
     actions = {"ls": _ls, "stats": _stats, "verify": _verify, "gc": _gc}
@@ -123,7 +123,7 @@ def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
 
 
 def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
-    from tilusbuild.foreign.gc import decide, remove
+    from tilusbuild.interop.caches.gc import decide, remove
     from tilusbuild.manifest.table import parse_duration, parse_size
 
     removals = decide(

@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the graph. Reads only: no compiler runs, nothing is written to the tree."""
-    from tilusbuild.project.graph import graph
+    from tilusbuild.build.graph import graph
     from tilusbuild.report.graph import dot
 
     with options.project(arguments) as project:

@@ -15,8 +15,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Copy the starter project, named after its folder."""
     from tilusbuild.errors import input_error
-    from tilusbuild.files import write_atomic
     from tilusbuild.render import templates_folder
+    from tilusbuild.state.files import write_atomic
 
     folder = os.path.abspath(arguments.directory_to_make)
     starter = os.path.join(templates_folder(), "starter")

@@ -12,8 +12,8 @@ import os
 import sys
 import time
 
-from tilusbuild import record
-from tilusbuild.cli import unchanged
+from tilusbuild import noop
+from tilusbuild.noop import record
 
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     started = time.time_ns()
     given = list(sys.argv[1:] if words is None else words)
     try:
-        verb, status = "build", unchanged.answer(given)
+        verb, status = "build", noop.answer(given)
         if status is None:
             verb, status = _run(given, started)
         sys.stdout.flush()

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilusbuild.build.merge import Merged
     from tilusbuild.cache.cache import Cache
-    from tilusbuild.project.merging import Merged
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +21,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(cache: Cache, arguments: argparse.Namespace) -> int:
     """Merge; 1 when something was refused."""
+    from tilusbuild.build.merge import merge
+    from tilusbuild.build.project import Project
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find
-    from tilusbuild.project.merging import merge
-    from tilusbuild.project.project import Project
 
     with ExitStack() as open_:
         try:

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilusbuild.build.project import Project
     from tilusbuild.cache.cache import Cache
     from tilusbuild.engine.base import Options
     from tilusbuild.engine.events import Reporter
     from tilusbuild.package.arriving import Limits
     from tilusbuild.package.signing import Policy
     from tilusbuild.plan.selection import Selection
-    from tilusbuild.project.project import Project
 
 
 def common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
@@ -104,7 +104,7 @@ def limits(arguments: argparse.Namespace) -> Limits:
 
 def project(arguments: argparse.Namespace) -> Project:
     """The project around the current folder, with the command line's settings."""
-    from tilusbuild.project.project import Project
+    from tilusbuild.build.project import Project
 
     given = {
         "cache-dir": arguments.cache_dir,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
+    from tilusbuild.build.project import Project
     from tilusbuild.package.contents import Contents
     from tilusbuild.package.pack import Attest, Made, Order
-    from tilusbuild.project.project import Project
 
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 

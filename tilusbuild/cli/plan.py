@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
+    from tilusbuild.build.project import Project
     from tilusbuild.manifest import Manifest
     from tilusbuild.plan.planner import Planned
-    from tilusbuild.project.project import Project
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -24,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report. Reads only: no compiler runs, nothing is written to the tree."""
+    from tilusbuild.build.costs import costs
     from tilusbuild.errors import input_error
-    from tilusbuild.project.costs import costs
     from tilusbuild.report.costs import costs_text
 
     if arguments.top < 0:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
+    from tilusbuild.build.project import Project
     from tilusbuild.expr import Value
-    from tilusbuild.project.project import Project
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.cli import options
 
 if TYPE_CHECKING:
-    from tilusbuild.project.project import Project
+    from tilusbuild.build.project import Project
     from tilusbuild.watch.session import How
 
 

@@ -9,7 +9,7 @@ from tilusbuild.compile.program import (
     launcher_object,
     module_files,
 )
-from tilusbuild.compile.store import LauncherStore
+from tilusbuild.state.objects import LauncherStore
 
 __all__ = [
     "DeviceCode",

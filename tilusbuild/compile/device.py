@@ -14,9 +14,9 @@ from tilusbuild.compile import checks
 from tilusbuild.compile.model import Outcome, Recipe
 from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import image_name
-from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import Tools
 from tilusbuild.process.base import Runner
+from tilusbuild.state.objects import LauncherStore
 from tilusbuild.toolchain import Nvrtc
 
 

@@ -19,9 +19,9 @@ from tilusbuild.binary.fatbin import Cubin, extract_cubins
 from tilusbuild.compile.model import Outcome, Recipe
 from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import Step, image_name, ptx_steps, steps
-from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import tools_of
 from tilusbuild.process.base import Runner
+from tilusbuild.state.objects import LauncherStore
 from tilusbuild.toolchain.disassembler import disassembler
 
 if TYPE_CHECKING:

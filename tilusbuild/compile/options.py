@@ -15,7 +15,7 @@ from tilusbuild.compile.launcher import launcher_source, program_source
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import image_name, steps
 from tilusbuild.compile.tools import tools_of
-from tilusbuild.digest import sha256_text
+from tilusbuild.state.hashing import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain

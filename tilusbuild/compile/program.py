@@ -41,10 +41,10 @@ from tilusbuild.compile.steps import (
     include_links,
     steps,
 )
-from tilusbuild.compile.store import LauncherStore
 from tilusbuild.compile.tools import Tools, tools_of
-from tilusbuild.digest import sha256_bytes, sha256_text
 from tilusbuild.process.base import Command, Finished, Runner
+from tilusbuild.state.hashing import sha256_bytes, sha256_text
+from tilusbuild.state.objects import LauncherStore
 from tilusbuild.toolchain import nvrtc_command
 
 if TYPE_CHECKING:

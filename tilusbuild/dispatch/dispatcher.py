@@ -12,7 +12,6 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.trouble import explained
 from tilusbuild.compile.steps import CC_FLAGS
-from tilusbuild.digest import sha256_file
 from tilusbuild.dispatch.csource import NoDispatcher, sources, symbol
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
@@ -25,6 +24,7 @@ from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.tables import FILE, read_tables
+from tilusbuild.state.hashing import sha256_file
 from tilusbuild.toolchain import Toolchain
 
 _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")

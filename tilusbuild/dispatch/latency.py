@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.dispatch.tables import alone
-from tilusbuild.files import write_atomic
 from tilusbuild.runtime.errors import TableDamaged
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import Entry
+from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
 FOLDER, FILE, REPORT = "latency", "measured.json", "report.txt"

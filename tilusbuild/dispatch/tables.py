@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.files import write_atomic
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import FILE, SCHEMA, Entry, Table, read_tables
+from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
 TEXT = "dispatch_table.txt"

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.engine.base import Compiled, Compiler, Job, W
 from tilusbuild.engine.store import RECORDED, Entry, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Cancelled
+from tilusbuild.state.hashing import sha256_text
 
 
 @dataclass(frozen=True, slots=True)

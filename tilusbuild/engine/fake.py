@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.events import Event
 from tilusbuild.engine.store import Stage
+from tilusbuild.state.hashing import sha256_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.engine.base import Job
-from tilusbuild.engine.state import StateFile, header
 from tilusbuild.errors import input_error
+from tilusbuild.state.log import StateFile, header
 
 _SAVE_EVERY = 64
 

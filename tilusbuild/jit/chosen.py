@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilusbuild.arch import UnknownArch, parse_arch
+from tilusbuild.build.project import Project
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.request import AUTO, Request
@@ -18,7 +19,6 @@ from tilusbuild.jit.source import Source
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import imported_space
-from tilusbuild.project.project import Project
 from tilusbuild.runtime import compat, option
 from tilusbuild.runtime.device import Device, NoDriver, cuda, may_have_cuda
 

@@ -10,21 +10,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilusbuild.build.project import Project
 from tilusbuild.compile.device import compile_device, nvrtc_tools
 from tilusbuild.compile.model import Launch
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
-from tilusbuild.files import write_atomic
 from tilusbuild.jit.errors import KernelNotBuilt
 from tilusbuild.jit.make import Stamp, stamps
 from tilusbuild.plan.planner import Planner
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.project import Project
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
 from tilusbuild.runtime.sealed import Broken, seal, unseal
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_bytes
 from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
 
 FOLDER = "device"

@@ -10,17 +10,17 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilusbuild.digest import sha256_text
+from tilusbuild.build.build import build_planned
+from tilusbuild.build.project import Project
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Event, Reporter, Summary
 from tilusbuild.jit.errors import KernelNotBuilt
 from tilusbuild.jit.request import Request
 from tilusbuild.plan.planner import Planned, Planner
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.build import build_planned
-from tilusbuild.project.project import Project
 from tilusbuild.runtime.places import ONE_BY_ONE
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.state.hashing import sha256_text
 
 Stamp = tuple[int, int, int] | None
 

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.errors import input_error
-from tilusbuild.files import write_atomic
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_text
 
 TEMPLATE = "kernel.cu.j2"
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tilusbuild.files import write_atomic
 from tilusbuild.manifest.json_schema import schema
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.shape import NAME, keys_of, table_at, tables, toml_text
 from tilusbuild.manifest.table import Table
+from tilusbuild.state.files import write_atomic
 
 _INTRODUCTION = """\
 # The manifest: `tilus.toml`

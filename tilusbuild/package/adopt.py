@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 
 from tilusbuild import __version__
 from tilusbuild.binary import BinaryError, read_needs
-from tilusbuild.digest import sha256_bytes, sha256_file
 from tilusbuild.errors import input_error
-from tilusbuild.foreign import hidet, tilelang, tilus, triton
-from tilusbuild.foreign.look import MOST_FILES, Folder
-from tilusbuild.foreign.model import Cache, Entry
+from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
+from tilusbuild.interop.caches.look import MOST_FILES, Folder
+from tilusbuild.interop.caches.model import Cache, Entry
 from tilusbuild.package import groups
 from tilusbuild.package.adopted import ANY_MACHINE, Adopted, AdoptedEntry
 from tilusbuild.package.coherent import digest_of_inputs
@@ -27,6 +26,7 @@ from tilusbuild.package.errors import CannotPack
 from tilusbuild.package.images import LARGEST, code_of
 from tilusbuild.package.listing import FileEntry, FileList, Needs
 from tilusbuild.package.needs import Together
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 _LOCK = ".lock"
 _SHARED_UNIT = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYSTEM: 1}

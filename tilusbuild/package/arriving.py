@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tilusbuild.cache import layout
-from tilusbuild.digest import hasher
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
     FileChanged,
@@ -25,6 +24,7 @@ from tilusbuild.package.errors import (
 )
 from tilusbuild.package.listing import FileEntry, FileList
 from tilusbuild.package.reader import Item, Reader
+from tilusbuild.state.hashing import hasher
 
 _PIECE = 1 << 18
 _LARGEST_OF_SCRIPT = 32 << 20

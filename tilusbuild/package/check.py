@@ -22,12 +22,12 @@ from tilusbuild.package.arriving import (
     raising,
     written,
 )
-from tilusbuild.package.carriers.read_wheel import WheelReader
 from tilusbuild.package.check_adopted import CacheChecker
 from tilusbuild.package.check_program import READ, check_include, check_program
 from tilusbuild.package.check_script import check_script
 from tilusbuild.package.check_wheel import check_wheel
 from tilusbuild.package.errors import OverLimit, PackageError
+from tilusbuild.package.formats.read_wheel import WheelReader
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileEntry, FileList, parse
 from tilusbuild.package.reader import Reader

@@ -9,7 +9,6 @@ import os
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.sealed import Broken, unseal
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.package import purpose
 from tilusbuild.package.errors import Incoherent
 from tilusbuild.package.listing import FileList, ScriptEntry
@@ -17,6 +16,7 @@ from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import FILE, read_tables
+from tilusbuild.state.hashing import sha256_bytes
 
 _SPARSEST = 6
 """Bytes of text for each array or object; the densest that is written is `["name","m"]`."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilusbuild import __version__
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.package import names
-from tilusbuild.package.carriers.read_wheel import WheelReader
-from tilusbuild.package.carriers.wheel_code import INSIDE
-from tilusbuild.package.carriers.wheels import part_of, whole
-from tilusbuild.package.carriers.write_wheel import (
+from tilusbuild.package.errors import CannotPack, Incoherent
+from tilusbuild.package.formats.read_wheel import WheelReader
+from tilusbuild.package.formats.wheel_code import INSIDE
+from tilusbuild.package.formats.wheels import part_of, whole
+from tilusbuild.package.formats.write_wheel import (
     Distribution,
     last_line,
     metadata,
     record_line,
 )
-from tilusbuild.package.errors import CannotPack, Incoherent
 from tilusbuild.package.listing import FileList, title_of
+from tilusbuild.state.hashing import sha256_bytes
 
 
 def check_wheel(reader: WheelReader, listing: FileList) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from tilusbuild.cache import layout
-from tilusbuild.digest import sha256_text
 from tilusbuild.package import adopted, names
 from tilusbuild.package.errors import ListMalformed
+from tilusbuild.state.hashing import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.package.listing import FileList

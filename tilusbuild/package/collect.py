@@ -18,7 +18,6 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import listed
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.sealed import Broken, seal
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.contents import Contents, read_file
 from tilusbuild.package.errors import CannotPack
@@ -37,6 +36,7 @@ from tilusbuild.package.restrict import MENTION
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import FILE as TABLE
+from tilusbuild.state.hashing import sha256_bytes
 
 _AGAIN = "`tilusbuild cache verify --repair` removes what is damaged, `tilusbuild build` makes it"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.package.errors import CannotPack
 from tilusbuild.package.listing import FileEntry, FileList
+from tilusbuild.state.hashing import sha256_bytes
 
 
 @dataclass(frozen=True, slots=True)

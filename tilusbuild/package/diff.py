@@ -12,21 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tilusbuild.build.explain import differences
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import find_entry, listed
 from tilusbuild.cache.listing import programs
-from tilusbuild.digest import sha256_text
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.opening import is_cache
 from tilusbuild.package.unpack import texts, unpacked
 from tilusbuild.plan.identity import value_text
-from tilusbuild.project.explain import differences
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_tables
+from tilusbuild.state.hashing import sha256_text
 
 Key: TypeAlias = tuple[str, str, str]
 """A script's name, target and constants."""

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 
 import rfc8785
 
-from tilusbuild.foreign import triton
+from tilusbuild.interop.caches import triton
 from tilusbuild.package.errors import CannotPack, Incoherent, ListMalformed
 from tilusbuild.package.values import decode
 

@@ -20,7 +20,6 @@ from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.locks import Span
 from tilusbuild.cache.sealed import Broken
 from tilusbuild.cache.trouble import explained
-from tilusbuild.digest import sha256_file
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits, arrivals, check_limits
@@ -29,6 +28,7 @@ from tilusbuild.package.errors import NoPackage, NotReproduced
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileList, ScriptEntry, parse
 from tilusbuild.package.reader import Reader
+from tilusbuild.state.hashing import sha256_file
 
 ROOT = "package:"
 """What the names of packages begin with in `index.json`, where projects have their manifests."""

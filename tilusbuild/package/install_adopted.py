@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tilusbuild.files import sync_folder
 from tilusbuild.package import groups
 from tilusbuild.package.adopted import Adopted
 from tilusbuild.package.arriving import Limits, arrivals, check_limits
-from tilusbuild.package.carriers.plain import settle
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import CannotInstall, NoPackage
+from tilusbuild.package.formats.plain import settle
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.reader import Reader
+from tilusbuild.state.files import sync_folder
 
 _PREFIX = ".tilusbuild-"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)

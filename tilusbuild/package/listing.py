@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import rfc8785
 
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.package import adopted, images
 from tilusbuild.package.adopted import Adopted
 from tilusbuild.package.coherent import check
@@ -25,6 +24,7 @@ from tilusbuild.package.errors import ListMalformed
 from tilusbuild.package.images import Image as Image
 from tilusbuild.package.values import Field, decode
 from tilusbuild.runtime.names import snake_case
+from tilusbuild.state.hashing import sha256_bytes
 
 SCHEMA = 1
 TOOL = "tilusbuild"

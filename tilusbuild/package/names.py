@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from tilusbuild.cache import layout
-from tilusbuild.foreign import recognise
+from tilusbuild.interop.caches import recognise
 from tilusbuild.package.errors import UnsafeName
 
 LIST = "tilus-package.json"

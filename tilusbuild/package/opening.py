@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.package import names
-from tilusbuild.package.carriers import frames, read_wheel
 from tilusbuild.package.errors import NoPackage, PackageError
+from tilusbuild.package.formats import frames, read_wheel
 from tilusbuild.package.reader import Reader
 
 _PICKLE = b"\x80"
@@ -51,7 +51,7 @@ def _reader(path: str) -> Reader:
         what = getattr(error, "strerror", None) or str(error)
         raise input_error(f"{path!r} cannot be read: {what}") from None
     if start == frames.MAGIC:
-        from tilusbuild.package.carriers.read_archive import ArchiveReader
+        from tilusbuild.package.formats.read_archive import ArchiveReader
 
         return ArchiveReader(path)
     if start == read_wheel.MAGIC:
@@ -63,11 +63,11 @@ def _reader(path: str) -> Reader:
 
 def _of_folder(path: str) -> Reader:
     if _has(path, names.LIST):
-        from tilusbuild.package.carriers.read_directory import DirectoryReader
+        from tilusbuild.package.formats.read_directory import DirectoryReader
 
         return DirectoryReader(path)
     if _has(path, "oci-layout"):
-        from tilusbuild.package.carriers.read_oci import OciReader
+        from tilusbuild.package.formats.read_oci import OciReader
 
         return OciReader(path)
     if is_cache(path):

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tilusbuild.errors import input_error
-from tilusbuild.files import sync_folder
 from tilusbuild.package import names
-from tilusbuild.package.carriers.wheel_code import RUNTIME
 from tilusbuild.package.errors import CannotPack
+from tilusbuild.package.formats.wheel_code import RUNTIME
+from tilusbuild.state.files import sync_folder
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PREFIX = ".tmp-"

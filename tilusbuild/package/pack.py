@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilusbuild import __version__
+from tilusbuild.build.project import Project
 from tilusbuild.errors import input_error
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.package import Package
 from tilusbuild.package import output
-from tilusbuild.package.carriers.wheels import write_wheels
-from tilusbuild.package.carriers.write_archive import write_archive
-from tilusbuild.package.carriers.write_directory import write_directory
-from tilusbuild.package.carriers.write_oci import write_oci
 from tilusbuild.package.collect import Wanted, collect
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import TooLarge
+from tilusbuild.package.formats.wheels import write_wheels
+from tilusbuild.package.formats.write_archive import write_archive
+from tilusbuild.package.formats.write_directory import write_directory
+from tilusbuild.package.formats.write_oci import write_oci
 from tilusbuild.package.listing import title_of
 from tilusbuild.package.purpose import Purpose
 from tilusbuild.package.sizes import layer_sizes, layer_table, program_sizes, program_table
 from tilusbuild.package.uptodate import as_built, current
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.project import Project
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
 """What makes the attestations about a package, by their names in it."""

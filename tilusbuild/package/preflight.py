@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilusbuild.build.explain import sections
 from tilusbuild.package.listing import FileList, Needs
-from tilusbuild.project.explain import sections
 from tilusbuild.runtime import buckets, candidates, library
 from tilusbuild.runtime.candidates import Judged
 from tilusbuild.runtime.choose import Chooser

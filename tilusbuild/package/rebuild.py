@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.listing import programs
-from tilusbuild.digest import sha256_file
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.errors import FileMissing
@@ -26,6 +25,7 @@ from tilusbuild.package.unpack import unpacked
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
+from tilusbuild.state.hashing import sha256_file
 
 _SCRIPT = "module/compile.sh"
 

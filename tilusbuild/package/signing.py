@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.digest import sha256_bytes
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.package import attest, names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import SignatureRefused
+from tilusbuild.state.hashing import sha256_bytes
 
 _DSSE = "payloadType"
 _INSTALL = "pip install 'tilusbuild[sign]'"

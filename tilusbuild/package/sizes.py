@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilusbuild.build.explain import sections
 from tilusbuild.cache import layout
-from tilusbuild.package.carriers.write_archive import write_layer
 from tilusbuild.package.contents import Contents
+from tilusbuild.package.formats.write_archive import write_layer
 from tilusbuild.package.layers import Layer, named_layers
-from tilusbuild.project.explain import sections
 from tilusbuild.table import Cell, table
 
 

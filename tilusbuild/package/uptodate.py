@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilusbuild.build.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import Broken
@@ -16,7 +17,6 @@ from tilusbuild.manifest import Manifest
 from tilusbuild.package.errors import CannotPack
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.selection import Selection, chosen_pairs
-from tilusbuild.project.project import Project
 from tilusbuild.runtime import script as described
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.names import snake_case

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.expr import Value
+from tilusbuild.state.hashing import sha256_text
 
 PROGRAM_FORMAT = "tilusbuild program 1"
 SCRIPT_FORMAT = "tilusbuild script 1"

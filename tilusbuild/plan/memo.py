@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 
-from tilusbuild.digest import sha256_bytes, sha256_text
-from tilusbuild.files import write_atomic
 from tilusbuild.plan.maker import Made, Maker
 from tilusbuild.plan.points import Points
 from tilusbuild.render.closure import Closure
 from tilusbuild.space import Schedule
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_bytes, sha256_text
 from tilusbuild.toolchain import DigestMemory
 
 _MAGIC = b"tilusbuild plan 1\n"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest, snake_case
 from tilusbuild.plan import identity
@@ -23,6 +22,7 @@ from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spe
 from tilusbuild.render.closure import Headers, Root, Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Schedule
+from tilusbuild.state.hashing import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
 

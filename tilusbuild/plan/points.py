@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tilusbuild.digest import sha256_text
-from tilusbuild.files import write_atomic
 from tilusbuild.runtime.sealed import Broken, seal, unseal
 from tilusbuild.space import Schedule, SpaceSpec
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_text
 
 Chosen: TypeAlias = tuple[tuple[Schedule, ...], Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.errors import InputError, input_error
+from tilusbuild.state.hashing import sha256_text
 
 MOST = 10_000
 """Shards."""

@@ -16,8 +16,8 @@ import jinja2
 from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
 
-from tilusbuild.digest import sha256_bytes, sha256_file, sha256_text
-from tilusbuild.files import write_atomic
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_bytes, sha256_file, sha256_text
 
 _DIGEST = 64
 

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tilusbuild.digest import sha256_bytes, sha256_file, sha256_text
 from tilusbuild.errors import Diagnostic, Place, input_error
 from tilusbuild.render.includes import Include, Macros, Scan, scan
+from tilusbuild.state.hashing import sha256_bytes, sha256_file, sha256_text
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"

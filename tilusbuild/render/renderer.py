@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateNotFound, meta
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.render.bytecode import PrivateBytecode
 from tilusbuild.render.environment import MAX_CHARACTERS, Environment, LimitExceededError
 from tilusbuild.render.loader import ProjectLoader
 from tilusbuild.render.problems import explain
+from tilusbuild.state.hashing import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.render.linemap import LineMap

@@ -13,9 +13,9 @@ from typing import TextIO
 from xml.etree import ElementTree as Xml
 
 from tilusbuild.engine.events import Event, Finished, Summary, Verdict
-from tilusbuild.files import write_atomic
 from tilusbuild.report.failures import message_of
 from tilusbuild.report.text import Stream, cleaned, one_line
+from tilusbuild.state.files import write_atomic
 
 _NO_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document can hold (its section 2.2)."""

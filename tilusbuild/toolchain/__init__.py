@@ -1,8 +1,8 @@
 """The compilers: found, checked, and known by what they are instead of where they are."""
 
+from tilusbuild.state.stat_digests import DigestMemory, StatMemory
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.diagnose import Finding, diagnose
-from tilusbuild.toolchain.digests import DigestMemory, StatMemory
 from tilusbuild.toolchain.discovery import (
     Looked,
     Toolchain,

@@ -15,8 +15,8 @@ from typing import Literal
 
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
+from tilusbuild.state.stat_digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
-from tilusbuild.toolchain.digests import DigestMemory
 from tilusbuild.toolchain.disassembler import NAME as NVDISASM
 from tilusbuild.toolchain.disassembler import disassembler
 from tilusbuild.toolchain.discovery import (

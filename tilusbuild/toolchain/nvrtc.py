@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.process.base import Command
+from tilusbuild.state.stat_digests import DigestMemory
 from tilusbuild.toolchain import nvrtc_command
 from tilusbuild.toolchain.cuda import Rejected, embedded_version
-from tilusbuild.toolchain.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe

@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilusbuild.digest import sha256_text
 from tilusbuild.process.base import Command, Runner
-from tilusbuild.toolchain.digests import DigestMemory
+from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.stat_digests import DigestMemory
 
 SCRUBBED = frozenset(
     {

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tilusbuild
+from tilusbuild.build.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.project.project import Project
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.script import Script, read_script

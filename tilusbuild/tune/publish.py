@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilusbuild.build.project import Project
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.dispatcher import refresh
-from tilusbuild.project.project import Project
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import Entry

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from tilusbuild.build.build import build_planned
+from tilusbuild.build.project import Project
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import InputError, TilusbuildError, input_error
@@ -17,8 +19,6 @@ from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection, targets_of
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.project.build import build_planned
-from tilusbuild.project.project import Project
 from tilusbuild.signature import Signature
 from tilusbuild.tune import inputs, prepare, reference, trial
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench

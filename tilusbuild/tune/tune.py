@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from tilusbuild.build.build import build_planned
+from tilusbuild.build.project import Project
 from tilusbuild.cache.trouble import explained
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Reporter
@@ -21,8 +23,6 @@ from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.planner import Planned
 from tilusbuild.plan.selection import Selection, chosen_pairs
-from tilusbuild.project.build import build_planned
-from tilusbuild.project.project import Project
 from tilusbuild.runtime import compat
 from tilusbuild.runtime.device import Device, cpu, may_have_cuda
 from tilusbuild.runtime.script import Script, read_script

@@ -12,6 +12,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
+from tilusbuild.build.build import publish
+from tilusbuild.build.compiler import ProgramCompiler
+from tilusbuild.build.project import Project
+from tilusbuild.build.resources import manners
+from tilusbuild.build.store import BuildStore
 from tilusbuild.engine import events
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.changing import Control, build_changing
@@ -21,11 +26,6 @@ from tilusbuild.engine.store import RECORDED
 from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.maker import Made
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.build import publish
-from tilusbuild.project.compiler import ProgramCompiler
-from tilusbuild.project.manners import manners
-from tilusbuild.project.project import Project
-from tilusbuild.project.store import BuildStore
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.replan import State
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from tilusbuild.digest import sha256_file
+from tilusbuild.build.project import Project
 from tilusbuild.engine import signals
 from tilusbuild.errors import InputError
-from tilusbuild.project.project import Project
+from tilusbuild.state.hashing import sha256_file
 from tilusbuild.watch import events
 from tilusbuild.watch.inputs import everything
 from tilusbuild.watch.lookout import ANYTHING, Hint, Lookout

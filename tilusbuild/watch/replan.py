@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from tilusbuild.build.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.jobs import ProgramJob, jobs
@@ -22,7 +23,6 @@ from tilusbuild.plan.model import Instance, Plan, Target
 from tilusbuild.plan.planner import Planned, Planner, planned_instance, position
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen
-from tilusbuild.project.project import Project
 from tilusbuild.render.closure import Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.toolchain import Toolchain

@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
+from tilusbuild.build.project import Project
 from tilusbuild.engine import signals
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.selection import Selection
-from tilusbuild.project.project import Project
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.building import Building, Built

@@ -1,0 +1,263 @@
+"""Projects whose device code NVRTC compiles: the real one, and one that crashes when told to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.build.build import build
+from tilusbuild.build.project import Project
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.fake import Listener
+from tilusbuild.errors import InputError
+from tilusbuild.plan.jobs import jobs
+from tilusbuild.plan.selection import Selection
+from tilusbuild.toolchain import discovery, nvrtc
+
+LIBRARY = Path(__file__).parents[1] / "fakes/nvrtc_library.c"
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "small"
+version = "1"
+[build]
+flags = ["-lineinfo"]
+[target.gpu]
+arch = "sm_90a"
+[script.scale]
+template = "scale.cu.j2"
+kernel = "scale"
+targets = ["gpu"]
+args = { by = "f32", x = { type = "f32*[n]", out = true }, n = "i32" }
+space = { unroll = [1, 2, 4] }
+launch = { grid = ["cdiv(n, 256)"], block = [256] }
+"""
+
+TEMPLATE = """\
+{# x = by * x #}
+constexpr int unroll = {{ unroll }};
+{# asked #}
+extern "C" __global__ void scale(float by, float *x, int n) {
+  const int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < n) x[i] = by * x[i];
+}
+"""
+
+Opened = Callable[..., Project]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tilus.toml").write_text(MANIFEST)
+    (tmp_path / "scale.cu.j2").write_text(TEMPLATE)
+    return tmp_path
+
+
+@pytest.fixture
+def opened(folder: Path) -> Opened:
+    def open_it(device_compiler: str = "nvrtc", **environment: str) -> Project:
+        options = {"cache-dir": str(folder / "cache"), "device-compiler": device_compiler}
+        env = {"PATH": os.environ["PATH"], **environment}
+        return Project.open(str(folder), options, env)
+
+    return open_it
+
+
+@pytest.fixture(scope="session")
+def fake_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toolkit whose only part is a library that does what sources ask of it."""
+    root = tmp_path_factory.mktemp("toolkit")
+    lib = root / "lib64"
+    lib.mkdir()
+    argv = ["gcc", "-shared", "-fPIC", "-x", "c"]
+    subprocess.run([*argv, str(LIBRARY), "-o", str(lib / "libnvrtc.so.13")], check=True)
+    builtins = [*argv, os.devnull, "-o", str(lib / "libnvrtc-builtins.so.13.0")]
+    subprocess.run(builtins, check=True)
+    return root
+
+
+@pytest.fixture
+def fake(opened: Opened, fake_toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    monkeypatch.setattr(nvrtc, "wheel_roots", list)
+    monkeypatch.setattr(discovery, "compiler_roots", list)
+    monkeypatch.setattr(discovery, "_INSTALLED_UNDER", "/nowhere")
+    return lambda **env: opened(CUDA_HOME=str(fake_toolkit), **env)
+
+
+def asked(folder: Path, text: str) -> None:
+    """Put a line into the source of the second schedule."""
+    line = f"{{% if unroll == 2 %}}// fake: {text}{{% endif %}}"
+    template = folder / "scale.cu.j2"
+    template.write_text(TEMPLATE.replace("{# asked #}", line))
+
+
+@pytest.mark.nvcc
+def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
+    """Its programs are others than nvcc's, both lie in one cache, and a second build finds all."""
+    try:
+        with opened() as project:
+            project.plan(Selection())
+            before = project.runner.asked
+            first = build(project, Selection(), Options(jobs=1), Listener())
+            started = project.runner.asked - before
+            hashes = [p for i in project.plan(Selection()).plan.instances for p in i.programs]
+    except InputError as error:
+        pytest.skip(error.diagnostics[0].message)
+    assert (first.summary.compiled, first.summary.failed) == (3, 0)
+    once, each = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
+    assert started == len(once) + 3 * len(each)
+    with opened() as project:
+        assert build(project, Selection(), Options(), Listener()).summary.cached == 3
+        assert project.runner.asked == 0
+    if shutil.which("nvcc"):
+        with opened("nvcc") as project:
+            others = [p for i in project.plan(Selection()).plan.instances for p in i.programs]
+        assert set(hashes).isdisjoint(others)
+    modules = list((folder / "cache/programs").glob("*/module"))
+    assert len(modules) == 3
+    for module in modules:
+        assert "nvcc" not in (module.parent / "options.txt").read_text().split("[toolchain]")[0]
+        assert not any(word in (module / "compile.sh").read_text() for word in ('"$CC"', '"$NVCC"'))
+
+
+@pytest.mark.nvcc
+def test_an_error_is_told_at_the_templates_line(folder: Path, opened: Opened) -> None:
+    (folder / "scale.cu.j2").write_text(TEMPLATE.replace("by * x[i]", "missing"))
+    listener = Listener()
+    try:
+        with opened() as project:
+            build(project, Selection(), Options(), listener)
+    except InputError as error:
+        pytest.skip(error.diagnostics[0].message)
+    (entry, *_) = (folder / "cache/programs").glob("*/meta.json")
+    assert "source.cu(" in entry.read_text()
+    reasons = [event.reason for event in listener.named("finished")]
+    assert reasons == ['scale.cu.j2(6): error: identifier "missing" is undefined'] * 3
+
+
+@pytest.mark.nvcc
+def test_a_header_of_the_host_is_said_to_be_missing(folder: Path, opened: Opened) -> None:
+    (folder / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
+    try:
+        with opened() as project:
+            build(project, Selection(level=0), Options(), Listener())
+            (instance,) = project.plan(Selection(level=0)).plan.instances
+            (job,) = jobs(project.plan(Selection(level=0)))
+            log = folder / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
+            said = job.readable(log.read_text())
+    except InputError as error:
+        pytest.skip(error.diagnostics[0].message)
+    assert said.startswith("scale.cu.j2(1): catastrophic error: cannot open source file")
+    assert "the toolkit's <cuda/std/cstdint> may have it" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout", "status"),
+    [
+        ("crash", None, "crashed"),
+        ("internal", None, "crashed"),
+        ("hang", 6, "timed_out"),
+        ("kill", None, "killed"),
+        ("memory", None, "killed"),
+        ("error", None, "failed"),
+    ],
+)
+def test_what_happens_to_one_program_happens_to_no_other(
+    folder: Path, fake: Opened, text: str, timeout: float | None, status: str
+) -> None:
+    """The others get what this library gives, which is no cubin: another accident."""
+    asked(folder, text)
+    if timeout is not None:
+        manifest = MANIFEST.replace("[build]", f"[build]\ntimeout = {timeout}")
+        (folder / "tilus.toml").write_text(manifest)
+    with fake() as project:
+        result = build(project, Selection(), Options(jobs=1), Listener())
+        programs = project.plan(Selection()).plan.instances[0].programs
+    assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
+    recorded = list((folder / "cache/programs").iterdir()) if status == "failed" else []
+    assert len(recorded) == (status == "failed")
+
+
+def serving(library: Path) -> list[str]:
+    """The processes that have a library loaded and wait to be asked, by their ids."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
+            if b"--serve" in words and os.fsencode(library) in words:
+                found.append(name)
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_however_a_build_ends_nothing_goes_on(
+    folder: Path, fake_toolkit: Path, number: signal.Signals
+) -> None:
+    """Given a compile that hangs, when the build is interrupted or killed."""
+    asked(folder, "hang")
+    argv = [sys.executable, "-m", "tilusbuild", "build", "-j2", "--device-compiler", "nvrtc"]
+    env = {**os.environ, "CUDA_HOME": str(fake_toolkit)}
+    library = fake_toolkit / "lib64/libnvrtc.so.13"
+    argv += ["--cache-dir", str(folder / "cache")]
+    with subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.DEVNULL) as building:
+        until(lambda: len(serving(library)) > 0)
+        building.send_signal(number)
+    assert building.returncode == (130 if number == signal.SIGINT else -number)
+    until(lambda: serving(library) == [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "line"),
+    [
+        ('flags = ["-lineinfo", "-Xcompiler", "-fopenmp"]', 'does not know "-Xcompiler"', 6),
+        ('flags = ["--expt-relaxed-constexpr"]', 'does not know "--expt-relaxed-constexpr"', 6),
+        ('[toolchain]\nstd = "c++23"', "NVRTC knows no c++23", 7),
+    ],
+)
+def test_what_it_cannot_do_is_said_where_it_is_asked(
+    folder: Path, fake: Opened, change: str, message: str, line: int
+) -> None:
+    text = MANIFEST.replace('flags = ["-lineinfo"]', change)
+    (folder / "tilus.toml").write_text(text)
+    with fake() as project, pytest.raises(InputError) as caught:
+        project.plan(Selection())
+    (diagnostic,) = caught.value.diagnostics
+    assert message in diagnostic.message
+    assert diagnostic.place is not None
+    assert diagnostic.place.line == line
+
+
+def test_several_architectures_need_what_joins_them(folder: Path, fake: Opened) -> None:
+    (folder / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '["sm_80", "sm_90"]'))
+    with fake() as project, pytest.raises(InputError, match="need libnvfatbin beside NVRTC"):
+        project.plan(Selection())
+
+
+def test_a_template_with_host_code_stays_nvccs(folder: Path, fake: Opened) -> None:
+    text = MANIFEST.replace('kernel = "scale"', 'entry = "scale"')
+    (folder / "tilus.toml").write_text(text[: text.index("launch =")])
+    with fake(PATH="/usr/bin:/bin") as project, pytest.raises(InputError, match="no nvcc found"):
+        project.plan(Selection())
+
+
+def test_a_cpu_target_asks_for_neither(folder: Path, opened: Opened) -> None:
+    (folder / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '"cpu"').replace("launch", "#"))
+    with opened(CUDA_HOME="/nowhere", PATH="/usr/bin:/bin") as project:
+        assert project.planner(Selection()).toolchain.nvrtc is None

@@ -1,0 +1,172 @@
+"""Whole projects, opened as the command line does: the annotated example, settings that matter."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.build.build import build
+from tilusbuild.build.project import Project
+from tilusbuild.engine.base import Options
+from tilusbuild.engine.fake import Listener
+from tilusbuild.errors import InputError
+from tilusbuild.plan.selection import Selection
+
+EXAMPLE = Path(__file__).parents[2] / "tilus.toml.example"
+
+T1 = """{"ConfigurationSpace": {"TuningParameters": [
+  {"Name": "tile", "Type": "int", "Values": "[8, 16, 32]", "Default": 16}],
+  "Conditions": [{"Expression": "tile <= 16", "Parameters": ["tile"]}]}}"""
+
+SMALL = """\
+edition = 1
+[project]
+name = "small"
+version = "1"
+[target.cpu]
+arch = "cpu"
+[script.fill]
+template = "fill.cu.j2"
+kernel = "fill"
+args = { x = { type = "f32*[n]", out = true }, n = "i32" }
+params = { value = [1, 2] }
+"""
+FILL = (
+    'extern "C" void fill(float *x, int n) {\n'
+    "  for (int i = 0; i < n; ++i) x[i] = {{ value }};\n"
+    "}\n"
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "tilus.toml").write_text(SMALL)
+    (tmp_path / "fill.cu.j2").write_text(FILL)
+    return tmp_path
+
+
+Opened = Callable[..., Project]
+
+
+@pytest.fixture
+def opened() -> Opened:
+    def open_it(folder: Path, **environment: str) -> Project:
+        env = {"PATH": os.environ["PATH"], **environment}
+        return Project.open(str(folder), {"cache-dir": str(folder / "cache")}, env)
+
+    return open_it
+
+
+@pytest.mark.nvcc
+def test_the_annotated_example_plans(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given every key of the manifest, and files for what it names."""
+    (tmp_path / "tilus.toml").write_text(EXAMPLE.read_text())
+    kernel = 'extern "C" __global__ void {0}() {{ /* {1} */ }}\n'
+    for name, text in {
+        "kernels/matmul.cu.j2": kernel.format("matmul", "{{ block_m }} {{ dtype }} {{ smem }}"),
+        "kernels/transpose.cu.j2": kernel.format("transpose", "{{ tile }}"),
+        "kernels/scale.cu.j2": 'extern "C" void scale(float *x, int n) {}\n',
+        "spaces/transpose.t1.json": T1,
+        "ref.py": "def matmul(a, b): return a @ b\n",
+        "include/generated/a.cuh": "",
+        "kernels/include/tables/b.inc": "",
+        "site/cutlass_library/__init__.py": "",
+        "site/cutlass_library/source/include/cute.hpp": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    with opened(tmp_path) as project:
+        plan = project.plan(Selection(level=1)).plan
+        found = {
+            (i.script, i.params.get("dtype"), i.target.arch): len(i.programs)
+            for i in plan.instances
+        }
+    assert found == {
+        ("matmul", "f16", "sm_90a"): 64,
+        ("matmul", "bf16", "sm_90a"): 64,
+        ("matmul", "f16", "sm_80+sm_86+ptx"): 64,
+        ("matmul", "bf16", "sm_80+sm_86+ptx"): 64,
+        ("transpose", None, "sm_80+sm_86+ptx"): 2,
+        ("scale", None, "cpu"): 1,
+    }
+    assert not (tmp_path / "cache").exists()
+
+
+def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened) -> None:
+    prefix = small / "count me"
+    prefix.write_text(f'#!/bin/sh\necho "$@" >> "{small}/journal"\nexec "$@"\n')
+    prefix.chmod(prefix.stat().st_mode | stat.S_IXUSR)
+    with (small / "tilus.toml").open("a") as file:
+        file.write(f'[toolchain]\nlauncher = ["{prefix}"]\n')
+    with opened(small) as project:
+        result = build(project, Selection(), Options(jobs=1), Listener())
+        assert project.toolchain(cuda=False).cxx.path in (small / "journal").read_text()
+    assert result.summary.compiled == 2
+
+
+def test_a_launcher_changes_no_hash(small: Path, opened: Opened) -> None:
+    with opened(small) as project:
+        before = [i.programs for i in project.plan(Selection()).plan.instances]
+    with (small / "tilus.toml").open("a") as file:
+        file.write('[toolchain]\nlauncher = ["env"]\n')
+    with opened(small) as project:
+        assert [i.programs for i in project.plan(Selection()).plan.instances] == before
+
+
+def test_a_launcher_that_is_not_there_is_said_at_its_place(small: Path, opened: Opened) -> None:
+    with (small / "tilus.toml").open("a") as file:
+        file.write('[toolchain]\nlauncher = ["no-such-program"]\n')
+    with opened(small) as project, pytest.raises(InputError, match="no program no-such-program"):
+        build(project, Selection(), Options(jobs=1), Listener())
+
+
+def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opened) -> None:
+    text = (small / "tilus.toml").read_text()
+    (small / "tilus.toml").write_text(text + 'headers = ["tables/*.inc"]\n')
+    with opened(small) as project, pytest.raises(InputError) as caught:
+        project.plan(Selection())
+    diagnostic = caught.value.diagnostics[0]
+    assert diagnostic.message == 'no header matches "tables/*.inc"'
+    assert diagnostic.place is not None
+    assert diagnostic.place.text == 'headers = ["tables/*.inc"]'
+
+
+def test_each_problem_of_each_script_is_told_at_once(small: Path, opened: Opened) -> None:
+    text = (small / "tilus.toml").read_text()
+    other = text[text.index("[script.fill]") :].replace("script.fill", "script.other")
+    (small / "tilus.toml").write_text(text + other)
+    (small / "fill.cu.j2").write_text("{{ valeu }}")
+    with opened(small) as project, pytest.raises(InputError) as caught:
+        project.plan(Selection())
+    messages = [diagnostic.message for diagnostic in caught.value.diagnostics]
+    assert messages
+    assert all("valeu" in message for message in messages)
+
+
+def test_planning_twice_gives_the_same_plan(small: Path, opened: Opened) -> None:
+    plans = []
+    for _ in range(2):
+        with opened(small) as project:
+            plans.append(project.plan(Selection()).plan)
+    assert plans[0].instances == plans[1].instances
+
+
+def test_building_a_part_again_takes_the_place_of_its_last_build(
+    small: Path, opened: Opened
+) -> None:
+    """Given two instances, when one script is built, edited, and built again, then the project's
+    roots are those of the last build alone, and a caller finds one kernel for its constants."""
+    for body in (FILL, FILL.replace("= {{ value }}", "= 0 + {{ value }}")):
+        (small / "fill.cu.j2").write_text(body)
+        with opened(small) as project:
+            build(project, Selection(scripts=("fill",)), Options(jobs=2), Listener())
+            planned = {i.hash for i in project.plan(Selection()).plan.instances}
+            (noted,) = project.cache.projects().values()
+            assert {digest for _, digest in noted.scripts} == planned

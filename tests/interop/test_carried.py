@@ -1,0 +1,339 @@
+"""Caches of other systems, packed here and installed there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.interop.caches.recognise import SYSTEMS, read
+from tilusbuild.manifest.package import Package
+from tilusbuild.package import adopt, pack
+from tilusbuild.package.adopted import Adopted
+from tilusbuild.package.arriving import Limits
+from tilusbuild.package.check import verify
+from tilusbuild.package.diff import changes, side
+from tilusbuild.package.errors import (
+    CannotInstall,
+    CannotPack,
+    CodeMismatch,
+    ListMalformed,
+    PackageError,
+)
+from tilusbuild.package.homes import home_of
+from tilusbuild.package.install_adopted import Brought, bring
+from tilusbuild.package.listing import FileList, parse
+from tilusbuild.package.opening import opened
+from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host
+from tilusbuild.package.preflight_adopted import preflight
+from tilusbuild.runtime.device import Device
+
+SYSTEM_NAMES = [each.SYSTEM for each in SYSTEMS]
+Made = Callable[..., Path]
+
+
+def packed(cache: Path, output: Path, form: str = "tar.zst", *, skip_broken: bool = False) -> str:
+    """The path of the package that a cache makes."""
+    found = read(str(cache))
+    contents = adopt.gather(found, "carried", "1", skip_broken=skip_broken).contents
+    (made,) = pack.write(
+        pack.Order("carried", Package(), found.system, "1"), contents, [form], str(output)
+    )
+    return made.path
+
+
+def listed(package: str) -> FileList:
+    with opened(package) as reader:
+        return parse(reader.list_bytes())
+
+
+def install(package: str, place: Path) -> Brought:
+    with opened(package) as reader:
+        return bring(reader, parse(reader.list_bytes()), str(place), Limits())
+
+
+def problems_of(package: str) -> list[PackageError]:
+    with opened(package) as reader:
+        return list(verify(reader, Limits()).problems)
+
+
+def contents_of(root: Path) -> dict[str, bytes | str]:
+    """Every file and link of a cache but locks, by its name."""
+    return {
+        str(path.relative_to(root)): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.name != ".lock" and (path.is_symlink() or path.is_file())
+    }
+
+
+@pytest.mark.parametrize("form", ["dir", "tar.zst", "oci"])
+@pytest.mark.parametrize("system", SYSTEM_NAMES)
+def test_it_arrives_as_it_was(system: str, form: str, make: Made, tmp_path: Path) -> None:
+    cache, place = make(system), tmp_path / "there" / "cache"
+    package = packed(cache, tmp_path / "dist", form)
+    assert problems_of(package) == []
+    entries = read(str(cache)).entries
+    assert install(package, place).new == len(entries)
+    found = read(str(place))
+    assert [e.path for e in found.entries] == [e.path for e in entries]
+    assert found.broken == ()
+    came, was = contents_of(place), contents_of(cache)
+    assert came.keys() == was.keys()
+    assert [name for name in was if came[name] != was[name] and "__grp__" not in name] == []
+    again = install(package, place)
+    assert (again.new, again.size) == (0, 0)
+
+
+def test_a_group_of_triton_names_its_new_place(make: Made, tmp_path: Path) -> None:
+    install(packed(make("triton"), tmp_path / "dist"), tmp_path / "there")
+    (group,) = (tmp_path / "there").glob("*/__grp__add.json")
+    assert json.loads(group.read_text())["child_paths"] == {
+        name: str(group.parent / name) for name in ("add.cubin", "add.json")
+    }
+
+
+def test_a_cache_of_triton_that_was_moved_works_again(make: Made, tmp_path: Path) -> None:
+    moved = shutil.move(make("triton"), tmp_path / "moved")
+    install(packed(moved, tmp_path / "dist"), tmp_path / "there")
+    assert read(str(tmp_path / "there")).broken == ()
+
+
+@pytest.mark.parametrize("system", SYSTEM_NAMES)
+def test_the_same_entries_are_the_same_package(system: str, make: Made, tmp_path: Path) -> None:
+    cache = make(system)
+    first = packed(cache, tmp_path / "one")
+    moved = shutil.move(cache, tmp_path / "moved")
+    second = packed(Path(moved), tmp_path / "two")
+    assert Path(first).read_bytes() == Path(second).read_bytes()
+
+
+def test_locks_and_litter_stay(make: Made, tmp_path: Path) -> None:
+    cache = make("triton")
+    (entry,) = cache.iterdir()
+    (entry / "tmp.pid_12_ab").mkdir()
+    (entry / "tmp.pid_12_ab" / "add.cubin").write_bytes(b"half")
+    names = [*listed(packed(cache, tmp_path / "t")).files]
+    names += listed(packed(make("tilus"), tmp_path / "u")).files
+    assert not [name for name in names if "tmp.pid" in name or name.endswith(".lock")]
+
+
+def test_what_is_broken_is_carried_only_around(make: Made, tmp_path: Path) -> None:
+    """With a broken program goes the script that it serves, with a kernel its graph."""
+    tilus, hidet = make("tilus"), make("hidet")
+    for library in (next(tilus.rglob("lib.so")), next(hidet.glob("graphs/*/kernels/0/lib.so"))):
+        library.write_bytes(library.read_bytes()[:-100])
+    with pytest.raises(CannotPack, match=r"is broken: .*lib\.so: is no library.*, and 1 more"):
+        packed(tilus, tmp_path / "dist")
+    with pytest.raises(CannotPack, match="no entry"):
+        packed(tilus, tmp_path / "dist", skip_broken=True)
+    (unit,) = _adopted(listed(packed(hidet, tmp_path / "dist", skip_broken=True))).units
+    assert unit.startswith("ops/")
+
+
+def test_a_link_that_leads_elsewhere_is_not_carried(make: Made, tmp_path: Path) -> None:
+    cache = make("hidet")
+    (source,) = cache.glob("ops/*/*/*/task.txt")
+    (source.parent / "source.cu").symlink_to("/etc/passwd")
+    with pytest.raises(CannotPack, match="which is no entry"):
+        packed(cache, tmp_path / "dist")
+
+
+def test_an_entry_that_is_there_stays(make: Made, tmp_path: Path) -> None:
+    cache = make("tilelang")
+    place = Path(shutil.copytree(cache, tmp_path / "there"))
+    shutil.rmtree(next(place.glob("*/cuda-binaries/*")))
+    (mine,) = place.rglob("device_kernel.cu")
+    mine.write_text("mine")
+    assert install(packed(cache, tmp_path / "dist"), place).new == 1
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("system", SYSTEM_NAMES)
+def test_killed_between_two_entries_and_again(system: str, make: Made, tmp_path: Path) -> None:
+    cache, place = make(system), tmp_path / "there"
+    package = packed(cache, tmp_path / "dist")
+    units = len(_adopted(listed(package)).units)
+    for survived in range(units):
+        _killed_after(survived, package, place)
+        whole = read(str(place)).entries if survived else ()
+        assert not [problem for entry in whole for problem in entry.problems]
+    install(package, place)
+    assert contents_of(place).keys() == contents_of(cache).keys()
+    assert not list(place.glob(".tilusbuild-*"))
+
+
+def _killed_after(renames: int, package: str, place: Path) -> None:
+    """Install in a process that dies in its next rename; every attempt comes one unit further."""
+    child = os.fork()
+    if not child:
+        rename, left = os.rename, iter(range(1 if renames else 0))
+
+        def dying(source: str, target: str) -> None:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            rename(source, target)
+
+        os.rename = dying  # type: ignore[assignment]
+        install(package, place)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def test_a_place_that_cannot_be_written(make: Made, tmp_path: Path) -> None:
+    package = packed(make("tilelang"), tmp_path / "dist")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotInstall, match="cannot be written: Not a directory"):
+        install(package, tmp_path / "file" / "cache")
+
+
+def test_what_would_run_elsewhere(make: Made, tmp_path: Path) -> None:
+    package = listed(packed(make("tilelang"), tmp_path / "dist"))
+
+    def ask(arch: str, machine: str = "x86_64") -> list[tuple[str, bool]]:
+        kind = "cpu" if arch == "cpu" else "cuda"
+        host = Host(Device(kind, 0, ANY_GPU, arch, NEWEST_DRIVER), machine)
+        return [(each.label, each.runs) for each in preflight(package, host).entries]
+
+    assert ask("sm_90") == [("binary", True), ("kernel add", True)]
+    assert ask("sm_100") == [("binary", False), ("kernel add", False)]
+    assert ask("sm_90", "aarch64") == [("binary", True), ("kernel add", False)]
+    assert ask("cpu") == [("binary", False), ("kernel add", False)]
+
+
+def _adopted(listing: FileList) -> Adopted:
+    assert listing.adopted is not None
+    return listing.adopted
+
+
+HOSTILE: dict[str, tuple[Callable[[FileList, Adopted], FileList], str]] = {
+    "a link out": (
+        lambda found, cache: _with(found, links={next(iter(cache.links)): "../../etc"}),
+        "which is no entry",
+    ),
+    "a link in the place of an entry": (
+        lambda found, cache: _with(found, links={cache.units[0]: cache.units[0]}),
+        "a folder that is a file",
+    ),
+    "a file of programs": (
+        lambda found, cache: dataclasses.replace(
+            found, files={**found.files, f"programs/{'0' * 64}/lib.so": _any(found)}
+        ),
+        "belongs to no cache",
+    ),
+    "another system's file": (
+        lambda found, cache: dataclasses.replace(
+            found, files={**found.files, "caches/hidet/ops/x": _any(found)}
+        ),
+        "belongs to no cache",
+    ),
+    "no library": (
+        lambda found, cache: _with(
+            found, entries=(dataclasses.replace(cache.entries[0], library="lib.so"),)
+        ),
+        "has no library",
+    ),
+    "no unit": (lambda found, cache: _with(found, units=cache.units[1:]), "belongs to no unit"),
+    "no cache": (lambda found, cache: dataclasses.replace(found, adopted=None), "no listed cache"),
+    "a terminal's control characters": (
+        lambda found, cache: _with(found, version="\x1b[2J"),
+        "cannot be printed",
+    ),
+}
+
+
+def _any(found: FileList) -> object:
+    return next(iter(found.files.values()))
+
+
+def _with(found: FileList, **changes: object) -> FileList:
+    changed = dataclasses.replace(_adopted(found), **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(found, adopted=changed)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_lists_that_nobody_should_write(case: str, make: Made, tmp_path: Path) -> None:
+    change, said = HOSTILE[case]
+    honest = listed(packed(make("tilus"), tmp_path / "dist"))
+    with pytest.raises(PackageError, match=said) as caught:
+        change(honest, _adopted(honest)).encode()
+    assert type(caught.value).__name__ in ("ListMalformed", "UnsafeName")
+    with pytest.raises(ListMalformed, match="not in its canonical form"):
+        parse(honest.encode() + b" ")
+
+
+def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> None:
+    cache = make("tilelang")
+    found = read(str(cache))
+    contents = adopt.gather(found, "carried", "1").contents
+    entries = tuple(dataclasses.replace(e, images=()) for e in _adopted(contents.listed).entries)
+    wrong = _with(contents.listed, entries=entries)
+    contents = dataclasses.replace(contents, listed=wrong, encoded=wrong.encode())
+    order = pack.Order("carried", Package(), found.system, "1")
+    (made,) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
+    assert {type(each) for each in problems_of(made.path)} == {CodeMismatch}
+    with pytest.raises(CodeMismatch):
+        install(made.path, tmp_path / "there")
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_what_changed_between_two(make: Made, tmp_path: Path) -> None:
+    cache = make("hidet")
+    first = packed(cache, tmp_path / "one")
+    (task,) = cache.glob("ops/*/*/*/meta.json")
+    task.write_text("{}")
+    shutil.rmtree(cache / "graphs")
+    second = packed(cache, tmp_path / "two")
+    with side(first, Limits()) as a, side(second, Limits()) as b:
+        found = [(each.what, each.kind, each.label.split("/")[0]) for each in changes(a, b)]
+        assert found == [("entry", "removed", "graphs"), ("entry", "changed", "ops")]
+        assert list(changes(a, a)) == []
+
+
+def test_where_each_system_looks() -> None:
+    assert home_of("tilelang", {"TILELANG_CACHE_DIR": "/a/b"}) == "/a/b"
+    assert home_of("tilelang", {}) == os.path.expanduser("~/.tilelang/cache")
+    assert home_of("triton", {"TRITON_HOME": "/a"}) == "/a/.triton/cache"
+    assert home_of("triton", {}) == os.path.expanduser("~/.triton/cache")
+    with pytest.raises(InputError, match="depends on where hidet is installed"):
+        home_of("hidet", {})
+
+
+def test_the_command_line_carries(make: Made, tmp_path: Path) -> None:
+    def run(*words: str, status: int = 0, **more: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tilusbuild", *words],
+            cwd=tmp_path,
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout, done.stderr
+
+    made, package = str(make("tilelang")), "dist/tilelang-cache-0.1.15.tar.zst"
+    assert run("cache", "package", made)[0] == f"{package}\n"
+    assert "2 entries of tilelang, 6 files" in run("verify", package)[0]
+    assert "missing: 0.1.15/" in run("preflight", package, "-d", "sm_80", status=1)[0]
+    run("preflight", package, "-d", "sm_90", "--machine", "x86_64")
+    said = run("install", package, TILELANG_CACHE_DIR=str(tmp_path / "home"))[0]
+    assert f"is in {tmp_path}/home: 2 entries of tilelang, 2 of them new" in said
+    assert read(str(tmp_path / "home")).broken == ()
+    assert "no system looks there" in run("cache", "package", made, "--format=wheel", status=2)[1]
+
+    _, warned = run("cache", "package", str(make("hidet")), "--name", "mine", "-o", "out")
+    assert "2 of its files are pickles: nothing here opens them, hidet does" in warned
+    (path,) = (tmp_path / "out").iterdir()
+    assert path.name == "hidet-mine-0.6.1.tar.zst"
+    assert "--into" in run("install", str(path), status=2)[1]
+    said, warned = run("install", str(path), "--into", "there", "--json")
+    assert json.loads(said)["new"] == 2

@@ -1,0 +1,227 @@
+"""Caches of other systems: recognised by content, listed, verified, thinned out."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.interop.caches.gc import decide, remove
+from tilusbuild.interop.caches.recognise import SYSTEMS, read, system_of
+
+SYSTEM_NAMES = [each.SYSTEM for each in SYSTEMS]
+Made = Callable[..., Path]
+Problems = Callable[[Path], list[str]]
+
+
+@pytest.mark.parametrize("system", SYSTEM_NAMES)
+def test_recognised_by_content_under_any_name(system: str, make: Made, tmp_path: Path) -> None:
+    made = make(system)
+    other = shutil.move(made, tmp_path / "some other name")
+    assert system_of(str(other)) == system
+
+
+@pytest.mark.parametrize("system", SYSTEM_NAMES)
+def test_a_whole_cache_has_no_problems(system: str, make: Made, problems: Problems) -> None:
+    made = make(system)
+    assert problems(made) == []
+    cache = read(str(made))
+    assert cache.system == system
+    for entry in cache.entries:
+        assert entry.holds == ("sm_90a",)
+        assert entry.says in ("", "sm_90", "sm_90a")
+        assert entry.size == sum((made / name).stat().st_size for name in entry.files)
+
+
+def test_what_each_entry_is(make: Made) -> None:
+    found = {
+        system: [(e.kind, e.name, e.says, e.by) for e in read(str(make(system))).entries]
+        for system in SYSTEM_NAMES
+    }
+    assert found == {
+        "tilus": [("program", "add", "sm_90a", "nvcc")],
+        "tilelang": [
+            ("kernel", "add", "", "tilelang 0.1.15"),
+            ("binary", "", "", "tilelang 0.1.15"),
+        ],
+        "hidet": [
+            ("op", "relu", "sm_90a", "hidet 0.6.1"),
+            ("op of a graph", "relu", "sm_90a", "hidet 0.6.1"),
+        ],
+        "triton": [("kernel", "add", "sm_90", "triton 3.9.0")],
+    }
+
+
+@pytest.mark.parametrize("system", SYSTEM_NAMES)
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), ("section", "bytes")),
+        (lambda path: path.write_bytes(b""), ("is empty", "bytes")),
+        (Path.unlink, ("is missing", "no binary", "no library", "no compiled code")),
+    ],
+    ids=["cut short", "emptied", "removed"],
+)
+def test_a_damaged_library_is_found(
+    system: str,
+    damage: Callable[[Path], object],
+    said: tuple[str, ...],
+    make: Made,
+    problems: Problems,
+) -> None:
+    made = make(system)
+    for suffix in ("*.so", "*.cubin"):
+        for library in made.rglob(suffix):
+            damage(library)
+    entries = read(str(made)).entries
+    assert all(entry.problems for entry in entries)
+    assert all(any(word in line for word in said) for line in problems(made)), problems(made)
+
+
+def test_a_flipped_bit_is_found_where_there_are_digests(make: Made, problems: Problems) -> None:
+    made = make("tilelang")
+    (library,) = made.rglob("executable.so")
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.write_bytes(data)
+    assert any("is not what its digest says" in line for line in problems(made))
+
+
+def test_a_library_for_another_gpu_is_found(make: Made, problems: Problems) -> None:
+    (tilus,) = problems(make("tilus", arch="80"))
+    assert tilus.endswith("module/lib.so: holds code for sm_90a; its entry says sm_80")
+    hidet = problems(make("hidet", arch="sm_86"))
+    assert len(hidet) == 2
+    assert all(line.endswith("holds code for sm_90a; its entry says sm_86") for line in hidet)
+
+
+def test_links_that_lead_nowhere(make: Made, problems: Problems) -> None:
+    made = make("tilus")
+    for program in (made / "programs").iterdir():
+        shutil.rmtree(program)
+    (line,) = problems(made)
+    assert line.startswith("scripts/add/1-807b8705/programs/0: leads to program ")
+
+
+def test_entries_that_are_not_named_by_their_inputs(make: Made, problems: Problems) -> None:
+    made = make("tilus")
+    (options,) = made.rglob("options.txt")
+    options.write_text(options.read_text() + " ")
+    assert any("is not named by its options.txt" in line for line in problems(made))
+    made = make("hidet")
+    (task,) = made.glob("ops/*/*/*/task.txt")
+    task.write_text("Task(another)")
+    assert any("is not named by its task.txt" in line for line in problems(made))
+
+
+def test_a_cache_of_triton_that_was_moved(make: Made, problems: Problems, tmp_path: Path) -> None:
+    shutil.move(make("triton"), tmp_path / "elsewhere")
+    (line,) = problems(tmp_path / "elsewhere")
+    assert "names 2 files by paths that do not exist: it was moved" in line
+
+
+def test_an_abandoned_staging_folder_is_litter(make: Made) -> None:
+    made = make("tilelang")
+    staging = made / "0.1.15/linux-x86_64/.staging/key_123_0a1b2c3d"
+    staging.mkdir(parents=True)
+    (staging / "executable.so").write_bytes(b"x" * 10)
+    assert read(str(made)).litter == ()  # somebody may be writing it
+    for path in (staging / "executable.so", staging):
+        os.utime(path, (0, 0))
+    (piece,) = read(str(made)).litter
+    assert (piece.path, piece.size) == (str(staging.relative_to(made)), 10)
+
+
+def test_the_same_code_twice(make: Made) -> None:
+    (group,) = read(str(make("hidet"))).duplicates
+    assert [entry.kind for entry in group] == ["op", "op of a graph"]
+
+
+def test_pickles_are_named_and_not_opened(make: Made) -> None:
+    found = [name for entry in read(str(make("tilus"))).entries for name in entry.pickles]
+    assert [os.path.basename(name) for name in found] == ["func_types.pickle"]
+
+
+def test_gc_by_age_and_size(make: Made) -> None:
+    made = make("hidet")
+    (operator,) = made.glob("ops/*/*/*")
+    for path in operator.rglob("*"):
+        os.utime(path, (1000, 1000))
+    cache = read(str(made))
+    ours = str(operator.relative_to(made))
+    assert [r.path for r in decide(cache, now=5000, older_than=2000)] == [ours]
+    (size,) = (entry.size for entry in cache.entries if entry.path == ours)
+    assert [r.path for r in decide(cache, now=5000, max_size=cache.size - size)] == [ours]
+    assert [r.path for r in decide(cache, now=5000, max_size=0)] == [
+        ours,
+        "graphs/43f704147ed6331f",  # a graph goes as a whole
+    ]
+    assert decide(cache, now=5000) == ()
+
+    gone = list(remove(cache, decide(cache, now=5000, older_than=2000)))
+    assert [went for _, went in gone] == [True]
+    assert not operator.exists()
+    assert [entry.kind for entry in read(str(made)).entries] == ["op of a graph"]
+    assert not [name for name in os.listdir(made) if name.startswith(".")]
+
+
+def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
+    made = make("tilus")
+    (lock,) = made.glob("programs/*/.lock")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        cache = read(str(made))
+        gone = list(remove(cache, decide(cache, now=1e12, older_than=1)))
+    assert [went for _, went in gone] == [False]
+    assert lock.exists()
+
+
+def test_a_folder_that_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    with pytest.raises(InputError, match="is no cache that is known"):
+        read(str(tmp_path))
+
+
+def test_names_that_try_to_lead_out(make: Made, problems: Problems, tmp_path: Path) -> None:
+    """A manifest that lists other files, and links in the place of files, are no way out."""
+    (tmp_path / "secret").write_text("secret")
+    made = make("tilelang")
+    (manifest,) = made.rglob("manifest.json")
+    value = json.loads(manifest.read_text())
+    value["files"]["../../../../../../secret"] = {"size": 6, "sha256": "0" * 64}
+    manifest.write_text(json.dumps(value))
+    (library,) = made.rglob("executable.so")
+    library.unlink()
+    library.symlink_to(tmp_path / "secret")
+    said = problems(made)
+    assert any("which is no file of an entry" in line for line in said)
+    assert any("executable.so: is missing" in line for line in said)
+
+
+def test_the_command_line(make: Made, tmp_path: Path) -> None:
+    def run(*words: str, status: int = 0) -> str:
+        command = [sys.executable, "-m", "tilusbuild", "cache", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        return done.stdout
+
+    made = str(make("hidet"))
+    listed = [json.loads(line) for line in run("ls", made, "--json").splitlines()]
+    assert [(e["system"], e["holds"]) for e in listed] == [("hidet", ["sm_90a"])] * 2
+    assert run("verify", made) == "2 entries of hidet 0.6.1, no problems found\n"
+    assert "the same code as another" in run("stats", made)
+    (library,) = Path(made).glob("ops/*/*/*/lib.so")
+    library.write_bytes(library.read_bytes()[:100])
+    assert "lib.so: is no library" in run("verify", made, status=1)
+    assert "would remove 1 of 2 entries" in run("gc", made, "--broken", "--dry-run")
+    assert library.exists()
+    assert "removed 1 of 2 entries" in run("gc", made, "--broken")
+    assert run("verify", made).startswith("1 entries of hidet")

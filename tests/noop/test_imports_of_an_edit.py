@@ -1,0 +1,76 @@
+"""What a build after a template's edit imports and starts: no more than rendering takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.noop.record import COARSE_TICK
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.cpu]
+arch = "cpu"
+[script.scale]
+template = "scale.cu.j2"
+kernel = "scale"
+args = { x = "f32*[n]", n = "i64" }
+launch = { grid = ["cdiv(n, 256)"], block = [256] }
+space.unroll = [1]
+"""
+TEMPLATE = 'extern "C" void scale(float *x, long long n) { x[0] = {{ unroll }}; }\n'
+BUILD = """\
+import json, os, sys
+started = []
+sys.addaudithook(lambda event, _: event in ("os.posix_spawn", "os.fork", "subprocess.Popen")
+                 and started.append(event))
+from tilusbuild.cli.main import main
+status = main(["build", "--json"])
+print(json.dumps([status, sorted(sys.modules), started]))
+"""
+
+NOT_NEEDED = [
+    "numpy", "rich", "watchdog", "subprocess", "zstandard", "tvm_ffi", "asyncio", "multiprocessing",
+    "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",
+    "tilusbuild.space.component", "tilusbuild.tune", "tilusbuild.watch",
+]  # fmt: skip
+"""What enumerates, dispatches, loads, shows, packages and watches."""
+
+
+def build(folder: Path) -> tuple[dict[str, object], set[str], list[str]]:
+    """The summary of a build in a process of its own, what it imported, what it started."""
+    command = [sys.executable, "-c", BUILD]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    *_, summary, last = ran.stdout.splitlines()
+    _, modules, started = json.loads(last)
+    return json.loads(summary), set(modules), started
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A project that was built, and looked at when its folders were no longer fresh."""
+    (tmp_path / "tilus.toml").write_text(MANIFEST)
+    (tmp_path / "scale.cu.j2").write_text(TEMPLATE)
+    build(tmp_path)
+    time.sleep(COARSE_TICK / 1e9 + 0.1)
+    (tmp_path / "scale.cu.j2").write_text("{# an edit #}" + TEMPLATE)
+    build(tmp_path)
+    return tmp_path
+
+
+def test_an_edit_that_changes_no_source(built: Path) -> None:
+    (built / "scale.cu.j2").write_text("{# a comment #}" + TEMPLATE)
+    summary, modules, started = build(built)
+    assert (summary["programs"], summary["compiled"]) == (1, 0)
+    assert modules.isdisjoint(NOT_NEEDED), sorted(modules.intersection(NOT_NEEDED))
+    assert started == []

@@ -1,0 +1,232 @@
+"""The record of a build holds exactly as long as nothing changed, and no damage makes it lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.noop import record
+
+NAME = b"the command"
+SUMMARY = b"all is well"
+LATER = time.time_ns() + 10**12
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two inputs in a folder, and three entries."""
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).write_text(name)
+    for name in ("p", "q", "r"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "lib.so").write_text(name)
+    return tmp_path
+
+
+def made(tree: Path, started: int = LATER) -> bytes | None:
+    inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
+    entries = {(f"{tree}/out/", "/lib.so"): ["p", "q", "r"]}
+    return record.make(NAME, SUMMARY, inputs, entries, started)
+
+
+def test_holds_while_nothing_changes(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    assert record.holds(data, NAME) == SUMMARY
+
+
+def edit(path: Path) -> None:
+    path.write_text("other")
+
+
+def same_size_and_times(path: Path) -> None:
+    before = path.stat()
+    path.write_text("x")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replaced(path: Path) -> None:
+    other = path.with_name("new")
+    other.write_text(path.read_text())
+    os.replace(other, path)
+
+
+@pytest.mark.parametrize("change", [edit, same_size_and_times, replaced, Path.unlink])
+@pytest.mark.parametrize("file", ["in/a", "in/b", "out/p/lib.so", "out/r/lib.so"])
+def test_any_change_of_a_file_ends_it(tree: Path, file: str, change: object) -> None:
+    data = made(tree)
+    assert data is not None
+    time.sleep(0.02)  # a file system's clock moves in ticks
+    change(tree / file)  # type: ignore[operator]
+    assert record.holds(data, NAME) is None
+
+
+def test_a_file_that_appears_where_none_was_ends_it(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    (tree / "in/none").write_text("")
+    assert record.holds(data, NAME) is None
+
+
+def test_a_file_that_appears_in_a_looked_at_folder_ends_it(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    time.sleep(0.02)
+    (tree / "in/shadow").write_text("")
+    assert record.holds(data, NAME) is None
+
+
+def test_a_folder_of_inputs_that_is_gone_ends_it(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    (tree / "in").rename(tree / "elsewhere")
+    assert record.holds(data, NAME) is None
+
+
+def test_inputs_may_be_relative_or_lie_where_no_folder_is(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree)
+    inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
+    data = record.make(NAME, SUMMARY, inputs, {}, LATER)
+    assert data is not None
+    assert record.holds(data, NAME) == SUMMARY
+    assert record.inputs(data) == sorted(inputs)
+    (tree / "no/such").mkdir(parents=True)
+    assert record.holds(data, NAME) == SUMMARY
+    (tree / "no/such/folder").mkdir()
+    assert record.holds(data, NAME) is None
+
+
+def test_answers_its_own_command_only(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    assert record.holds(data, NAME + b"!") is None
+
+
+def test_is_not_made_when_an_input_changed_after_the_start(tree: Path) -> None:
+    assert made(tree, started=time.time_ns() - 10**10) is None
+
+
+def test_is_not_made_when_an_entry_is_missing(tree: Path) -> None:
+    (tree / "out/q/lib.so").unlink()
+    assert made(tree) is None
+
+
+def test_cut_short_anywhere_it_is_no_record(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    for length in range(len(data)):
+        assert record.holds(data[:length], NAME) is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_anywhere_makes_it_no_record(tree: Path, position: int, bit: int) -> None:
+    data = bytearray(made(tree) or b"")
+    data[position % len(data)] ^= 1 << bit
+    assert record.holds(bytes(data), NAME) is None
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_no_record(data: bytes) -> None:
+    assert record.holds(data, NAME) is None
+
+
+def test_one_look_at_each_file(tree: Path) -> None:
+    data = made(tree)
+    assert data is not None
+    looked: list[str] = []
+
+    def counting(path: str) -> os.stat_result:
+        looked.append(path)
+        return os.stat(path)
+
+    assert record.holds(data, NAME, counting) == SUMMARY
+    assert sorted(looked) == sorted(set(looked))
+    assert len(looked) == 4 + 3
+
+
+@pytest.fixture
+def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A record of which each entry is a group of its own."""
+    monkeypatch.setattr(record, "_IN_A_GROUP", 1)
+    data = made(tree)
+    assert data is not None
+    return data
+
+
+@pytest.mark.parametrize("file", ["in/a", "out/p/lib.so", "out/q/lib.so", "out/r/lib.so"])
+def test_each_group_is_looked_at(tree: Path, in_groups: bytes, file: str) -> None:
+    assert record.holds(in_groups, NAME) == SUMMARY
+    time.sleep(0.02)
+    same_size_and_times(tree / file)
+    assert record.holds(in_groups, NAME) is None
+
+
+def test_looking_leaves_us_in_the_folder_that_we_were_in(
+    tree: Path, in_groups: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree / "in")
+    assert record.holds(in_groups, NAME) == SUMMARY
+    assert os.getcwd() == str(tree / "in")
+
+
+def test_keys_tell_commands_folders_and_settings_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"PATH": "/bin", "HOME": "/root", "COLUMNS": "80"}
+    monkeypatch.chdir(tmp_path)
+    base = record.key(["build"], env)
+    assert base == record.key(["build", "--json", "-q"], {**env, "COLUMNS": "90"})
+    assert base != record.key(["build", "--target", "cpu"], env)
+    assert base != record.key(["build"], {**env, "PATH": "/usr/bin"})
+    assert base != record.key(["build"], {**env, "TILUSBUILD_LEVEL": "0"})
+    with monkeypatch.context() as another_installation:
+        another_installation.setattr(record, "__file__", "/opt/tilusbuild/noop/record.py")
+        assert base != record.key(["build"], env)
+    monkeypatch.chdir("/")
+    assert base != record.key(["build"], env)
+
+
+HEAVY = (
+    "argparse json pydantic jinja2 numpy rich watchdog tomllib tomli subprocess dataclasses typing"
+)
+
+
+def test_reading_it_imports_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import tilusbuild.cli.main\n"
+        "print('\\n'.join(sorted(set(sys.modules) - before)))"
+    )
+    command = [sys.executable, "-I", "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(loaded).isdisjoint(HEAVY.split())
+    ours = {name for name in loaded if name.startswith("tilusbuild")}
+    assert ours == {
+        "tilusbuild",
+        "tilusbuild.cli",
+        "tilusbuild.cli.main",
+        "tilusbuild.noop",
+        "tilusbuild.noop.record",
+    }
+
+
+def test_says_what_it_saw_of_inputs_and_entries(tree: Path, in_groups: bytes) -> None:
+    data = in_groups
+    names = ("in", "in/a", "in/b", "in/none")
+    assert record.inputs(data) == [str(tree / name) for name in names]
+    seen = record.entries(data, (f"{tree}/out/", "/lib.so"))
+    assert seen == {name: record.snapshot(f"{tree}/out/{name}/lib.so") for name in ("p", "q", "r")}
+    assert record.entries(data, (f"{tree}/other/", "/lib.so")) == {}
+    assert record.inputs(data[:-1]) == []
+    assert record.entries(data[:-1], (f"{tree}/out/", "/lib.so")) == {}

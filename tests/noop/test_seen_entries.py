@@ -1,0 +1,60 @@
+"""An entry that a record saw is not read again, as long as its library is the same file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.build.store import BuildStore
+from tilusbuild.cache.cache import Cache
+from tilusbuild.noop.record import snapshot
+from tilusbuild.state.hashing import sha256_text
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def program(cache: Cache) -> str:
+    """A published program."""
+    cache.ensure()
+    stage = cache.stage()
+    os.mkdir(os.path.join(stage.path, "module"))
+    Path(stage.path, "module/lib.so").write_bytes(b"library")
+    digest = sha256_text("program options")
+    stage.publish_program(digest, "program ", "options", {"status": "built"})
+    return digest
+
+
+def library(cache: Cache, program: str) -> Path:
+    return Path(cache.program_path(program), "module/lib.so")
+
+
+def test_an_entry_that_was_seen_is_not_read(cache: Cache, program: str) -> None:
+    store = BuildStore(cache, {program: snapshot(str(library(cache, program)))})
+    entry = store.lookup(program)
+    assert entry is not None
+    assert (entry.status, entry.meta) == ("built", {})
+
+
+def test_an_entry_that_was_not_seen_is_read(cache: Cache, program: str) -> None:
+    entry = BuildStore(cache).lookup(program)
+    assert entry is not None
+    assert entry.meta["status"] == "built"
+
+
+def test_an_entry_whose_library_is_another_file_is_read(cache: Cache, program: str) -> None:
+    seen = {program: snapshot(str(library(cache, program)))}
+    library(cache, program).write_bytes(b"cut")
+    assert BuildStore(cache, seen).lookup(program) is None
+
+
+@pytest.mark.parametrize("name", ["meta.json", "module/lib.so"])
+def test_an_entry_with_a_part_gone_is_none(cache: Cache, program: str, name: str) -> None:
+    seen = {program: snapshot(str(library(cache, program)))}
+    Path(cache.program_path(program), name).unlink()
+    assert BuildStore(cache, seen).lookup(program) is None

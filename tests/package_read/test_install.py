@@ -1,0 +1,361 @@
+"""Installing: only what is missing, all of it or nothing that is used, whoever is killed."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.faulty import FaultyDisk, failing, kill
+from tilusbuild.cache.trouble import CacheTrouble
+from tilusbuild.errors import InputError
+from tilusbuild.package.arriving import Arrival, Limits
+from tilusbuild.package.check import Checker
+from tilusbuild.package.errors import NotReproduced, PackageError
+from tilusbuild.package.install import Installed, install, installed, uninstall
+from tilusbuild.package.opening import opened
+from tilusbuild.runtime import load
+from tilusbuild.runtime.errors import Ambiguous
+from tilusbuild.runtime.sealed import seal, unseal
+
+
+def put(path: Path, cache: Cache) -> Installed:
+    with opened(str(path)) as reader:
+        return install(reader, cache, Limits())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(str(tmp_path / "cache"))
+
+
+def stamps(root: str) -> dict[str, tuple[int, int, int]]:
+    """Everything below a folder, such that any write shows."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for name in (".", *folders, *files):
+            path = os.path.join(folder, name)
+            stat = os.lstat(path)
+            found[path] = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+    return found
+
+
+def assert_works(root: str) -> None:
+    x = np.arange(8, dtype="float32")
+    np.testing.assert_array_equal(load("mark", where=root)(x), 10 * x + 1)
+    np.testing.assert_array_equal(load("twice", where=root)(x), 2 * x)
+
+
+def assert_whole(cache: Cache) -> None:
+    """Nothing is wrong, and nothing stays once the next builder has come."""
+    assert cache.verify() == []
+    Cache(cache.root).stage().discard()
+    assert os.listdir(cache.tree.path("staging")) == []
+
+
+def test_what_is_installed_loads_and_runs(
+    hand: Any, carrier: str, cache: Cache, tmp_path: Path
+) -> None:
+    done = put(hand.write(carrier, tmp_path), cache)
+    assert done.new == len(hand.listing.programs)
+    assert_whole(cache)
+    assert_works(cache.root)
+
+
+def test_a_second_time_nothing_is_read_or_written(
+    hand: Any, carrier: str, cache: Cache, tmp_path: Path
+) -> None:
+    path = hand.write(carrier, tmp_path)
+    put(path, cache)
+    disk = FaultyDisk()
+    done = put(path, Cache(cache.root, disk))
+    assert (done.new, done.layers_read) == (0, 0)
+    assert set(disk.operations) <= {"make_folder"}  # of what is there
+
+
+def test_a_new_version_brings_its_new_programs_only(
+    hand: Any, own_project: Any, hand_of: Callable[..., Any], cache: Cache, tmp_path: Path
+) -> None:
+    """Given one script of two that changed, when its package is installed over the old one, then
+    the other's layer is not even unpacked, and the old version is no root any more."""
+    put(hand.archive(tmp_path / "old"), cache)
+    (own_project.folder / "twice.cu.j2").write_text(
+        (own_project.folder / "twice.cu.j2").read_text().replace("2 *", "3 *")
+    )
+    shutil.rmtree(own_project.cache)
+    own_project.run("build")
+    new = hand_of(own_project.cache, version="0.2.0")
+    path = new.archive(tmp_path / "new")
+    spoil_layer(path, 0)
+    done = put(path, cache)
+    assert (done.new, done.layers, done.layers_read) == (1, 2, 1)
+    assert installed(cache) == {"marks": "marks 0.2.0"}
+    assert_whole(cache)
+    x = np.arange(4, dtype="float32")
+    np.testing.assert_array_equal(load("twice", where=cache.root)(x), 3 * x)
+    removed = {item.name.split("/")[0] for item in cache.gc().removed}
+    assert removed == {"scripts", "programs"}
+    assert_whole(cache)
+
+
+def spoil_layer(path: Path, number: int) -> None:
+    """Turn the middle of a layer's frame, so that whoever unpacks it fails."""
+    from tilusbuild.package.formats.frames import frames
+
+    with path.open("r+b") as file:
+        found = frames(file.fileno(), path.stat().st_size, 10)[number + 1]
+        file.seek(found.offset + found.size // 2)
+        file.write(b"\xff" * 8)
+
+
+def test_a_damaged_layer_that_is_needed_leaves_nothing(
+    hand: Any, cache: Cache, tmp_path: Path
+) -> None:
+    path = hand.archive(tmp_path / "p")
+    spoil_layer(path, 1)
+    with pytest.raises(PackageError):
+        put(path, cache)
+    assert cache.scripts() == []
+    assert os.listdir(cache.tree.path("programs")) == []
+    assert cache.projects() == {}
+    assert_whole(cache)
+
+
+def test_sources_come_too(
+    project: Any, hand_of: Callable[..., Any], cache: Cache, tmp_path: Path
+) -> None:
+    put(hand_of(project.cache, sources=True).archive(tmp_path / "p"), cache)
+    assert_whole(cache)
+    program = os.listdir(cache.tree.path("programs"))[0]
+    script = cache.tree.path("programs", program, "module/compile.sh")
+    assert os.access(script, os.X_OK)
+    made = tmp_path / "lib.so"
+    subprocess.run(["bash", script, made], check=True)
+    assert made.read_bytes() == Path(os.path.dirname(script), "lib.so").read_bytes()
+
+
+# Roots.
+
+
+def test_collection_keeps_a_package_until_it_is_let_go_of(
+    hand: Any, cache: Cache, tmp_path: Path
+) -> None:
+    put(hand.archive(tmp_path / "p"), cache)
+    assert cache.gc().removed == ()
+    assert_works(cache.root)
+    uninstall(cache, "marks")
+    assert {item.name.split("/")[0] for item in cache.gc().removed} == {"scripts", "programs"}
+    assert cache.scripts() == []
+
+
+def test_letting_go_of_what_is_not_installed(hand: Any, cache: Cache, tmp_path: Path) -> None:
+    put(hand.archive(tmp_path / "p"), cache)
+    with pytest.raises(InputError) as caught:
+        uninstall(cache, "mark")
+    assert "marks" in caught.value.render()
+
+
+def test_a_projects_own_tables_stay(hand: Any, own_project: Any, tmp_path: Path) -> None:
+    """Given a script that was built here and edited since, when a package brings it, then not."""
+    cache = Cache(str(own_project.cache))
+    (folder,) = (own_project.cache / "scripts" / "mark").iterdir()
+    (folder / "dispatch_table.json").write_text('{"schema": 1, "keys": ["n"], "tables": []}')
+    put(hand.archive(tmp_path / "p"), cache)
+    assert (folder / "dispatch_table.json").exists()
+    assert cache.verify() == []
+
+
+def test_a_table_that_a_new_version_left_out_goes(hand: Any, cache: Cache, tmp_path: Path) -> None:
+    put(hand.archive(tmp_path / "p"), cache)
+    (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
+    table = Path(cache.tree.path("scripts"), script.folder, "dispatch_table.json")
+    table.write_text('{"schema": 1, "keys": ["n"], "tables": []}')
+    put(hand.archive(tmp_path / "p"), cache)
+    assert not table.exists()
+    assert_whole(cache)
+
+
+def test_a_program_with_other_bytes_is_not_replaced(
+    hand: Any, cache: Cache, tmp_path: Path
+) -> None:
+    put(hand.archive(tmp_path / "p"), cache)
+    meta = Path(cache.root, hand.path("meta.json"))
+    value = unseal(meta.read_bytes())
+    value["files"]["module/lib.so"]["sha256"] = "0" * 64
+    meta.write_bytes(seal(value))
+    with pytest.raises(NotReproduced):
+        put(hand.archive(tmp_path / "p"), cache)
+
+
+def test_packages_of_several_targets_serve_a_script_together(
+    hand: Any, cache: Cache, tmp_path: Path
+) -> None:
+    """Given two packages with other instances of one script, when it is loaded, then from both."""
+    put(hand.archive(tmp_path / "p"), cache)
+    index = unseal(Path(cache.root, "index.json").read_bytes())
+    other = {"name": "other 1.0", "scripts": [["mark", "0" * 64]]}
+    index["projects"]["package:other"] = other
+    Path(cache.root, "index.json").write_bytes(seal(index))
+    assert_works(cache.root)
+    index["projects"]["/some/where/tilus.toml"] = other
+    Path(cache.root, "index.json").write_bytes(seal(index))
+    with pytest.raises(Ambiguous):
+        load("mark", where=cache.root)
+
+
+# Killed, and at once.
+
+
+def runs_to_its_end(path: Path, root: str, disk: FaultyDisk) -> bool:
+    """Install in a process of its own; whether it came to its end."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            put(path, Cache(root, disk))
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status == 0
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where that can be: an installation syncs a lot."""
+    import tempfile
+
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path)
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=where) as folder:
+        yield Path(folder)
+
+
+def test_killed_at_every_change(hand: Any, memory: Path) -> None:
+    path = hand.only("twice").archive(memory / "p")
+    at, ended = 0, False
+    while not ended:
+        at += 1
+        root = str(memory / f"cache {at}")
+        ended = runs_to_its_end(path, root, FaultyDisk(at, kill))
+        after = Cache(root)
+        assert after.verify() == []
+        named = installed(after) == {"marks": "marks 0.1.0"}
+        assert named or after.projects() == {}
+        assert len(after.scripts()) == 1 or not named
+        put(path, after)
+        assert_whole(after)
+        assert installed(after) == {"marks": "marks 0.1.0"}
+        shutil.rmtree(root)
+    assert at > 30
+
+
+def outcome(path: Path, cache: Cache) -> int | None:
+    """The errno that an installation ends with."""
+    try:
+        put(path, cache)
+    except CacheTrouble as error:
+        return error.errno
+    return None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_failed_by_the_disk_at_every_change(hand: Any, number: int, memory: Path) -> None:
+    path = hand.only("twice").archive(memory / "p")
+    whole = FaultyDisk()
+    put(path, Cache(str(memory / "whole"), whole))
+    for at in range(2, len(whole.operations) + 1):
+        root = str(memory / f"cache {at}")
+        found = outcome(path, Cache(root, FaultyDisk(at, failing(number), halfway=True)))
+        assert found == number or (found, whole.operations[at - 1]) == (None, "remove")
+        after = Cache(root)
+        assert after.verify() == []
+        put(path, after)
+        assert_whole(after)
+        shutil.rmtree(root)
+
+
+INSTALL = "import sys; from tilusbuild.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def start(path: Path, root: str) -> subprocess.Popen[str]:
+    words = ["install", str(path), "--cache-dir", root]
+    return subprocess.Popen(
+        [sys.executable, "-c", INSTALL, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_several_at_once(hand: Any, cache: Cache, tmp_path: Path) -> None:
+    path = hand.archive(tmp_path / "p")
+    running = [start(path, cache.root) for _ in range(4)]
+    for process in running:
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    assert_whole(cache)
+    assert_works(cache.root)
+    assert installed(cache) == {"marks": "marks 0.1.0"}
+
+
+@pytest.mark.parametrize("at", range(3, 24, 4))
+def test_killed_while_it_unpacks(hand: Any, cache: Cache, at: int, tmp_path: Path) -> None:
+    """Given an installation that is killed as it comes to some file, then the next one is whole."""
+    path = hand.archive(tmp_path / "p")
+    child = os.fork()
+    if child == 0:
+        arrived = itertools.count(1)
+        whole = Checker.take
+
+        def take(checker: Checker, arrival: Arrival, *, keep: bool) -> None:
+            if next(arrived) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            whole(checker, arrival, keep=keep)
+
+        Checker.take = take  # type: ignore[method-assign]
+        try:
+            put(path, cache)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert cache.verify() == []
+    assert (cache.scripts(), cache.projects()) == ([], {})
+    put(path, cache)
+    assert_whole(cache)
+    assert_works(cache.root)
+
+
+# In place.
+
+
+def test_a_folder_is_used_in_place_and_not_written(hand: Any, tmp_path: Path) -> None:
+    path = hand.write("directory", tmp_path)
+    before = stamps(str(path))
+    assert_works(str(path))
+    assert stamps(str(path)) == before
+
+
+def test_the_command_line_installs_lists_and_removes(
+    hand: Any, cache: Cache, project: Any, tmp_path: Path
+) -> None:
+    path = str(hand.archive(tmp_path / "p"))
+    where = ("--cache-dir", cache.root)
+    said = project.run("install", path, *where).stdout
+    assert said.startswith(f"marks 0.1.0 is in {cache.root}: 4 programs, 4 of them new")
+    listed = project.run("cache", "ls", *where).stdout
+    assert listed.count("package marks 0.1.0") == 2
+    assert "removed 0 entries" in project.run("cache", "gc", *where).stdout
+    project.run("install", "--remove", "marks", *where)
+    assert "removed 6 entries" in project.run("cache", "gc", *where).stdout

@@ -1,0 +1,142 @@
+"""The state log: whatever happens to the file costs work and never a wrong answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.state import log as state
+from tilusbuild.state.log import StateFile, frame, header
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "state" / "things")
+
+
+def opened(path: str) -> StateFile:
+    return StateFile(path, "things")
+
+
+def content(path: str) -> dict[str, object]:
+    return dict(opened(path).items())
+
+
+def written(path: str, *batches: dict[str, object]) -> bytes:
+    """A file with one frame for each batch; returns its bytes."""
+    for batch in batches:
+        log = opened(path)
+        for key, value in batch.items():
+            log.put(key, value)
+        log.save()
+    return Path(path).read_bytes()
+
+
+def test_what_is_saved_is_there_the_next_time_and_the_last_wins(path: str) -> None:
+    written(path, {"a": 1, "b": [2, "ü"]}, {"a": 3})
+    assert content(path) == {"a": 3, "b": [2, "ü"]}
+
+
+def test_a_save_appends_and_does_not_rewrite(path: str) -> None:
+    first = written(path, {"a": 1})
+    second = written(path, {"b": 2})
+    assert second == first + frame({"b": 2})
+
+
+def test_saving_nothing_new_writes_nothing(path: str) -> None:
+    opened(path).save()
+    assert not os.path.exists(path)
+
+
+def test_cut_at_every_byte_it_keeps_the_whole_frames_and_mends_itself(path: str) -> None:
+    data = written(path, {"a": 1}, {"b": 2})
+    first_ends = len(header("things")) + len(frame({"a": 1}))
+    for length in range(len(data)):
+        Path(path).write_bytes(data[:length])
+        expected = {"a": 1} if length >= first_ends else {}
+        assert content(path) == expected
+        written(path, {"c": 3})
+        assert content(path) == {**expected, "c": 3}
+
+
+def test_with_every_byte_flipped_it_never_tells_what_was_not_saved(path: str) -> None:
+    saved = {"a": 1, "b": 2}
+    data = written(path, {"a": 1}, {"b": 2})
+    for position in range(len(data)):
+        flipped = bytearray(data)
+        flipped[position] ^= 0x41
+        Path(path).write_bytes(flipped)
+        found = content(path)
+        assert found.items() <= saved.items()
+        written(path, {"c": 3})
+        assert content(path) == {**found, "c": 3}
+        assert Path(path).read_bytes().startswith(header("things"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"tilusbuild state 2 things\n" + frame({"a": 1}),
+        b"tilusbuild state 1 other\n" + frame({"a": 1}),
+        b"\x80\x05\x95pickle",
+        header("things") + b"0" * 64 + b" 99999999999999999999\n{}\n",
+        header("things") + frame([1]),  # type: ignore[arg-type]
+    ],
+    ids=["empty", "newline", "newer", "other-kind", "binary", "huge-length", "no-object"],
+)
+def test_what_is_not_ours_is_ignored_and_replaced(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path))
+    Path(path).write_bytes(data)
+    assert content(path) == {}
+    assert written(path, {"a": 1}) == header("things") + frame({"a": 1})
+
+
+def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the folder should be")
+    log = opened(str(tmp_path / "state" / "things"))
+    log.put("a", 1)
+    log.save()
+    assert log.get("a") == 1
+
+
+def test_two_builders_append_to_one_file(path: str) -> None:
+    written(path, {"start": 0})
+    one, other = opened(path), opened(path)
+    for number in range(50):
+        for name, log in (("one", one), ("other", other)):
+            log.put(f"{name} {number}", number)
+            log.save()
+    assert len(content(path)) == 101
+
+
+def test_a_log_that_outgrew_its_content_is_rewritten(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_SMALL", 10)
+    log = opened(path)
+    sizes = []
+    for number in range(200):
+        log.put("a", number)
+        log.save()
+        sizes.append(os.path.getsize(path))
+    assert max(sizes) < 12 * len(frame({"a": 100}))
+    assert content(path) == {"a": 199}
+
+
+def test_a_rewrite_drops_what_nobody_keeps(path: str) -> None:
+    log = opened(path)
+    log.put("a", 1)
+    log.put("b", 2)
+    log.save(keep=lambda key: key != "a")
+    assert content(path) == {"b": 2}
+
+
+def test_without_a_path_it_remembers_for_this_run() -> None:
+    log = StateFile(None, "things")
+    log.put("a", 1)
+    log.save()
+    assert log.get("a") == 1

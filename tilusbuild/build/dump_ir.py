@@ -1,0 +1,91 @@
+"""`--dump-ir`: for each program of a plan, what every step made of it, beside the program.
+
+`ir/` has the template's steps, `module/ir/` the compiler's. They appear whole, once, and are in no
+record: a program is the same with them and without. A program that has them is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from tilusbuild.build.project import Project
+from tilusbuild.cache.trouble import explained
+from tilusbuild.compile.dump import dump_module
+from tilusbuild.expr import Value
+from tilusbuild.plan.jobs import ProgramJob, jobs
+from tilusbuild.plan.maker import Made
+from tilusbuild.plan.planner import Planned
+from tilusbuild.render.resolved import resolved
+from tilusbuild.table import table
+
+TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
+
+
+def dump(project: Project, planned: Planned) -> int:
+    """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheTrouble`,
+    and `Cancelled`."""
+    wanted = {
+        job.hash: job
+        for job in jobs(planned)
+        if project.cache.lookup(job.hash) is not None and not has_dump(project, job.hash)
+    }
+    if not wanted:
+        return 0
+    with ThreadPoolExecutor(project.settings.jobs.value) as pool:
+        for done in [pool.submit(_dump, project, job) for job in wanted.values()]:
+            done.result()
+    return len(wanted)
+
+
+def has_dump(project: Project, program: str) -> bool:
+    """Whether a program has been dumped."""
+    return os.path.isdir(os.path.join(project.cache.program_path(program), TEMPLATE_STEPS))
+
+
+def _dump(project: Project, job: ProgramJob) -> None:
+    made = job.recipe()
+    private = project.cache.tree.private()
+    try:
+        stage = private.path
+        with explained(stage):
+            os.makedirs(os.path.join(stage, "module"))
+            _write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
+            _template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
+            digest = made.recipe.include_digest
+            dump_module(
+                made.recipe,
+                job.maker.toolchain,
+                stage,
+                None if digest is None else project.cache.include_path(digest),
+                project.runner,
+                project.manifest.build.timeout,
+            )
+            folder = project.cache.program_path(job.hash)
+            for name in (COMPILER_STEPS, TEMPLATE_STEPS):
+                project.cache.tree.move(os.path.join(stage, name), os.path.join(folder, name))
+    finally:
+        private.discard()
+
+
+def _template_steps(project: Project, job: ProgramJob, made: Made, folder: str) -> None:
+    """1: the values; 2: the template with what it includes; 3: what was rendered."""
+    os.makedirs(folder)
+    maker = job.maker
+    schedule = maker.space[job.planned.schedules[job.index]]
+    values: dict[str, Mapping[str, Value]] = {
+        "constant": maker.params,
+        "schedule": {name: schedule.values[name] for name in maker.parameters},
+        "derived": {name: schedule.values[name] for name in maker.derived},
+    }
+    rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
+    _write(os.path.join(folder, "1_values.txt"), table(("", "name", "value"), rows))
+    template = project.manifest.scripts[job.script].template
+    _write(os.path.join(folder, "2_template.cu.j2"), resolved(project.renderer, template))
+    _write(os.path.join(folder, "3_source.cu"), made.recipe.source)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)

@@ -1,0 +1,163 @@
+"""`cache merge`: the caches of several machines become one, as if one machine had built it all.
+
+Programs first, then the scripts' folders, then the index: at no instant does anything point to what
+is not there, and a merge that was killed is completed by doing it again. Nothing is taken that does
+not verify, and nothing of ours is lost to what is taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tilusbuild.build.project import Project
+from tilusbuild.cache import layout, merging
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.merging import Refused
+from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch import dispatcher, joining
+from tilusbuild.engine.history import History
+from tilusbuild.errors import InputError
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.tables import FILE as TABLE
+from tilusbuild.state.files import write_atomic
+
+_TUNED = "tune"
+
+Made = tuple[str, str]
+"""A script's folder and hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What came of it."""
+
+    sources: int
+    programs: int
+    """That came in."""
+    known: int
+    """That were there already."""
+    includes: int
+    scripts: int
+    incomplete: Mapping[str, int]
+    """Scripts of which programs are in none of the caches, by label, with how many those are."""
+    refused: tuple[Refused, ...]
+
+
+def merge(cache: Cache, paths: Sequence[str], project: Project | None) -> Merged:
+    """Bring what the caches at `paths` hold into `cache`; `project` is the one around it.
+
+    Raises `InputError` for a path that is no cache, `CacheTrouble`.
+    """
+    trees = merging.sources(cache, paths)
+    with cache.in_use():
+        taken = merging.take(cache, trees)
+        joined = joining.join(cache, trees)
+        roots, refused = _roots(trees, project)
+        for (manifest, name), scripts in roots.items():
+            cache.record_build(manifest, name, scripts, replace=False)
+        current = {digest for scripts in roots.values() for _, digest in scripts}
+        if project is not None:
+            whole = [s for s in joined.scripts if s.hash in current and not _missing(s)]
+            _refresh(cache, project, whole)
+        for tree in trees:
+            _join_state(cache, tree)
+    return Merged(
+        sources=len(trees),
+        programs=taken.programs,
+        known=taken.known,
+        includes=taken.includes,
+        scripts=len(joined.scripts),
+        incomplete={s.label: _missing(s) for s in joined.scripts if _missing(s)},
+        refused=(*taken.refused, *joined.refused, *refused),
+    )
+
+
+def _missing(script: Script) -> int:
+    return sum(why == "missing" for why in script.not_built.values())
+
+
+def _roots(
+    trees: Sequence[Tree], project: Project | None
+) -> tuple[dict[tuple[str, str], list[Made]], list[Refused]]:
+    """What the sources' last builds made, by manifest and name. A project of this name is this one,
+    wherever it lay; two builds of one instance from different inputs are refused."""
+    found: dict[tuple[str, str], dict[tuple[str, ...], Made]] = {}
+    refused = []
+    for tree in trees:
+        try:
+            index = read_index(tree)
+        except Broken as error:
+            refused.append(Refused(tree.root, layout.INDEX, str(error)))
+            continue
+        for manifest, built in index.items():
+            ours = project is not None and built.name == project.manifest.project.name
+            at = project.manifest.path if project is not None and ours else manifest
+            scripts = found.setdefault((at, built.name), {})
+            for script in built.scripts:
+                instance = _instance(tree, script)
+                if instance is not None and scripts.setdefault(instance, script) != script:
+                    refused.append(Refused(tree.root, "/".join((layout.SCRIPTS, *script)), _TWO))
+    return {key: sorted(scripts.values()) for key, scripts in found.items()}, refused
+
+
+_TWO = "another shard has another build of this script: they were not built from the same inputs"
+
+
+def _instance(tree: Tree, script: Made) -> tuple[str, ...] | None:
+    """The script, target and constants; None when the folder is not there, which is told before."""
+    folder, digest = script
+    try:
+        text = read_script(tree.script_path(folder, digest), digest)
+    except (FileNotFoundError, Broken):
+        return None
+    return (folder, text.head.get("target", ""), *text.params)
+
+
+def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:
+    """The dispatchers of whole scripts; left to the next build where no compiler is at hand."""
+    declared = project.manifest.scripts
+    for script in scripts:
+        owner = declared.get(script.name)
+        wanted = owner is not None and owner.dispatch is not None
+        if wanted or os.path.exists(os.path.join(script.path, TABLE)):
+            with suppress(InputError):
+                toolchain = project.toolchain(cuda=False)
+                dispatcher.refresh(cache, script, toolchain, project.runner)
+
+
+def _join_state(cache: Cache, tree: Tree) -> None:
+    """How long programs took, and the samples of tunings: what saves work later."""
+    theirs = os.path.join(tree.root, layout.STATE)
+    with suppress(InputError, OSError):
+        history = History(cache.state_path)
+        history.absorb(History.of_file(os.path.join(theirs, "history")))
+        history.save()
+    with suppress(OSError):
+        for name in layout.files_below(os.path.join(theirs, _TUNED)):
+            _join_log(
+                os.path.join(theirs, _TUNED, name), os.path.join(cache.state_path, _TUNED, name)
+            )
+
+
+def _join_log(theirs: str, ours: str) -> None:
+    """Add the lines that are not there yet. Raises `OSError`."""
+    there = _lines(ours)
+    known = set(there)
+    new = [line for line in _lines(theirs) if line not in known]
+    if new:
+        os.makedirs(os.path.dirname(ours), exist_ok=True)
+        write_atomic(ours, b"".join(line + b"\n" for line in (*there, *new)))
+
+
+def _lines(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return [line for line in file.read().split(b"\n") if line]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,168 @@
+"""Writing the record of a build, from which the next one sees that there is nothing to do.
+
+Here is collected everything that the build's answer rests on: the manifest, T1 files, templates,
+headers and the folders that they were looked for in, every tool and header of the toolchain, the
+folders of PATH, tilusbuild's own code, and each published entry and script folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tilusbuild import __version__
+from tilusbuild.build.project import Project
+from tilusbuild.build.stat_helper import WORTH, looker_for
+from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
+from tilusbuild.noop import record
+from tilusbuild.plan.planner import Planned as PlannedProject
+from tilusbuild.report.jsonl import as_json
+from tilusbuild.report.summary import summary_text
+from tilusbuild.state.files import write_atomic
+
+_LIBRARY = "/module/lib.so"
+_KEPT = 256
+"""Records of other commands are removed, oldest first, when there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command that is being answered."""
+
+    key: bytes
+    """As `record.key` gives it, in the folder where the command was given."""
+    started: int
+    """When it began to read, in ns since 1970."""
+
+
+def remember(
+    project: Project, planned: PlannedProject, result: Result, jobs: int, asked: Asked
+) -> None:
+    """Write the record for a command, if the same command would now have nothing to do.
+
+    Nothing is raised: a build that is not remembered is only looked at in full again.
+    """
+    if any(status not in ("built", "failed", "pruned") for status in result.statuses.values()):
+        return
+    path = record.path(asked.key, project.environment)
+    if path is None:
+        return
+    with suppress(OSError):
+        entries = _entries(project, planned, result.statuses)
+        answer = _answer(result.summary, BuildStarted(jobs, __version__))
+        inputs = _inputs(project, planned)
+        helper = ""
+        if sum(map(len, entries.values())) >= WORTH:
+            toolchain = planned.makers[0].toolchain
+            helper = looker_for(os.path.dirname(path), toolchain, project.runner)
+        made = record.make(asked.key, answer, inputs, entries, asked.started, helper)
+        if made is None:
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, made)
+        _prune(os.path.dirname(path))
+
+
+def seen(project: Project, asked: Asked) -> dict[str, tuple[int, int, int, int]]:
+    """The programs that the last answer to this command rested on, each with its library's
+    `snapshot` of then: most are still the same, whatever else has changed."""
+    path = record.path(asked.key, project.environment)
+    if path is None:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return {}
+    return record.entries(data, (_programs(project), _LIBRARY))
+
+
+def _programs(project: Project) -> str:
+    return os.path.join(project.cache.program_path(""), "")
+
+
+def _entries(
+    project: Project, planned: PlannedProject, statuses: Mapping[str, str]
+) -> dict[tuple[str, str], list[str]]:
+    """What is looked at of each entry: the library, or the answer of one that has none."""
+    programs = _programs(project)
+    scripts = project.cache.tree.script_path("", "")
+    found: dict[tuple[str, str], list[str]] = {}
+    for program, status in statuses.items():
+        suffix = _LIBRARY if status == "built" else "/meta.json"
+        found.setdefault((programs, suffix), []).append(program)
+    folders = [f"{each.folder}/{each.hash}" for each in planned.plan.instances]
+    for part in ("/script.txt", "/programs", "/failed"):
+        found[(scripts, part)] = folders
+    return found
+
+
+def _inputs(project: Project, planned: PlannedProject) -> set[str]:
+    manifest = project.manifest
+    found = {manifest.path, *planned.inputs}
+    for script in manifest.scripts.values():
+        if script.space_file is not None:
+            found.add(os.path.join(manifest.root, script.space_file))
+    found.update(project.digests.asked())
+    found.update(_own_code())
+    found.update(_places_of_tools(project.environment))
+    return found
+
+
+def _places_of_tools(environment: Mapping[str, str]) -> set[str]:
+    """The folders in which a tool that appears would be found before, or besides, those in use."""
+    found = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        found.add(os.path.join(environment.get(name) or "/usr/local/cuda", "bin"))
+    packages = sysconfig.get_path("purelib")
+    return found | {packages, os.path.join(packages, "nvidia")}
+
+
+def _own_code() -> set[str]:
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return {
+        os.path.join(where, name)
+        for where, _, names in os.walk(package)
+        for name in (".", *names)
+        if not where.endswith("__pycache__")
+    }
+
+
+def _answer(summary: Summary, start: BuildStarted) -> bytes:
+    """What the same build says when there is nothing to do: a text, and lines of JSON.
+
+    The seconds are left open, for whoever prints it.
+    """
+    again = replace(
+        summary,
+        compiled=0,
+        cached=summary.cached + summary.compiled,
+        attempts=0,
+        seconds=0.0,
+        error=None,
+    )
+    plan = Planned(
+        programs=again.programs,
+        cached=again.cached,
+        failed=again.failed,
+        pruned=again.pruned,
+        to_compile=0,
+        expected_seconds=None,
+    )
+    lines = [json.dumps(as_json(event)) for event in (start, plan, again)]
+    texts = [summary_text(again), summary_text(again, quiet=True), "\n".join(lines) + "\n"]
+    status = str(again.exit_status)
+    return "\0".join([status, *texts]).encode("utf-8", "surrogateescape")
+
+
+def _prune(folder: str) -> None:
+    names = os.listdir(folder)
+    if len(names) > _KEPT:
+        paths = [os.path.join(folder, name) for name in names]
+        oldest = sorted(paths, key=lambda path: record.snapshot(path)[1])
+        for path in oldest[: len(names) - _KEPT]:
+            os.unlink(path)

@@ -1,0 +1,186 @@
+"""A project, opened: each part is made when it is first asked for, and closed with the project.
+
+Opening reads the manifest and decides the settings. Nothing is written before something is built:
+a build that finds everything in a read-only cache leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tilusbuild.build.device_compiler import problems, through_nvrtc
+from tilusbuild.cache.cache import Cache
+from tilusbuild.errors import InputError, Place, input_error
+from tilusbuild.manifest import Manifest, Settings, find, load, settings
+from tilusbuild.plan.memo import PlanMemo
+from tilusbuild.plan.planner import Planned, Planner
+from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.render.renderer import Renderer
+from tilusbuild.runtime import option
+from tilusbuild.state.digests import RememberedDigests
+from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+_UNOPTIMISED = ("--ptxas-options=-O0",)
+
+
+class Project:
+    """Use as a context manager: leaving it stops every process and keeps what was learned."""
+
+    def __init__(
+        self, manifest: Manifest, chosen: Settings, environment: Mapping[str, str]
+    ) -> None:
+        self.manifest = manifest
+        self.settings = chosen
+        self.environment = environment
+        self._options: Mapping[str, str | float | None] = {}
+        self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
+
+    @classmethod
+    def open(
+        cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
+    ) -> Self:
+        """The project around the folder `start`. Raises `InputError`."""
+        return cls._opened(load(find(start)), options, environment)
+
+    @classmethod
+    def _opened(
+        cls,
+        manifest: Manifest,
+        options: Mapping[str, str | float | None],
+        environment: Mapping[str, str],
+    ) -> Self:
+        chosen = settings(manifest.root, options, environment, manifest, option.chosen())
+        if chosen.disable_ptxas_opt.value:
+            manifest = manifest.with_last_flags(_UNOPTIMISED)
+        project = cls(manifest, chosen, environment)
+        project._options = dict(options)
+        return project
+
+    def reread(self, *, tools: bool) -> Self:
+        """The project as its manifest says now, with this one's runner and what it remembers; with
+        `tools`, the compilers are looked for anew. Only one of the two is to be closed. Raises
+        `InputError`."""
+        fresh = self._opened(load(self.manifest.path), self._options, self.environment)
+        fresh.__dict__.update(runner=self.runner, digests=self.digests)
+        if fresh.settings.cache_dir == self.settings.cache_dir:
+            fresh.__dict__["cache"] = self.cache
+        if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
+            fresh._toolchains = self._toolchains
+        return fresh
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop every process; keep what was learned, if there is a cache to keep it in."""
+        if "runner" in self.__dict__:
+            self.runner.close()
+        if not os.path.isdir(self.cache.state_path):
+            return
+        if "memo" in self.__dict__:
+            self.memo.save()
+        if "digests" in self.__dict__:
+            self.digests.save()
+
+    @cached_property
+    def runner(self) -> LocalRunner:
+        """What starts processes."""
+        return LocalRunner()
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The cache tree. Raises `InputError` when there can be none."""
+        cache = Cache(self.settings.cache_dir.value)
+        cache.tree.exists()
+        return cache
+
+    @cached_property
+    def digests(self) -> RememberedDigests:
+        """Content digests, remembered from one run to the next."""
+        return RememberedDigests(self.cache.state_path)
+
+    @cached_property
+    def memo(self) -> PlanMemo:
+        """What the programs came to in earlier plans."""
+        folder = os.path.join(self.cache.state_path, "plans")
+        return PlanMemo(folder, self.manifest.path, self.digests)
+
+    @property
+    def _state(self) -> str | None:
+        """Where to remember: in the cache, but a cache is only made when something is built."""
+        return self.cache.state_path if os.path.isdir(self.cache.state_path) else None
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What renders templates."""
+        folder = self._state and os.path.join(self._state, "templates")
+        return Renderer(self.manifest.root, bytecode_dir=folder)
+
+    def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
+        """The tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when one is
+        missing."""
+        key = cuda, nvrtc
+        if key not in self._toolchains:
+            declared = self.manifest.toolchain
+            request = ToolchainRequest(
+                nvcc=declared.nvcc,
+                needs_cuda=cuda,
+                needs_nvrtc=nvrtc,
+                project_root=self.manifest.root,
+                place=self._place_of_nvcc(),
+            )
+            self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
+        return self._toolchains[key]
+
+    def plan(self, selection: Selection) -> Planned:
+        """Plan the selected part. Raises `InputError` with all that is wrong."""
+        return self.planner(selection).plan(selection)
+
+    def planner(self, selection: Selection) -> Planner:
+        """A planner with the tools that the selection needs. Raises `InputError`."""
+        pairs = list(chosen_pairs(self.manifest, selection))
+        wanted = self.settings.device_compiler.value == "nvrtc"
+        nvrtc = [wanted and through_nvrtc(self.manifest, pair) for pair in pairs]
+        nvcc = [p[1].kind == "cuda" and not n for p, n in zip(pairs, nvrtc, strict=True)]
+        toolchain = self.toolchain(cuda=any(nvcc), nvrtc=any(nvrtc))
+        if found := list(problems(self.manifest, pairs, toolchain)):
+            raise InputError(*found)
+        return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
+
+    def launcher(self) -> tuple[str, ...]:
+        """The command that every compiler is started through, its program as a path; () for none.
+
+        Raises `InputError` when there is no such program.
+        """
+        declared = self.manifest.toolchain.launcher
+        if not declared:
+            return ()
+        path = shutil.which(declared[0], path=self.environment.get("PATH"))
+        if path is None:
+            place = self.manifest.place_of_value("toolchain", "launcher")
+            raise input_error(f"no program {declared[0]} on PATH", place=place)
+        return (os.path.abspath(path), *declared[1:])
+
+    def _place_of_nvcc(self) -> Place | None:
+        if self.manifest.toolchain.nvcc is None:
+            return None
+        return self.manifest.place_of_value("toolchain", "nvcc")

@@ -1,0 +1,232 @@
+"""Looking at a folder of somebody else's: bounded, by names, following no link."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+from tilusbuild.binary import BinaryError, read_archs
+from tilusbuild.binary.elf import Elf
+from tilusbuild.binary.needs import read_needs
+from tilusbuild.interop.caches.model import Entry, Problem
+from tilusbuild.state.hashing import sha256_bytes
+
+_LARGEST_TEXT = 16 << 20
+_LARGEST_LIBRARY = 1 << 30
+MOST_FILES = 10_000
+"""Below one folder; of more the first are looked at."""
+
+
+class Folder:
+    """A cache that is being looked at; paths are relative to it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.root, *names)
+
+    def names(self, *below: str) -> list[str]:
+        """Sorted; empty for what is no folder."""
+        try:
+            return sorted(os.listdir(self.path(*below)))
+        except OSError:
+            return []
+
+    def folders(self, *below: str) -> list[str]:
+        return [name for name in self.names(*below) if self.is_folder(*below, name)]
+
+    def is_folder(self, *names: str) -> bool:
+        mode = self._mode(*names)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def is_file(self, *names: str) -> bool:
+        mode = self._mode(*names)
+        return mode is not None and stat.S_ISREG(mode)
+
+    def _mode(self, *names: str) -> int | None:
+        try:
+            return os.lstat(self.path(*names)).st_mode
+        except OSError:
+            return None
+
+    def below(self, *names: str) -> list[str]:
+        """Every file below a folder, links among them, relative to the cache; sorted."""
+        found: list[str] = []
+        for above, folders, files in os.walk(self.path(*names)):
+            links = [f for f in folders if os.path.islink(os.path.join(above, f))]
+            folders[:] = [f for f in folders if f not in links]
+            files += links
+            found += (os.path.relpath(os.path.join(above, file), self.root) for file in files)
+            if len(found) > MOST_FILES:
+                break
+        return sorted(found)
+
+    def text(self, *names: str) -> str | None:
+        """A text file's beginning; None when there is none."""
+        if not self.is_file(*names):
+            return None
+        try:
+            with open(self.path(*names), encoding="utf-8", errors="replace") as file:
+                return file.read(_LARGEST_TEXT)
+        except OSError:
+            return None
+
+    def json(self, *names: str) -> Any:
+        """A file's value; None for one that is missing or is no JSON."""
+        text = self.text(*names)
+        try:
+            return None if text is None else json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+
+    def bytes(self, *names: str) -> bytes | None:
+        """A file's content; None when it cannot be read or is larger than any library."""
+        try:
+            if not self.is_file(*names) or os.path.getsize(self.path(*names)) > _LARGEST_LIBRARY:
+                return None
+            with open(self.path(*names), "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def measured(self, files: list[str]) -> tuple[int, float]:
+        """Bytes of files, and when the latest was written."""
+        size, latest = 0, 0.0
+        for name in files:
+            try:
+                seen = os.lstat(self.path(name))
+            except OSError:
+                continue
+            size, latest = size + seen.st_size, max(latest, seen.st_mtime)
+        return size, latest
+
+    def is_locked(self, name: str) -> bool:
+        """Whether some process holds a lock on a file now."""
+        try:
+            handle = os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+
+class Reading:
+    """What is found out about one entry, until it is whole."""
+
+    def __init__(self, folder: Folder, path: str, kind: str, name: str) -> None:
+        self.folder, self.path, self.kind, self.name = folder, path, kind, name
+        self.says = self.by = ""
+        self.holds: tuple[str, ...] = ()
+        self.library: str | None = None
+        self.lock: str | None = None
+        self.unit = ""
+        self.problems: list[Problem] = []
+
+    def wrong(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
+        """Note a problem of the entry, or of one of its files."""
+        path = self.path if file is None else f"{self.path}/{file}"
+        self.problems.append(Problem(path, what, moved))
+
+    def has(self, *names: str) -> bool:
+        """Whether the files are there; each that is not is a problem."""
+        missing = [name for name in names if not self.folder.is_file(self.path, name)]
+        for name in missing:
+            self.wrong("is missing", name)
+        return not missing
+
+    def read_library(self, file: str) -> bytes | None:
+        """Read a library or cubin: what it holds, whether it is whole."""
+        data = self.folder.bytes(self.path, file)
+        if data is None:
+            self.wrong("is missing", file)
+            return None
+        why = damage(data)
+        if why:
+            self.wrong(why, file)
+            return data
+        self.library, self.holds = sha256_bytes(data), held_by(data)
+        return data
+
+    def compare(self, file: str) -> None:
+        """The text against the binary."""
+        device = [held for held in self.holds if held.startswith("sm_")]
+        if not self.says.startswith("sm_") or not device:
+            return
+        if not any(_same(self.says, held.split()[0]) for held in device):
+            self.wrong(f"holds code for {', '.join(device)}; its entry says {self.says}", file)
+
+    def entry(self) -> Entry:
+        files = self.folder.below(self.path)
+        size, modified = self.folder.measured(files)
+        return Entry(
+            path=self.path,
+            kind=self.kind,
+            name=self.name,
+            says=self.says,
+            holds=self.holds,
+            by=self.by,
+            files=tuple(files),
+            size=size,
+            modified=modified,
+            library=self.library,
+            problems=tuple(self.problems),
+            pickles=tuple(n for n in files if n.endswith((".pickle", ".pkl"))),
+            lock=self.lock,
+            unit=self.unit,
+        )
+
+
+def _same(said: str, held: str) -> bool:
+    """A suffix that the text leaves out says nothing."""
+    return said == held or said == held.rstrip("af")
+
+
+def damage(data: bytes) -> str | None:
+    """Why a library cannot be whole; None when nothing speaks against it."""
+    if not data:
+        return "is empty"
+    try:
+        size = Elf(data).declared_size
+    except BinaryError as error:
+        return f"is no library: {error}"
+    return f"is cut short: {len(data)} bytes of {size}" if size > len(data) else None
+
+
+def held_by(data: bytes) -> tuple[str, ...]:
+    """The code that a library holds: for GPUs, else the processor's name."""
+    try:
+        images = read_archs(data)
+    except BinaryError:
+        return ()
+    found = [image.arch + (" ptx" if image.kind == "ptx" else "") for image in images]
+    if found:
+        return tuple(dict.fromkeys(found))
+    try:
+        return (read_needs(data).machine,)
+    except BinaryError:
+        return ()
+
+
+_GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
+
+
+def command_arch(command: str) -> str:
+    """The architecture that a compiler's command line names; "" when it names none."""
+    found = _GENCODE.search(command)
+    return (found[1] or found[2]) if found else ""
+
+
+def matching(names: list[str], pattern: re.Pattern[str]) -> Iterator[str]:
+    """The names that are wholly as the pattern says."""
+    return (name for name in names if pattern.fullmatch(name))

@@ -1,0 +1,140 @@
+"""A small persistent map from text to JSON values that survives anything: an append-only log.
+
+The file is a header line, then frames: a line with the body's sha256 and its length in bytes, then
+the body, one line with a JSON object. Later frames win. What is kept here only saves work, so
+nothing about it is ever an error: a file that is corrupt or cut short counts as far as it is whole
+and is rewritten by the next save; one of another version is ignored and replaced; one that cannot
+be written is left alone. A save appends one frame with a single write, so that several builders may
+share a file; when the log has grown to several times its content it is rewritten atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_bytes
+
+_VERSION = 1
+_DIGITS = 64
+_SLACK = 4
+"""The log may hold so many times more records than the map before it is rewritten."""
+_SMALL = 1000
+"""A log with fewer records is not worth rewriting."""
+
+
+def header(kind: str) -> bytes:
+    """The first line of a file of this kind."""
+    return f"tilusbuild state {_VERSION} {kind}\n".encode()
+
+
+def frame(records: dict[str, Any]) -> bytes:
+    """Records as they stand in the file."""
+    body = json.dumps(records, separators=(",", ":")).encode()
+    return f"{sha256_bytes(body)} {len(body)}\n".encode() + body + b"\n"
+
+
+def frames(data: bytes, start: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """The whole frames from `start` on, each with the offset behind it; ends at the first other."""
+    while start < len(data):
+        line_end = data.find(b"\n", start, start + _DIGITS + 32)
+        digest, _, length = data[start : max(line_end, start)].partition(b" ")
+        if line_end < 0 or not length.isdigit():
+            return
+        end = line_end + 1 + int(length)
+        body = data[line_end + 1 : end]
+        if data[end : end + 1] != b"\n" or sha256_bytes(body).encode() != digest:
+            return
+        try:
+            records = json.loads(body)
+        except ValueError:
+            return
+        if not isinstance(records, dict):
+            return
+        yield records, end + 1
+        start = end + 1
+
+
+class StateFile:
+    """The map in one file, read on first use; without a path, in memory. One thread at a time."""
+
+    def __init__(self, path: str | None, kind: str) -> None:
+        self.path = path
+        self._header = header(kind)
+        self._records: dict[str, Any] | None = None
+        self._unsaved: dict[str, Any] = {}
+        self._logged = 0
+        self._rewrite = False
+
+    def get(self, key: str) -> Any:
+        """The value, or None. Whoever asks checks its shape: the file is not to be trusted."""
+        return self._loaded().get(key)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Every key with its value."""
+        yield from self._loaded().items()
+
+    def put(self, key: str, value: Any) -> None:
+        """Remember; written by the next `save`."""
+        self._loaded()[key] = value
+        self._unsaved[key] = value
+
+    @property
+    def unsaved(self) -> int:
+        """How many records wait for `save`."""
+        return len(self._unsaved)
+
+    def save(self, keep: Callable[[str], bool] | None = None) -> None:
+        """Write what is new. When the file is rewritten, keys that `keep` refuses are left out."""
+        if self.path is not None and self._unsaved:
+            logged = self._logged + len(self._unsaved)
+            with suppress(OSError):
+                if self._rewrite or logged > max(_SMALL, _SLACK * len(self._loaded())):
+                    self._replace(self.path, keep)
+                else:
+                    self._append(self.path)
+                    self._logged = logged
+        self._unsaved = {}
+
+    def _replace(self, path: str, keep: Callable[[str], bool] | None) -> None:
+        records = self._loaded()
+        if keep is not None:
+            records = self._records = {key: records[key] for key in records if keep(key)}
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, self._header + frame(records))
+        self._rewrite = False
+        self._logged = len(records)
+
+    def _append(self, path: str) -> None:
+        data = frame(self._unsaved)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            self._rewrite = os.write(handle, data) != len(data)
+        finally:
+            os.close(handle)
+
+    def _loaded(self) -> dict[str, Any]:
+        if self._records is None:
+            self._records = {}
+            if self.path is not None:
+                self._read(self.path, self._records)
+        return self._records
+
+    def _read(self, path: str, records: dict[str, Any]) -> None:
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError:
+            data = b""
+        end = len(self._header)
+        if data.startswith(self._header):
+            for found, behind in frames(data, end):
+                records.update(found)
+                self._logged += len(found)
+                end = behind
+        # An absent file is "rewritten" too: that is how it comes to be.
+        self._rewrite = end != len(data)
