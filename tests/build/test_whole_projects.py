@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.fake_engine import Listener
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
 from tilusbuild.engine.base import Options
-from tilusbuild.engine.fake import Listener
 from tilusbuild.errors import InputError
 from tilusbuild.plan.selection import Selection
 

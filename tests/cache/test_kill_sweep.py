@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tilusbuild.cache.faulty import FaultyDisk, failing, kill
+from support.faulty_disk import FaultyDisk, failing, kill
 from tilusbuild.cache.trouble import CacheFull, CacheTrouble
 from tilusbuild.errors import InputError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from support.fake_runner import FakeRunner, finished
 from tilusbuild.compile.threads import ThreadsRunner
 from tilusbuild.process.base import Command
-from tilusbuild.process.fake import FakeRunner, finished
 
 FLAGS = " -j4 --jobserver-auth=fifo:/proc/7/fd/3"
 ONE = ("/cuda/bin/nvcc", "-cubin", "-gencode", "arch=compute_80,code=sm_80", "source.cu")

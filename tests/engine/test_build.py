@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Result, Summary
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.history import History
 from tilusbuild.errors import input_error
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.fake_engine import FakeJob
 from tilusbuild.engine.admission import UNKNOWN, Memory
-from tilusbuild.engine.fake import FakeJob
 from tilusbuild.engine.history import NOTHING, Estimate, History
 from tilusbuild.engine.load import Each, LoadLimit
 from tilusbuild.process.machine import Machine

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from support.fake_engine import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
 from tilusbuild.engine.base import Compiled, Job, Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
 
 
 class SlowStage(FakeStage):

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.history import History
 
 OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -11,15 +12,16 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from support.fake_engine import FakeJob
+from support.paths import TESTS
 from tilusbuild.cache.cache import Cache
-from tilusbuild.engine.fake import FakeJob
 
 _BUILDER = """
 import os, sys, time
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.fake import FakeJob, Listener, built, failed
+from support.fake_engine import FakeJob, Listener, built, failed
 
 root, journal, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
@@ -63,6 +65,7 @@ def start(tmp_path: Path, count: int) -> subprocess.Popen[str]:
         ],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
     )
 
 

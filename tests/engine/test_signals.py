@@ -18,7 +18,7 @@ _BUILDER = """
 import sys
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, built
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import JsonReporter

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from support.fake_engine import FakeCompiler, FakeJob, FakeSlots, FakeStore, Listener, built
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeSlots, FakeStore, Listener, built
 from tilusbuild.process.base import Cancelled
 
 

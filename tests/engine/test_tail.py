@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.engine.fake import FakeJob
+from support.fake_engine import FakeJob
 from tilusbuild.engine.history import History
 from tilusbuild.engine.order import Line, Ticket
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from support.memory_package import MemoryReader
 from tilusbuild.package import check
 from tilusbuild.package.arriving import Limits, arrivals, check_limits
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import FileChanged, FileMissing, FileUnlisted, OverLimit
 from tilusbuild.package.layers import layers
-from tilusbuild.package.memory import MemoryReader
 from tilusbuild.package.unpack import texts
 
 Layer = Sequence[tuple[str, int, bytes]]

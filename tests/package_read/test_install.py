@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.faulty_disk import FaultyDisk, failing, kill
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.faulty import FaultyDisk, failing, kill
 from tilusbuild.cache.trouble import CacheTrouble
 from tilusbuild.errors import InputError
 from tilusbuild.package.arriving import Arrival, Limits

@@ -1,7 +1,7 @@
 import pytest
 
+from support.fake_runner import FakeRunner, finished
 from tilusbuild.process.base import Cancelled, Command
-from tilusbuild.process.fake import FakeRunner, finished
 
 
 def test_rules_answer_and_the_journal_remembers():

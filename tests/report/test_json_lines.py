@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from tilusbuild.engine.base import Compiled, Options
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Dropped, Sharded
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, built, failed
 from tilusbuild.report import schema
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter

@@ -18,7 +18,7 @@ _BUILDER = """
 import os, sys, time
 from tilusbuild.engine.base import Options
 from tilusbuild.engine.build import build
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, built, failed
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from tilusbuild.report.choose import choose
 
 def script(job):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.fake_runner import FakeRunner, finished
 from tilusbuild.process.base import Command, Finished
-from tilusbuild.process.fake import FakeRunner, finished
 from tilusbuild.toolchain import (
     StatMemory,
     Toolchain,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError
-from tilusbuild.process.fake import finished
 from tilusbuild.toolchain import (
     Nvrtc,
     StatMemory,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError, Place
-from tilusbuild.process.fake import finished
 from tilusbuild.toolchain import ToolchainRequest, diagnose, discovery
 
 World = Any

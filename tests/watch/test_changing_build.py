@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.base import Compiled, Job, Options
 from tilusbuild.engine.changing import Control, build_changing
 from tilusbuild.engine.events import Result
-from tilusbuild.engine.fake import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.process.base import Cancelled
 
 

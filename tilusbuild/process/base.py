@@ -1,7 +1,7 @@
 """The seam to the operating system's processes: a command goes in, how it ended comes out.
 
-Nothing else in tilusbuild starts a process. `local.LocalRunner` is the real one; `fake.FakeRunner`
-is the double that tests share. A runner may be called from several threads at once.
+Nothing else in tilusbuild starts a process. `local.LocalRunner` is the real one. A runner may
+be called from several threads at once.
 """
 
 from __future__ import annotations

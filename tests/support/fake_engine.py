@@ -82,7 +82,7 @@ class FakeStage:
     ) -> None:
         if self._store.publish_error is not None:
             raise self._store.publish_error
-        assert sha256_text(program_txt + options_txt) == program  # noqa: S101 - a double's promise
+        assert sha256_text(program_txt + options_txt) == program
         self._store.entries[program] = FakeEntry(str(meta["status"]), meta)
         self.discard()
 
@@ -169,7 +169,7 @@ class FakeSlots:
             return True
 
     def give(self) -> None:
-        assert self.held, "more given back than were taken"  # noqa: S101 - a double's promise
+        assert self.held, "more given back than were taken"
         self.held -= 1
         self.put(1)
 
@@ -189,7 +189,7 @@ class FakeSlots:
         tell()
 
     def idle(self) -> None:
-        assert not self.held, "idle, and tokens are held"  # noqa: S101 - a double's promise
+        assert not self.held, "idle, and tokens are held"
         self.idles += 1
 
 

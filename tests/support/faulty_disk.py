@@ -1,4 +1,4 @@
-"""The double of `disk.Disk`: a real disk that fails, or takes the process with it, when told to.
+"""A disk that fails, or takes the process with it, when told to: the double of `cache.disk.Disk`.
 
     disk = FaultyDisk(at=7, fault=kill)           the 7th change is the end
     disk = FaultyDisk(at=7, fault=failing(errno.ENOSPC), halfway=True)

@@ -1,4 +1,4 @@
-"""The double of `reader.Reader`: a package that tests hold in their hands, honest or not."""
+"""A package that tests hold in memory, honest or not: the double of `package.reader.Reader`."""
 
 from __future__ import annotations
 
