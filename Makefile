@@ -22,7 +22,8 @@ bench: $(VENV)/.ready
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
 
 docs: $(VENV)/.ready
-	$(BIN)/python -m tilusbuild.manifest.reference docs/manifest.md
+	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new
+	mv docs/manifest.md.new docs/manifest.md
 
 peers:
 	PYTHON=$(PYTHON) sh scripts/peers.sh

@@ -14,7 +14,7 @@ LAYERS = [
     "runtime", "option",
     "errors", "noop", "state", "table",
     "process", "expr", "arch", "binary", "signature",
-    "manifest", "space", "toolchain", "render", "compile", "plan",
+    "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "report", "dispatch", "interop", "build", "package", "tune",
     "watch", "jit", "cli",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from tilusbuild.arch import parse_arch
 from tilusbuild.dispatch.model import Columns, declared, resources_of
 from tilusbuild.dispatch.roofline import built_in
 from tilusbuild.expr import ExprError, parse
-from tilusbuild.manifest.tune import Dispatch
+from tilusbuild.manifest.tune import DispatchSection
 from tilusbuild.plan.model import Target
 
 SCHEDULES = [{"tile": 32, "warps": 4}, {"tile": 256, "warps": 4}, {"tile": 64, "warps": 4}]
@@ -80,7 +80,7 @@ FACTS = {"sms": 2, "dram_gbs": 1000, "tflops": 2.0}
 def built(
     facts: dict[str, Any], keys: tuple[str, ...] = ("m",), arch: str = "sm_90a", **dispatch: str
 ) -> Any:
-    wrote = Dispatch(keys=keys, **dispatch) if dispatch else None
+    wrote = DispatchSection(keys=keys, **dispatch) if dispatch else None
     resources = columns(facts) if arch != "cpu" else Columns(SCHEDULES, {})
     return built_in(maker(), instance(facts, arch), keys, resources, wrote)
 

@@ -16,7 +16,7 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches.recognise import SYSTEMS, read
-from tilusbuild.manifest.package import Package
+from tilusbuild.manifest.package import PackageSection
 from tilusbuild.package import adopt, pack
 from tilusbuild.package.adopted import Adopted
 from tilusbuild.package.arriving import Limits
@@ -46,7 +46,7 @@ def packed(cache: Path, output: Path, form: str = "tar.zst", *, skip_broken: boo
     found = read(str(cache))
     contents = adopt.gather(found, "carried", "1", skip_broken=skip_broken).contents
     (made,) = pack.write(
-        pack.Order("carried", Package(), found.system, "1"), contents, [form], str(output)
+        pack.Order("carried", PackageSection(), found.system, "1"), contents, [form], str(output)
     )
     return made.path
 
@@ -277,7 +277,7 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
     entries = tuple(dataclasses.replace(e, images=()) for e in _adopted(contents.listed).entries)
     wrong = _with(contents.listed, entries=entries)
     contents = dataclasses.replace(contents, listed=wrong, encoded=wrong.encode())
-    order = pack.Order("carried", Package(), found.system, "1")
+    order = pack.Order("carried", PackageSection(), found.system, "1")
     (made,) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
     assert {type(each) for each in problems_of(made.path)} == {CodeMismatch}
     with pytest.raises(CodeMismatch):

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.space import RawParameter
+from tilusbuild.space import Parameter
 
 SCRIPT = """
 default = { block = 32 }
@@ -61,9 +61,9 @@ def manifest(load_script: Callable[[str], Manifest]) -> Manifest:
 def test_parameters_are_rows_of_values(manifest: Manifest) -> None:
     space = manifest.scripts["m"].space_for("other")
     assert list(space) == ["block", "stages", "split", "i, j"]
-    assert space["block"] == RawParameter(("block",), ((16,), (32,), (64,)))
-    assert space["stages"] == RawParameter(("stages",), ((2,), (4,), (6,)), default=(4,))
-    assert space["i, j"] == RawParameter(("i", "j"), ((1, 2), (2, 1)), default=(2, 1))
+    assert space["block"] == Parameter(("block",), ((16,), (32,), (64,)))
+    assert space["stages"] == Parameter(("stages",), ((2,), (4,), (6,)), default=(4,))
+    assert space["i, j"] == Parameter(("i", "j"), ((1, 2), (2, 1)), default=(2, 1))
     split = space["split"]
     assert (split.values, split.otherwise) == (((1,), (2,)), (1,))
     assert split.when is not None
@@ -73,7 +73,7 @@ def test_parameters_are_rows_of_values(manifest: Manifest) -> None:
 def test_an_entry_of_an_override_replaces_the_whole_entry(manifest: Manifest) -> None:
     space = manifest.scripts["m"].space_for("gpu")
     assert list(space) == ["block", "stages", "split", "i, j", "extra"]
-    assert space["stages"] == RawParameter(("stages",), ((3,),))
+    assert space["stages"] == Parameter(("stages",), ((3,),))
     assert space["extra"].values == ((False,), (True,))
 
 

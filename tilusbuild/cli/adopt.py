@@ -48,7 +48,7 @@ def package(arguments: argparse.Namespace) -> int:
     """Write the package, and print the path of each carrier."""
     from tilusbuild.errors import input_error
     from tilusbuild.interop.caches.recognise import read
-    from tilusbuild.manifest.package import Package
+    from tilusbuild.manifest.package import PackageSection
     from tilusbuild.package import adopt, pack
     from tilusbuild.package.opening import is_cache
 
@@ -61,7 +61,7 @@ def package(arguments: argparse.Namespace) -> int:
     name, version = adopt.default_name(cache)
     name, version = arguments.name or name, arguments.package_version or version
     found = adopt.gather(cache, name, version, skip_broken=arguments.skip_broken)
-    order = pack.Order(name, Package(), cache.system, version)
+    order = pack.Order(name, PackageSection(), cache.system, version)
     made = pack.write(order, found.contents, formats, arguments.output, attest=_attest(arguments))
     listed = found.contents.listed
     for path, why in found.left_out:

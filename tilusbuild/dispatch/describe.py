@@ -16,7 +16,7 @@ from tilusbuild.dispatch.trees import Tree, tree_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest import Manifest, expression
-from tilusbuild.manifest.tune import COSTS, Bucket, Dispatch
+from tilusbuild.manifest.tune import COSTS, Bucket, DispatchSection
 from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.spaces import surroundings
@@ -81,7 +81,7 @@ def _dim(dim: Dim) -> Tree:
     return dim if isinstance(dim, int | str) else tree_of(dim.tree)
 
 
-def keys_of(dispatch: Dispatch | None, maker: Maker) -> tuple[str, ...]:
+def keys_of(dispatch: DispatchSection | None, maker: Maker) -> tuple[str, ...]:
     """The arguments that the choice depends on; every dimension when none are declared."""
     if dispatch is not None:
         return dispatch.keys
@@ -101,7 +101,7 @@ def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
 
 def _dispatch(
     manifest: Manifest,
-    dispatch: Dispatch | None,
+    dispatch: DispatchSection | None,
     instance: Instance,
     maker: Maker,
     schedules: Sequence[Mapping[str, Value]],
@@ -123,7 +123,7 @@ def _dispatch(
 
 def _model(
     manifest: Manifest,
-    dispatch: Dispatch | None,
+    dispatch: DispatchSection | None,
     instance: Instance,
     maker: Maker,
     keys: Sequence[str],
@@ -143,7 +143,7 @@ def _model(
 
 
 def _rules(
-    dispatch: Dispatch | None,
+    dispatch: DispatchSection | None,
     instance: Instance,
     maker: Maker,
     schedules: Sequence[Mapping[str, Value]],

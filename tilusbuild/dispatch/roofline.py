@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from tilusbuild.dispatch.model import RESOURCE, Columns, Model
 from tilusbuild.expr import Expr, ExprError, Value, parse
-from tilusbuild.manifest.tune import Dispatch
+from tilusbuild.manifest.tune import DispatchSection
 from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Instance
 from tilusbuild.plan.spaces import surroundings
@@ -41,7 +41,7 @@ def built_in(
     instance: Instance,
     keys: Sequence[str],
     columns: Columns,
-    dispatch: Dispatch | None,
+    dispatch: DispatchSection | None,
 ) -> Model | None:
     """The model; None where nothing in it would tell one schedule from another.
 
@@ -98,7 +98,7 @@ def _blocks(maker: Maker) -> str | None:
 
 
 def _roofs(
-    maker: Maker, instance: Instance, keys: Sequence[str], dispatch: Dispatch | None
+    maker: Maker, instance: Instance, keys: Sequence[str], dispatch: DispatchSection | None
 ) -> dict[str, str]:
     """The seconds under each roof that is known, by its name."""
     found = {}
@@ -117,7 +117,7 @@ def _positive(fact: Value | None) -> float | None:
 
 
 def _moved(
-    maker: Maker, instance: Instance, keys: Sequence[str], dispatch: Dispatch | None
+    maker: Maker, instance: Instance, keys: Sequence[str], dispatch: DispatchSection | None
 ) -> str | None:
     """Bytes of a call; None when they do not follow from the keys."""
     if dispatch is not None and dispatch.bytes is not None:

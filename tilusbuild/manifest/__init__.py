@@ -13,29 +13,21 @@ from tilusbuild.manifest.find import MANIFEST_NAME, find, git_root
 from tilusbuild.manifest.settings import Setting, Settings, settings
 
 if TYPE_CHECKING:
-    from tilusbuild.manifest.arguments import Launch
     from tilusbuild.manifest.check_expressions import signature_of
     from tilusbuild.manifest.json_schema import schema
     from tilusbuild.manifest.loading import load
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
     from tilusbuild.manifest.project import IncludeDir
-    from tilusbuild.manifest.requirement import Requirement, parse_requirement
-    from tilusbuild.manifest.script import Script
-    from tilusbuild.manifest.space import RawParameter, expression
-    from tilusbuild.manifest.target import Target
+    from tilusbuild.manifest.requirement import parse_requirement
+    from tilusbuild.manifest.space import expression
 
 __all__ = [
     "MANIFEST_NAME",
     "IncludeDir",
-    "Launch",
     "Manifest",
-    "RawParameter",
-    "Requirement",
-    "Script",
     "Setting",
     "Settings",
-    "Target",
     "expression",
     "find",
     "git_root",
@@ -49,12 +41,7 @@ __all__ = [
 
 _HOMES = {
     "IncludeDir": "project",
-    "Launch": "arguments",
     "Manifest": "model",
-    "RawParameter": "space",
-    "Requirement": "requirement",
-    "Script": "script",
-    "Target": "target",
     "expression": "space",
     "load": "loading",
     "parse_requirement": "requirement",

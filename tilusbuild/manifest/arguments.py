@@ -77,7 +77,7 @@ class LaunchOverride(Table):
     )
 
 
-class Launch(LaunchOverride):
+class LaunchSection(LaunchOverride):
     """The launch geometry, which the launcher computes at each call.
 
     Expressions see the script's parameters, its derived values, `arch.*`, `facts.*`, and the

@@ -8,14 +8,14 @@ from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.manifest.check_expressions import Scope, scope_of
+from tilusbuild.manifest.check_expressions import NameScope, scope_of
 from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
-from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.space import expression
 from tilusbuild.manifest.table import kind_of
-from tilusbuild.manifest.tune import COSTS, Dispatch, Tune
+from tilusbuild.manifest.tune import COSTS, DispatchSection, TuneSection
 from tilusbuild.signature import SignatureError, parse_argument
 
 
@@ -33,7 +33,7 @@ def check_dispatch(checks: Checks) -> None:
             _sizes(checks, (*path, "tune", "sizes"), script.tune, script)
 
 
-def _keys(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
+def _keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
     for number, key in enumerate(dispatch.keys):
         place = partial(checks.document.value, *path, "keys", number)
         if key not in scope.sizes:
@@ -44,7 +44,7 @@ def _keys(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
             checks.error(f'"{key}" is listed twice', place)
 
 
-def _buckets(checks: Checks, path: Path, dispatch: Dispatch) -> None:
+def _buckets(checks: Checks, path: Path, dispatch: DispatchSection) -> None:
     for key, bucket in dispatch.bucket.items():
         if key not in dispatch.keys:
             checks.error(
@@ -61,7 +61,7 @@ def _buckets(checks: Checks, path: Path, dispatch: Dispatch) -> None:
                 checks.error(f"edges must rise, and {edge} follows {edges[number - 1]}", place)
 
 
-def _model(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None:
+def _model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
     """A model chooses for a bucket of the keys, so no other size may decide."""
     for word in COSTS:
         source = getattr(dispatch, word)
@@ -87,7 +87,7 @@ def _model(checks: Checks, path: Path, dispatch: Dispatch, scope: Scope) -> None
                 )
 
 
-def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: Script) -> None:
+def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: ScriptSection) -> None:
     known = list(checks.names_in(*path[:2], "space"))
     for target in script.override:
         known += checks.names_in(*path[:2], "override", target, "space")
@@ -104,7 +104,7 @@ def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: Script) -
             check_chosen(checks, path, use, key, parameter)
 
 
-def _sizes(checks: Checks, path: Path, tune: Tune, script: Script) -> None:
+def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection) -> None:
     scalars, dimensions = _scalars(script)
     for number, size in enumerate(tune.sizes):
         for name, value in size.items():
@@ -136,7 +136,7 @@ def _sizes(checks: Checks, path: Path, tune: Tune, script: Script) -> None:
             )
 
 
-def _scalars(script: Script) -> tuple[list[str], list[str]]:
+def _scalars(script: ScriptSection) -> tuple[list[str], list[str]]:
     """The scalar arguments, and those of them that are dimensions of tensors."""
     scalars: list[str] = []
     shapes: set[str] = set()

@@ -17,9 +17,9 @@ from tilusbuild.manifest.arguments import Arg, LaunchOverride
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.space import expression
-from tilusbuild.manifest.tune import COSTS, Dispatch
+from tilusbuild.manifest.tune import COSTS, DispatchSection
 from tilusbuild.signature import (
     Argument,
     Signature,
@@ -31,7 +31,7 @@ from tilusbuild.signature import (
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class NameScope:
     """The names that a script's expressions see for one target."""
 
     params: frozenset[str]
@@ -84,7 +84,7 @@ _CALL = _STATIC | {"sizes"}
 _RULE = frozenset({"params", "sizes"})
 
 
-def _places(script: Script, target: str) -> Iterator[_Place]:
+def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
     """Every expression that the target sees, with what it may refer to."""
     override = script.override_for(target)
     for key, parameter in {**script.space, **override.space}.items():
@@ -111,7 +111,7 @@ def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
         yield _Place(("launch", "smem"), table.smem, _CALL)
 
 
-def _dispatch_places(dispatch: Dispatch | None) -> Iterator[_Place]:
+def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
     if dispatch is None:
         return
     for name in COSTS:
@@ -127,7 +127,7 @@ def _written(path: Path, target: str, inner: Path, checks: Checks) -> Path:
     return own if checks.wrote(*own) is not None else (*path, *inner)
 
 
-def scope_of(checks: Checks, path: Path, target: str, script: Script) -> Scope:
+def scope_of(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
     """What is declared, as written: an entry with a mistake still declares its name."""
 
     def declared(section: str) -> frozenset[str]:
@@ -137,7 +137,7 @@ def scope_of(checks: Checks, path: Path, target: str, script: Script) -> Scope:
 
     broken = set(checks.names_in(*path, "args")) - set(script.args)
     sizes = {name for name, arg in script.args.items() if _may_be_integer(arg.type)}
-    return Scope(
+    return NameScope(
         params=declared("params"),
         space=declared("space"),
         derived=declared("derived"),
@@ -162,7 +162,7 @@ _FLOATS = frozenset({"bool", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
 
 
 def check_expression(
-    checks: Checks, path: Path, source: Value, scope: Scope, target: str, sees: frozenset[str]
+    checks: Checks, path: Path, source: Value, scope: NameScope, target: str, sees: frozenset[str]
 ) -> None:
     """One expression: its syntax, and each name in it."""
     try:
@@ -189,7 +189,7 @@ Problem = tuple[str, str | None]
 
 
 def _name_problem(
-    checks: Checks, path: Path, name: str, scope: Scope, target: str, sees: frozenset[str]
+    checks: Checks, path: Path, name: str, scope: NameScope, target: str, sees: frozenset[str]
 ) -> Problem | None:
     if "." in name:
         in_model = path[-2] == "dispatch" and path[-1] in COSTS
@@ -226,7 +226,7 @@ def _declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
     )
 
 
-def _dotted_problem(name: str, scope: Scope, target: str, *, in_model: bool) -> Problem | None:
+def _dotted_problem(name: str, scope: NameScope, target: str, *, in_model: bool) -> Problem | None:
     prefix, _, rest = name.partition(".")
     if prefix == "resources" and in_model:
         if rest in RESOURCE_NAMES:
@@ -252,7 +252,7 @@ def _dotted_problem(name: str, scope: Scope, target: str, *, in_model: bool) -> 
     return f'unknown name "{name}"', "only arch.NAME and facts.NAME have a point"
 
 
-def _suggestion(name: str, scope: Scope, sees: Iterable[str]) -> str | None:
+def _suggestion(name: str, scope: NameScope, sees: Iterable[str]) -> str | None:
     plain = {known for section in sees for known in getattr(scope, section)}
     dotted = {f"arch.{known}" for known in ARCH_NAMES} | {f"facts.{known}" for known in scope.facts}
     exact = next((known for known in sorted(dotted) if known.endswith(f".{name}")), None)
@@ -266,7 +266,7 @@ def _listed(names: Iterable[str]) -> str | None:
     return "known: " + ", ".join(words) if words else None
 
 
-def _arguments(checks: Checks, path: Path, script: Script) -> None:
+def _arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
     """The types of the arguments, one by one, then all together."""
     declared = [*checks.names_in(*path, "params")]
     for target in script.override:
@@ -313,7 +313,7 @@ def _signature_error(checks: Checks, path: Path, name: str, error: SignatureErro
     checks.error(error.message, place, error.hint)
 
 
-def signature_of(script: Script) -> Signature:
+def signature_of(script: ScriptSection) -> Signature:
     """The signature that a checked script declares, its constants still names."""
     constants = [name for key in script.params for name in linked_names(key)]
     for override in script.override.values():
@@ -325,7 +325,7 @@ def signature_of(script: Script) -> Signature:
     return signature(arguments, constants)
 
 
-def _cycles(checks: Checks, path: Path, target: str, script: Script) -> None:
+def _cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
     """No derived value, and no parameter through its `when`, depends on itself."""
     override = script.override_for(target)
     uses: dict[str, frozenset[str]] = {}

@@ -13,7 +13,7 @@ from tilusbuild.manifest.names import (
     linked_names,
     snake_case,
 )
-from tilusbuild.manifest.script import Override
+from tilusbuild.manifest.script import OverrideSection
 
 _SECTIONS = ("args", "params", "space", "derived")
 
@@ -80,7 +80,7 @@ def _declared(checks: Checks, path: Path) -> None:
                 seen.setdefault(name, section)
 
 
-def _overridden(checks: Checks, path: Path, target: str, override: Override) -> None:
+def _overridden(checks: Checks, path: Path, target: str, override: OverrideSection) -> None:
     """An override may add names, but not move one to another section or another key."""
     own = (*path, "override", target)
     _macros(checks, (*own, "defines"))

@@ -10,10 +10,11 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.shape import toml_text
-from tilusbuild.manifest.space import Parameter, Row, as_row
+from tilusbuild.manifest.space import ParameterSection, as_row
 from tilusbuild.manifest.table import kind_of
+from tilusbuild.space.spec import Row
 
 DOMAIN_LIMIT = 1_000_000
 """The most values of one parameter."""
@@ -54,7 +55,7 @@ def check_space(checks: Checks) -> None:
                     _inherited(checks, (*path, "default"), target, inherited, changed)
 
 
-def _source(checks: Checks, path: Path, script: Script) -> None:
+def _source(checks: Checks, path: Path, script: ScriptSection) -> None:
     if script.space_file is not None and checks.wrote(*path, "space") is not None:
         checks.error(
             'both "space" and "space-file" are set',
@@ -63,7 +64,7 @@ def _source(checks: Checks, path: Path, script: Script) -> None:
         )
 
 
-def _parameter(checks: Checks, path: Path, key: str, parameter: Parameter) -> bool:
+def _parameter(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> bool:
     """Whether the parameter's values can be counted out; then its other keys are checked too."""
     if not _domain(checks, path, key, parameter):
         checks.unsound.add(path)
@@ -80,7 +81,7 @@ def _parameter(checks: Checks, path: Path, key: str, parameter: Parameter) -> bo
     return True
 
 
-def _domain(checks: Checks, path: Path, key: str, parameter: Parameter) -> bool:
+def _domain(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> bool:
     before = len(checks.diagnostics)
     kinds = [k for k in ("values", "range", "pow2") if _given(parameter, k)]
     if len(kinds) != 1:
@@ -104,7 +105,7 @@ def _domain(checks: Checks, path: Path, key: str, parameter: Parameter) -> bool:
     return len(checks.diagnostics) == before
 
 
-def _given(parameter: Parameter, kind: str) -> bool:
+def _given(parameter: ParameterSection, kind: str) -> bool:
     value = parameter.bounds if kind == "range" else getattr(parameter, kind)
     return value is not None
 
@@ -114,7 +115,7 @@ def _cut_out(checks: Checks, path: Path) -> bool:
     return any(checks.wrote(*path, kind) is not None for kind in ("values", "range", "pow2"))
 
 
-def _conditional(checks: Checks, path: Path, key: str, parameter: Parameter) -> None:
+def _conditional(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> None:
     has_when = checks.wrote(*path, "when") is not None
     has_else = checks.wrote(*path, "else") is not None
     if has_when and not has_else:
@@ -133,7 +134,7 @@ def _conditional(checks: Checks, path: Path, key: str, parameter: Parameter) -> 
         _arity(checks, (*path, "else"), key, parameter.otherwise)
 
 
-def _bounds(checks: Checks, path: Path, kind: str, parameter: Parameter) -> None:
+def _bounds(checks: Checks, path: Path, kind: str, parameter: ParameterSection) -> None:
     place = partial(checks.document.value, *path)
     first, last, *steps = (parameter.bounds if kind == "range" else parameter.pow2) or (0, 0)
     for number, bound in enumerate((first, last, *steps)):
@@ -224,14 +225,14 @@ def _same(row: Sequence[Value], other: Sequence[Value]) -> bool:
     return [(type(v), v) for v in row] == [(type(v), v) for v in other]
 
 
-def _allowed(row: Row, parameter: Parameter) -> bool:
+def _allowed(row: Row, parameter: ParameterSection) -> bool:
     others = parameter.otherwise
     return any(_same(row, as_row(value)) for value in parameter.domain()) or (
         others is not None and _same(row, as_row(others))
     )
 
 
-def _values_hint(parameter: Parameter, position: int | None = None) -> str:
+def _values_hint(parameter: ParameterSection, position: int | None = None) -> str:
     rows = [as_row(value) for value in parameter.domain()]
     shown = (
         list(dict.fromkeys(toml_text(row[position]) for row in rows))
@@ -246,8 +247,8 @@ def _default(
     checks: Checks,
     path: Path,
     default: Mapping[str, Value],
-    space: Mapping[str, Parameter],
-    script: Script,
+    space: Mapping[str, ParameterSection],
+    script: ScriptSection,
 ) -> None:
     """A chosen schedule names parameters of the space, and values that they have."""
     known = checks.names_in(*path[:2], "space") + tuple(
@@ -271,7 +272,7 @@ def _default(
 
 
 def check_chosen(
-    checks: Checks, path: Path, chosen: Mapping[str, Value], key: str, parameter: Parameter
+    checks: Checks, path: Path, chosen: Mapping[str, Value], key: str, parameter: ParameterSection
 ) -> None:
     """The values chosen for a parameter (or for some of linked ones) are together in its domain."""
     names = linked_names(key)
@@ -303,7 +304,7 @@ def _inherited(
     path: Path,
     target: str,
     default: Mapping[str, Value],
-    changed: Mapping[str, Parameter],
+    changed: Mapping[str, ParameterSection],
 ) -> None:
     """The script's default must also hold where the target has another domain."""
     before = len(checks.diagnostics)

@@ -9,8 +9,8 @@ from tilusbuild.arch import PtxNeedsBase, UnknownArch, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
-from tilusbuild.manifest.script import Script
-from tilusbuild.manifest.target import Target
+from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.target import TargetSection
 
 
 def check_targets(checks: Checks) -> None:
@@ -38,7 +38,7 @@ def check_targets(checks: Checks) -> None:
         _references(checks, ("package", name, "scripts"), package.scripts, "script")
 
 
-def _archs(checks: Checks, name: str, target: Target) -> None:
+def _archs(checks: Checks, name: str, target: TargetSection) -> None:
     found, known = [], True
     for number, arch in enumerate(target.arch):
         place = partial(checks.document.value, "target", name, "arch", number)
@@ -80,7 +80,7 @@ def _known(name: str, known: Iterable[str], kind: str) -> str:
     return did_you_mean(name, known) or f"a {kind} is declared as [{kind}.{name}]"
 
 
-def _override_names(checks: Checks, path: Path, name: str, script: Script) -> None:
+def _override_names(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     known = checks.keys_in("target")
     for target in checks.names_in(*path, "override"):
         place = partial(checks.document.key, *path, "override", target)
@@ -96,7 +96,7 @@ def _override_names(checks: Checks, path: Path, name: str, script: Script) -> No
             )
 
 
-def _pipeline(checks: Checks, path: Path, name: str, script: Script) -> None:
+def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     place = partial(checks.document.key, *path)
     has_kernel = checks.wrote(*path, "kernel") is not None
     has_entry = checks.wrote(*path, "entry") is not None
@@ -123,7 +123,7 @@ def _pipeline(checks: Checks, path: Path, name: str, script: Script) -> None:
         _geometry(checks, path, name, script)
 
 
-def _geometry(checks: Checks, path: Path, name: str, script: Script) -> None:
+def _geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """A GPU kernel needs to know its grid and block."""
     for target in checks.known_targets(name):
         if checks.manifest.targets[target].is_cpu:

@@ -16,7 +16,7 @@ from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.script import ScriptSection
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Checks:
         """The names that the keys of a table declare: `"m, n"` of linked parameters both."""
         return tuple(name for key in self.keys_in(*path) for name in linked_names(key))
 
-    def scripts(self) -> Iterator[tuple[Path, str, Script]]:
+    def scripts(self) -> Iterator[tuple[Path, str, ScriptSection]]:
         """Every script that could be read: its path, name and table."""
         for name, script in self.manifest.scripts.items():
             yield ("script", name), name, script

@@ -11,12 +11,12 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.package import Package
-from tilusbuild.manifest.project import Build, IncludeDir, Project
-from tilusbuild.manifest.script import Script
+from tilusbuild.manifest.package import PackageSection
+from tilusbuild.manifest.project import BuildSection, IncludeDir, ProjectSection
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.table import Entries, Table, entries, not_boolean
-from tilusbuild.manifest.target import Target
-from tilusbuild.manifest.toolchain import Toolchain
+from tilusbuild.manifest.target import TargetSection
+from tilusbuild.manifest.toolchain import ToolchainSection
 
 
 class Manifest(Table):
@@ -25,20 +25,20 @@ class Manifest(Table):
     edition: Annotated[Literal[1], BeforeValidator(not_boolean)] = Field(
         description="The format of this file; 1 is the only one so far."
     )
-    project: Project = Field(description="What the project is.")
-    build: Build = Field(
-        default_factory=Build, description="What holds for every program of the project."
+    project: ProjectSection = Field(description="What the project is.")
+    build: BuildSection = Field(
+        default_factory=BuildSection, description="What holds for every program of the project."
     )
-    toolchain: Toolchain = Field(
-        default_factory=Toolchain, description="Which compilers, and how they are asked."
+    toolchain: ToolchainSection = Field(
+        default_factory=ToolchainSection, description="Which compilers, and how they are asked."
     )
-    targets: Entries[Target] = Field(
+    targets: Entries[TargetSection] = Field(
         default_factory=entries, alias="target", description="What to compile for, by name."
     )
-    scripts: Entries[Script] = Field(
+    scripts: Entries[ScriptSection] = Field(
         default_factory=entries, alias="script", description="Kernel scripts, by name."
     )
-    packages: Entries[Package] = Field(
+    packages: Entries[PackageSection] = Field(
         default_factory=entries, alias="package", description="What to carry away, by name."
     )
 

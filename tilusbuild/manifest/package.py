@@ -9,7 +9,7 @@ from pydantic import Field
 from tilusbuild.manifest.table import Size, Table, Text
 
 
-class Package(Table):
+class PackageSection(Table):
     """What to carry away from a cache, for machines that compile nothing."""
 
     scripts: tuple[Text, ...] | None = Field(

@@ -24,7 +24,7 @@ from tilusbuild.manifest.table import (
 Level = Annotated[Literal[0, 1, 2], BeforeValidator(not_boolean)]
 
 
-class Project(Table):
+class ProjectSection(Table):
     """What the project is. Nothing of it enters a program's hash."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] = Field(
@@ -74,7 +74,7 @@ class IncludeDir(Table):
         return or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
 
 
-class Build(Table):
+class BuildSection(Table):
     """What holds for every program of the project."""
 
     cache_dir: Text | None = Field(

@@ -13,15 +13,14 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest.arguments import Arg, Launch, LaunchOverride
+from tilusbuild.manifest.arguments import Arg, LaunchOverride, LaunchSection
 from tilusbuild.manifest.project import IncludeDir
 from tilusbuild.manifest.space import (
-    Parameter,
+    ParameterSection,
     ParamValues,
-    RawParameter,
+    constant_of,
     expression,
-    raw_constant,
-    raw_parameter,
+    parameter_of,
     with_defaults,
 )
 from tilusbuild.manifest.table import (
@@ -34,7 +33,8 @@ from tilusbuild.manifest.table import (
     fault,
     kind_of,
 )
-from tilusbuild.manifest.tune import Dispatch, Levels, Prune, Tune
+from tilusbuild.manifest.tune import DispatchSection, LevelsSection, PruneSection, TuneSection
+from tilusbuild.space.spec import Parameter
 
 Entry = TypeVar("Entry")
 
@@ -60,7 +60,7 @@ RuleOrFalse = Annotated[
 ]
 
 
-class Override(Table):
+class OverrideSection(Table):
     """What differs for one target. Each entry replaces the script's of that name, whole.
 
     So `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had.
@@ -72,7 +72,7 @@ class Override(Table):
         description="Constants of this target.",
         examples=[{"in_bytes": 1}],
     )
-    space: Entries[Parameter] = Field(
+    space: Entries[ParameterSection] = Field(
         default_factory=entries,
         description="Parameters of this target.",
         examples=[{"stages": {"range": [3, 8]}}],
@@ -101,7 +101,7 @@ class Override(Table):
     )
 
 
-class Script(Table):
+class ScriptSection(Table):
     """A kernel template, how it is called, and what it is tuned over."""
 
     description: str | None = Field(
@@ -140,7 +140,7 @@ class Script(Table):
         "arrays, one for each combination. Linked constants are written like linked parameters.",
         examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}],
     )
-    space: Entries[Parameter] = Field(
+    space: Entries[ParameterSection] = Field(
         default_factory=entries,
         description="The tuning space: the first parameter varies slowest.",
         examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}],
@@ -167,10 +167,10 @@ class Script(Table):
         "`default` of a parameter.",
         examples=[{"block_m": 128}],
     )
-    override: Entries[Override] = Field(
+    override: Entries[OverrideSection] = Field(
         default_factory=entries, description="What differs, by the name of a target."
     )
-    launch: Launch | None = Field(
+    launch: LaunchSection | None = Field(
         None, description="The launch geometry; needed with `kernel` for GPU targets."
     )
     include_dirs: tuple[IncludeDir, ...] = Field(
@@ -193,26 +193,28 @@ class Script(Table):
         description="Preprocessor macros, over those of `[build]` and of the target.",
         examples=[{"EPILOGUE": "relu"}],
     )
-    levels: Levels = Field(
-        default_factory=Levels, description="What the levels of the search space mean."
+    levels: LevelsSection = Field(
+        default_factory=LevelsSection, description="What the levels of the search space mean."
     )
-    prune: Prune = Field(default_factory=Prune, description="Which compiled kernels are left out.")
-    dispatch: Dispatch | None = Field(None, description="Which schedule serves which sizes.")
-    tune: Tune | None = Field(None, description="How `run` and `tune` call the kernel.")
+    prune: PruneSection = Field(
+        default_factory=PruneSection, description="Which compiled kernels are left out."
+    )
+    dispatch: DispatchSection | None = Field(None, description="Which schedule serves which sizes.")
+    tune: TuneSection | None = Field(None, description="How `run` and `tune` call the kernel.")
 
-    def override_for(self, target: str) -> Override:
+    def override_for(self, target: str) -> OverrideSection:
         """The target's override; an empty one when it has none."""
-        return self.override.get(target) or Override()
+        return self.override.get(target) or OverrideSection()
 
-    def params_for(self, target: str) -> tuple[RawParameter, ...]:
+    def params_for(self, target: str) -> tuple[Parameter, ...]:
         """The constants: an instance takes one row of each."""
         values = _laid_over(self.params, self.override_for(target).params)
-        return tuple(raw_constant(key, value) for key, value in values.items())
+        return tuple(constant_of(key, value) for key, value in values.items())
 
-    def space_for(self, target: str) -> Mapping[str, RawParameter]:
+    def space_for(self, target: str) -> Mapping[str, Parameter]:
         """The tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
         parameters = _laid_over(self.space, self.override_for(target).space)
-        return {key: raw_parameter(key, value) for key, value in parameters.items()}
+        return {key: parameter_of(key, value) for key, value in parameters.items()}
 
     def derived_for(self, target: str) -> Mapping[str, Expr]:
         """The derived values, in declared order."""
@@ -231,14 +233,14 @@ class Script(Table):
         )
         return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
 
-    def launch_for(self, target: str) -> Launch | None:
+    def launch_for(self, target: str) -> LaunchSection | None:
         """The launch geometry as written; None when there is none."""
         own = self.override_for(target).launch
         if own is None:
             return self.launch
         said = own.model_dump(exclude_unset=True)
         base = self.launch.model_dump() if self.launch else {}
-        return Launch.model_validate({**base, **said})
+        return LaunchSection.model_validate({**base, **said})
 
     def default_for(self, target: str) -> Mapping[str, Value]:
         """The default schedule, as far as the manifest fixes it."""

@@ -1,13 +1,12 @@
 """`space` and `params`: what a script is tuned over, and what it is fixed to.
 
-`RawParameter` is a parameter as later stages take it: rows of values, one value a name. It is made
-from tables that the checks have passed; on others it may raise.
+`parameter_of` and `constant_of` make the space's own `Parameter` of a section that the checks have
+passed; of another they may raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
@@ -27,8 +26,7 @@ from tilusbuild.manifest.table import (
     kind_of,
     shorthand,
 )
-
-Row = tuple[Value, ...]
+from tilusbuild.space.spec import Parameter, Row
 
 
 def _row(value: object) -> Value | Row:
@@ -64,7 +62,7 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
-class Parameter(Table):
+class ParameterSection(Table):
     """One tuning parameter, or several linked ones (`"warp_m, warp_n"`, with rows of values).
 
     Written as an array of values, or as a table with exactly one of `values`, `range` and `pow2`.
@@ -129,22 +127,10 @@ class Parameter(Table):
         return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
 
 
-@dataclass(frozen=True, slots=True)
-class RawParameter:
-    """A parameter, or several linked ones: `names` and rows of one value each."""
-
-    names: tuple[str, ...]
-    values: tuple[Row, ...]
-    when: Expr | None = None
-    otherwise: Row | None = None
-    default: Row | None = None
-
-
-def raw_parameter(key: str, parameter: Parameter) -> RawParameter:
-    """A checked parameter as rows. `key` is as in the manifest: `"warp_m, warp_n"` links two."""
-    names = linked_names(key)
-    return RawParameter(
-        names,
+def parameter_of(key: str, parameter: ParameterSection) -> Parameter:
+    """Return a checked parameter as rows. `key` is the manifest's: `"warp_m, warp_n"` links two."""
+    return Parameter(
+        linked_names(key),
         tuple(as_row(value) for value in parameter.domain()),
         expression(parameter.when) if parameter.when is not None else None,
         as_row(parameter.otherwise) if parameter.otherwise is not None else None,
@@ -152,10 +138,10 @@ def raw_parameter(key: str, parameter: Parameter) -> RawParameter:
     )
 
 
-def raw_constant(key: str, values: Value | tuple[Value | Row, ...]) -> RawParameter:
-    """A checked entry of `params` as rows: one instance of the script for each."""
+def constant_of(key: str, values: Value | tuple[Value | Row, ...]) -> Parameter:
+    """Return a checked entry of `params` as rows: one instance of the script for each."""
     rows = values if isinstance(values, tuple) else (values,)
-    return RawParameter(linked_names(key), tuple(as_row(value) for value in rows))
+    return Parameter(linked_names(key), tuple(as_row(value) for value in rows))
 
 
 def as_row(value: Value | Row) -> Row:
@@ -170,9 +156,9 @@ def expression(source: Value) -> Expr:
 
 
 def with_defaults(
-    parameters: Mapping[str, Parameter], chosen: Mapping[str, Value]
+    parameters: Mapping[str, ParameterSection], chosen: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """The default of each parameter that has one; `chosen` goes before the parameter's own."""
+    """Return each parameter's default, where it has one; `chosen` takes precedence over it."""
     own = {
         name: value
         for key, parameter in parameters.items()

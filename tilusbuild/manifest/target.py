@@ -26,7 +26,7 @@ def _arch_list(value: object) -> object:
 _ARCH = {"type": "string", "pattern": r"^(sm_[0-9]+[af]?|cpu)$"}
 
 
-class Target(Table):
+class TargetSection(Table):
     """What to compile for: one GPU architecture, several in one binary, or the CPU."""
 
     arch: Annotated[

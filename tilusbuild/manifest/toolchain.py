@@ -33,7 +33,7 @@ def _march(text: str) -> str:
     return text
 
 
-class Toolchain(Table):
+class ToolchainSection(Table):
     """Which compilers, and how they are asked."""
 
     nvcc: Annotated[Text, AfterValidator(_nvcc)] | None = Field(

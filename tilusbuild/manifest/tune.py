@@ -22,7 +22,7 @@ from tilusbuild.manifest.table import (
 )
 
 
-class Levels(Table):
+class LevelsSection(Table):
     """What the levels of the search space mean: 0 is the default only, 1 a sample, 2 all."""
 
     sample: int = Field(64, ge=1, description="How many schedules level 1 builds of an instance.")
@@ -31,7 +31,7 @@ class Levels(Table):
     )
 
 
-class Prune(Table):
+class PruneSection(Table):
     """Which compiled kernels are left out, by the resources that their cubin says.
 
     Each is a number, or an expression over parameters, derived values and `arch.*`. A program that
@@ -104,7 +104,7 @@ class Bucket(Table):
         )
 
 
-class Rule(Table):
+class DispatchRule(Table):
     """One row of a hand-written dispatch table."""
 
     when: Text = Field(
@@ -120,10 +120,10 @@ class Rule(Table):
 
 
 COSTS = ("model", "bytes", "flops")
-"""The expressions of `Dispatch` that say what a schedule costs."""
+"""The expressions of `DispatchSection` that say what a schedule costs."""
 
 
-class Dispatch(Table):
+class DispatchSection(Table):
     """Which schedule serves which sizes, where nothing is measured or a person knows better.
 
     The first rule of `table` whose `when` holds decides; then what was measured; then `model`; then
@@ -157,14 +157,14 @@ class Dispatch(Table):
         description="Likewise the operations of a call. It needs `facts.tflops`.",
         examples=["2 * m * n * k"],
     )
-    table: tuple[Rule, ...] = Field(
+    table: tuple[DispatchRule, ...] = Field(
         (),
         description="Rules by hand, which go before everything else.",
         examples=[[{"when": "m <= 16", "use": {"block_m": 16}}]],
     )
 
 
-class Tune(Table):
+class TuneSection(Table):
     """How `run` and `tune` call the kernel and check its results."""
 
     ref: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(

@@ -15,7 +15,7 @@ from tilusbuild import __version__
 from tilusbuild.build.project import Project
 from tilusbuild.errors import input_error
 from tilusbuild.manifest import Manifest
-from tilusbuild.manifest.package import Package
+from tilusbuild.manifest.package import PackageSection
 from tilusbuild.package import output
 from tilusbuild.package.collect import Wanted, collect
 from tilusbuild.package.contents import Contents
@@ -54,7 +54,7 @@ class Order:
     """A package to make: its name in the manifest, and what the manifest says of it."""
 
     name: str
-    package: Package
+    package: PackageSection
     project: str
     version: str
 
@@ -69,7 +69,7 @@ def orders(manifest: Manifest, name: str | None) -> list[Order]:
 
     Raises `InputError`.
     """
-    declared = dict(manifest.packages) or {manifest.project.name: Package()}
+    declared = dict(manifest.packages) or {manifest.project.name: PackageSection()}
     if name is not None and name not in declared:
         from tilusbuild.errors import did_you_mean
 
@@ -104,7 +104,7 @@ def gather(project: Project, order: Order, *, level: int, unchecked: bool = Fals
     return collect(project.cache, wanted)
 
 
-def _purposes(package: Package) -> frozenset[Purpose]:
+def _purposes(package: PackageSection) -> frozenset[Purpose]:
     more: set[Purpose] = set()
     for each in package.include:
         more |= {"sources", "logs"} if each == "all" else {each}

@@ -17,7 +17,7 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.model import Target, label
 from tilusbuild.plan.selection import Selection, chosen_pairs
-from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec, select
+from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.t1 import T1Space, read_t1
 
@@ -49,16 +49,13 @@ def spec_of(
     be. Raises `InputError`."""
     owner = manifest.scripts[script]
     imported = imported_space(manifest, script)
-    declared = {
-        raw.names: Parameter(raw.names, raw.values, raw.when, raw.otherwise, raw.default)
-        for raw in owner.space_for(target.name).values()
-    }
-    own = {name for names in declared for name in names}
+    declared = tuple(owner.space_for(target.name).values())
+    own = {name for parameter in declared for name in parameter.names}
     kept = [p for p in imported.parameters if own.isdisjoint(p.names)] if imported else []
     rules = dict(imported.restrict) if imported else {}
     return SpaceSpec(
         constants={**surroundings(target), **params},
-        parameters=(*kept, *declared.values()),
+        parameters=(*kept, *declared),
         derived=tuple(owner.derived_for(target.name).items()),
         restrict=tuple({**rules, **owner.restrict_for(target.name)}.items()),
     )

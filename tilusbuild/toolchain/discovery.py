@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from packaging.specifiers import SpecifierSet
+
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
-from tilusbuild.manifest.requirement import Requirement, RequirementError, parse_requirement
+from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
 from tilusbuild.state.stat_digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
@@ -194,8 +196,8 @@ def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, l
         except Rejected as rejected:
             searched.append(Looked(where, True, str(rejected), rejected.remedy))
             continue
-        if requirement is not None and not requirement.accepts(found.version):
-            note = f"version {found.version} does not meet {requirement.text}"
+        if requirement is not None and found.version not in requirement:
+            note = f"version {found.version} does not meet {request.nvcc}"
             searched.append(Looked(where, True, note))
         else:
             taken = found
@@ -229,8 +231,8 @@ def find_cuda(
             continue
         if found.nvcc in examined:
             searched.append(Looked(where, True, f"the same as before: {found.nvcc}"))
-        elif requirement is not None and not requirement.accepts(found.version):
-            note = f"version {found.version} does not meet {requirement.text}"
+        elif requirement is not None and found.version not in requirement:
+            note = f"version {found.version} does not meet {request.nvcc}"
             searched.append(Looked(where, True, note))
         else:
             taken = found
@@ -288,7 +290,7 @@ def _is_path(text: str) -> bool:
     return "/" in text or text.startswith(("~", "."))
 
 
-def _requirement(request: ToolchainRequest) -> Requirement | None:
+def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
     if request.nvcc is None or _is_path(request.nvcc):
         return None
     try:
