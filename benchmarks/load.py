@@ -86,12 +86,14 @@ def build(folder: Path) -> Path:
     from tilusbuild.runtime.buckets import up_to
     from tilusbuild.runtime.device import cpu
     from tilusbuild.runtime.script import read_script
-    from tilusbuild.runtime.tables import Entry
+    from tilusbuild.runtime.tables import TableEntry
 
     (path,) = (folder / "cache" / "scripts" / "tiny").iterdir()
     script = read_script(str(path))
     sizes, chance = up_to("tilus", 1, 8192), random.Random(0)
-    entries = [Entry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes]
+    entries = [
+        TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
+    ]
     tables.record(script, cpu().fingerprint(script.hash), entries)
     process([*TILUSBUILD, "dispatch", "build", "tiny"], folder)
     return path

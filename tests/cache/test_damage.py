@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.cache.sealed import Broken, canonical, seal, unseal
+from tilusbuild.cache.sealed import CorruptFileError, canonical, seal, unseal
 from tilusbuild.cache.trouble import CacheDamaged
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_index_is_never_taken_for_an_empty_one(cache, full):
         with replaced(full["index"], content):
             with pytest.raises(CacheDamaged, match=r"index\.json"):
                 cache.gc()
-            with pytest.raises(Broken):
+            with pytest.raises(CorruptFileError):
                 cache.projects()
     assert cache.gc().removed == ()
 
@@ -191,12 +191,12 @@ def test_one_changed_byte_breaks_the_seal(value, data):
     sealed = bytearray(seal(value))
     at = data.draw(st.integers(0, len(sealed) - 1))
     sealed[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(Broken):
+    with pytest.raises(CorruptFileError):
         unseal(bytes(sealed))
 
 
 @settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_are_broken_and_nothing_worse(data):
-    with pytest.raises(Broken):
+    with pytest.raises(CorruptFileError):
         unseal(data)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.cache.trouble import CacheBusy, CacheDamaged
-from tilusbuild.runtime.hold import Hold
+from tilusbuild.runtime.hold import ReaderLock
 
 DAY = 86400.0
 
@@ -198,7 +198,7 @@ def test_a_script_that_is_loaded_stays_with_its_programs(cache, sample):
     sample.program("old")
     record = sample.record(["old"])
     path = cache.publish_script(record)
-    hold = Hold(cache.root, [record.hash])
+    hold = ReaderLock(cache.root, [record.hash])
     assert cache.gc(dry_run=True).removed == cache.gc().removed == ()
     assert cache.gc(max_size=0).removed == ()
     assert os.path.isdir(path)
@@ -213,8 +213,8 @@ def test_a_process_that_was_killed_keeps_nothing(cache, sample):
     record = sample.record(["old"])
     cache.publish_script(record)
     code = (
-        "import sys, time; from tilusbuild.runtime.hold import Hold;"
-        "hold = Hold(sys.argv[1], [sys.argv[2]]); print('held', flush=True); time.sleep(600)"
+        "import sys, time; from tilusbuild.runtime.hold import ReaderLock;"
+        "hold = ReaderLock(sys.argv[1], [sys.argv[2]]); print('held', flush=True); time.sleep(600)"
     )
     words = [sys.executable, "-c", code, cache.root, record.hash]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
@@ -233,7 +233,7 @@ def test_who_loads_waits_for_a_collection_and_then_finds_nothing(cache, sample, 
     seen, loading = [], []
 
     def load() -> None:
-        Hold(cache.root, [record.hash])
+        ReaderLock(cache.root, [record.hash])
         seen.append(os.path.isdir(path))
 
     take_away = cache.tree.take_away
@@ -252,8 +252,8 @@ def test_who_loads_waits_for_a_collection_and_then_finds_nothing(cache, sample, 
 
 
 def test_loading_works_where_nothing_can_be_locked(tmp_path):
-    Hold(str(tmp_path), ["0" * 64])
-    Hold(str(tmp_path / "nowhere"), ["0" * 64])
+    ReaderLock(str(tmp_path), ["0" * 64])
+    ReaderLock(str(tmp_path / "nowhere"), ["0" * 64])
     (tmp_path / "lock").mkdir()
-    Hold(str(tmp_path), ["0" * 64])
+    ReaderLock(str(tmp_path), ["0" * 64])
     assert os.listdir(tmp_path) == ["lock"]

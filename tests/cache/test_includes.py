@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.trouble import InputChanged
 from tilusbuild.render.closure import Closure, Root, closure
 from tilusbuild.render.closure import layout as files_of
@@ -111,5 +111,5 @@ def test_any_names_survive_the_manifest(names):
 def test_any_bytes_are_a_manifest_or_broken(data):
     try:
         assert all(not name.startswith("/") for name in read_manifest(data))
-    except Broken:
+    except CorruptFileError:
         assert data

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.scripts import ScriptRecord, parse_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 
 
 def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, sample):
@@ -139,12 +139,12 @@ def test_names_that_are_ours_are_safe(name):
 def test_any_text_is_a_script_or_broken(text):
     try:
         found = parse_script(text + "\n[programs]\n" + text)
-    except Broken:
+    except CorruptFileError:
         return
     assert all(layout.is_hash(program) for program in found.programs)
 
 
 @pytest.mark.parametrize("line", ["1 " + "a" * 64, "0 " + "a" * 63, "0  " + "a" * 64, "x"])
 def test_a_malformed_list_of_programs_is_broken(line):
-    with pytest.raises(Broken, match="list of programs"):
+    with pytest.raises(CorruptFileError, match="list of programs"):
         parse_script(f"[programs]\n{line}\n")

@@ -22,7 +22,7 @@ from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal, unseal
-from tilusbuild.runtime.tables import Entry, read_tables
+from tilusbuild.runtime.tables import TableEntry, read_tables
 
 SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 KEYS = ("m", "n", "k")
@@ -72,7 +72,7 @@ def described(path: Path, chance: random.Random) -> Script:
     entries = {}
     for _ in range(chance.choice([0, 1, 3, 40, 300])):
         key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets)
-        entries[key] = Entry(key, chance.randrange(4), chance.choice(SOURCES), None)
+        entries[key] = TableEntry(key, chance.randrange(4), chance.choice(SOURCES), None)
     tables.record(script, cpu().fingerprint(script.hash), entries.values())
     return script
 

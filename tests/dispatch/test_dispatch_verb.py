@@ -9,7 +9,7 @@ from typing import Any
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.tables import Entry, read_tables
+from tilusbuild.runtime.tables import TableEntry, read_tables
 
 
 def measure(built: Any) -> None:
@@ -66,7 +66,7 @@ def test_prune_writes_a_table_of_fewer_programs(copied: Any) -> None:
     measure(copied)
     script = copied.script("mark")
     (here,) = read_tables(script)
-    entry = Entry((64,), 3, "measured", 2e-6)
+    entry = TableEntry((64,), 3, "measured", 2e-6)
     tables.record(script, here.fingerprint, [entry, *here.entries[1:]])
     done = copied.run("dispatch", "prune", "mark", "--slowdown", "1.1")
     assert "within 1.1 of the best everywhere: programs 0" in done.stdout

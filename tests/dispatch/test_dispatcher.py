@@ -15,14 +15,14 @@ import pytest
 import tilusbuild
 from tilusbuild.cache.cache import Cache
 from tilusbuild.dispatch import dispatcher, tables
-from tilusbuild.dispatch.csource import NoDispatcher, sources
+from tilusbuild.dispatch.csource import NoDispatcherError, sources
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.errors import LibraryChanged
+from tilusbuild.runtime.errors import LibraryChangedError
 from tilusbuild.runtime.kernel import Kernel, programs_there
 from tilusbuild.runtime.library import launcher
-from tilusbuild.runtime.tables import Entry, read_tables
+from tilusbuild.runtime.tables import TableEntry, read_tables
 from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover
 
 MAIN = """\
@@ -204,7 +204,7 @@ def test_it_decides_as_the_runtime_does_by_table(
 ) -> None:
     script = copied.script("modelled", real="f32")
     entries = [
-        Entry((m, n, k), (m + n + k) % 4, {64: "model", 512: "table"}.get(m, "measured"), None)
+        TableEntry((m, n, k), (m + n + k) % 4, {64: "model", 512: "table"}.get(m, "measured"), None)
         for m in (1, 16, 64, 512)
         for n in (16, 256)
         for k in (0, 100, 300)
@@ -219,10 +219,10 @@ def test_it_decides_as_the_runtime_does_by_table(
 def test_a_table_of_another_device_is_not_used(copied: Any, refreshed: Any, tmp_path: Path) -> None:
     script = copied.script("mark")
     there = {**cpu().fingerprint(script.hash), "device": "another cpu"}
-    tables.record(script, there, [Entry((128,), 3, "measured", None)])
+    tables.record(script, there, [TableEntry((128,), 3, "measured", None)])
     library = Path(refreshed())
     assert selections(tmp_path, library, "mark", [(100,)]) == [(1, "default")]
-    tables.record(script, cpu().fingerprint(script.hash), [Entry((128,), 3, "measured", None)])
+    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)])
     assert not dispatcher.is_current(script)
     refreshed()
     assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
@@ -259,7 +259,7 @@ def test_a_changed_program_is_its_own_error_through_it_too(copied: Any) -> None:
     lib = Path(copied.script("mark").library(2))
     lib.write_bytes(lib.read_bytes()[:-40] + bytes(40))
     for _ in range(2):
-        with pytest.raises(LibraryChanged):
+        with pytest.raises(LibraryChangedError):
             kernel(np.zeros(3, "float32"))
 
 
@@ -268,7 +268,7 @@ def test_a_dispatcher_whose_bytes_were_changed(copied: Any) -> None:
     data = bytearray(library.read_bytes())
     data[-40] ^= 1
     library.write_bytes(data)
-    with pytest.raises(LibraryChanged, match="libmark"):
+    with pytest.raises(LibraryChangedError, match="libmark"):
         tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
 
 
@@ -276,7 +276,7 @@ def test_one_of_another_table_or_other_programs_is_left_alone(copied: Any) -> No
     import shutil
 
     script = copied.script("mark")
-    tables.record(script, cpu().fingerprint(script.hash), [Entry((12,), 3, "measured", None)])
+    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert (ran(kernel, 9), ran(kernel, 9)) == (3, 3)
     assert kernel._direct is None
@@ -293,7 +293,7 @@ def test_the_nearest_is_told_once(
     copied: Any, refreshed: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = copied.script("mark")
-    tables.record(script, cpu().fingerprint(script.hash), [Entry((12,), 3, "measured", None)])
+    tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
     refreshed()
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert ran(kernel, 10) == 3
@@ -310,7 +310,7 @@ def test_without_a_program_there_is_none(copied: Any) -> None:
     script = copied.script("mark")
     shutil.rmtree(copied.cache / "programs")
     (copied.cache / "programs").mkdir()
-    with pytest.raises(NoDispatcher, match="no program"):
+    with pytest.raises(NoDispatcherError, match="no program"):
         sources(script, ())
 
 
@@ -344,7 +344,7 @@ def test_each_gpu_has_its_own_table(copied: Any, tmp_path: Path) -> None:
     script = copied.script("mark")
     for device, arch, program in (("Fake A100", "sm_80", 3), ("Fake H100", "sm_90", 0)):
         fingerprint = {"script": script.hash, "device": device, "arch": arch}
-        tables.record(script, fingerprint, [Entry((128,), program, "measured", None)])
+        tables.record(script, fingerprint, [TableEntry((128,), program, "measured", None)])
     folder = Path(script.path, "dispatch")
     for name, text in sources(script._replace(kind="cuda"), read_tables(script)).items():
         (folder / name).write_text(text)

@@ -17,10 +17,10 @@ from tilusbuild.dispatch.cover import cover, curve, measure
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.dispatch.trees import node_of, tree_of
 from tilusbuild.expr import ExprError, parse
-from tilusbuild.runtime.errors import TableDamaged
+from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.expression import function_of
 from tilusbuild.runtime.semantics import NoValueError
-from tilusbuild.runtime.tables import Entry, read_tables
+from tilusbuild.runtime.tables import TableEntry, read_tables
 
 HERE = {"script": "*", "device": "here", "arch": "cpu"}
 THERE = {"script": "*", "device": "there", "arch": "sm_90"}
@@ -28,7 +28,10 @@ THERE = {"script": "*", "device": "there", "arch": "sm_90"}
 
 def test_a_table_is_written_as_people_read_it(copied: Any) -> None:
     script = copied.script("mark")
-    entries = [Entry((1536,), 0, "measured", 1.25e-5), Entry((1024,), 2, "measured", None)]
+    entries = [
+        TableEntry((1536,), 0, "measured", 1.25e-5),
+        TableEntry((1024,), 2, "measured", None),
+    ]
     tables.record(script, HERE, entries)
     assert Path(script.path, "dispatch_table.txt").read_text() == (
         "arch cpu, device here, script *\n\n"
@@ -45,13 +48,13 @@ def test_a_table_is_written_as_people_read_it(copied: Any) -> None:
 
 def test_what_one_device_measured_leaves_the_others_alone(copied: Any) -> None:
     script = copied.script("mark")
-    tables.record(script, HERE, [Entry((8,), 0, "measured", 1.0)])
-    tables.record(script, THERE, [Entry((8,), 1, "measured", 2.0)])
-    tables.record(script, HERE, [Entry((16,), 3, "measured", 3.0)])
+    tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
+    tables.record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
+    tables.record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
     found = {t.fingerprint["device"]: t.entries for t in read_tables(script)}
     assert found == {
-        "there": (Entry((8,), 1, "measured", 2.0),),
-        "here": (Entry((16,), 3, "measured", 3.0),),
+        "there": (TableEntry((8,), 1, "measured", 2.0),),
+        "here": (TableEntry((16,), 3, "measured", 3.0),),
     }
 
 
@@ -59,8 +62,8 @@ def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Any) -> Non
     script = copied.script("mark")
     anywhere, any_name = {**HERE, "device": "*", "arch": "*"}, {**THERE, "device": "*"}
     for fingerprint in (anywhere, THERE, any_name, HERE):
-        tables.record(script, fingerprint, [Entry((8,), 0, "measured", None)])
-        tables.put(script, fingerprint, [Entry((16,), 1, "measured", None)])
+        tables.record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
+        tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
     found = [(t.fingerprint["device"], t.fingerprint["arch"]) for t in read_tables(script)]
     assert sorted(found[:2]) == [("here", "cpu"), ("there", "sm_90")]
     assert found[2:] == [("*", "sm_90"), ("*", "*")]
@@ -72,7 +75,7 @@ def test_writers_at_the_same_time_lose_nothing(copied: Any) -> None:
 
     def write(number: int) -> None:
         device = {**HERE, "device": f"gpu {number % 2}"}
-        tables.put(script, device, [Entry((number + 1,), 0, "measured", None)])
+        tables.put(script, device, [TableEntry((number + 1,), 0, "measured", None)])
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(40)))
@@ -83,7 +86,7 @@ def test_a_damaged_table_is_not_written_over(copied: Any) -> None:
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
     path.write_text("{")
-    with pytest.raises(TableDamaged):
+    with pytest.raises(CorruptTableError):
         tables.record(script, HERE, [])
     assert path.read_text() == "{"
 
@@ -105,8 +108,8 @@ def test_measurements_are_kept_by_key_and_device(copied: Any) -> None:
         ["0", "0", "0.0200"],
         ["1", "1", "wrong", "result"],
     ]
-    assert first.best() == Entry((128,), 2, "measured", 1e-5)
-    assert first.best(frozenset({0})) == Entry((128,), 0, "measured", 2e-5)
+    assert first.best() == TableEntry((128,), 2, "measured", 1e-5)
+    assert first.best(frozenset({0})) == TableEntry((128,), 0, "measured", 2e-5)
 
 
 def test_as_good_as_the_best_is_the_earlier_program() -> None:

@@ -76,10 +76,10 @@ def test_what_the_key_signed_is_accepted(package: Path, key: Path) -> None:
 def test_load_asks_for_the_signature(
     package: Path, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(signed.WrongSigner):
+    with pytest.raises(signed.WrongSignerError):
         load(script_of(package), where=package, signed_by=str(key.with_name("other.pub")))
     monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGNED", str(key.with_name("other.pub")))
-    with pytest.raises(signed.WrongSigner):
+    with pytest.raises(signed.WrongSignerError):
         load(script_of(package), where=package)
 
 
@@ -102,12 +102,12 @@ def add_table(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda f: (f / "attestations/signature.json").unlink(), signed.NotSigned),
-        (lambda f: (f / "attestations/signature.json").write_text("{}"), signed.NotSigned),
-        (lambda f: (f / "tilus-package.json").unlink(), signed.NotSigned),
-        (flip("tilus-package.json"), signed.SignatureRefused),
-        (flip("scripts/*/*/script.json"), signed.FileNotSigned),
-        (add_table, signed.FileNotSigned),
+        (lambda f: (f / "attestations/signature.json").unlink(), signed.NotSignedError),
+        (lambda f: (f / "attestations/signature.json").write_text("{}"), signed.NotSignedError),
+        (lambda f: (f / "tilus-package.json").unlink(), signed.NotSignedError),
+        (flip("tilus-package.json"), signed.SignatureRefusedError),
+        (flip("scripts/*/*/script.json"), signed.UnsignedFileError),
+        (add_table, signed.UnsignedFileError),
     ],
 )
 def test_what_was_changed_is_refused(
@@ -121,14 +121,14 @@ def test_what_was_changed_is_refused(
 def test_a_library_that_was_changed_is_refused(package: Path, key: Path) -> None:
     for library in package.glob("programs/*/module/lib.so"):
         library.write_bytes(library.read_bytes()[:-1] + b"x")
-    with pytest.raises(signed.FileNotSigned, match="is not what was signed"):
+    with pytest.raises(signed.UnsignedFileError, match="is not what was signed"):
         loaded(package, key)
 
 
 def test_a_signature_of_another_package_is_refused(package: Path, key: Path) -> None:
     text = (package / "tilus-package.json").read_bytes()
     (package / "tilus-package.json").write_bytes(text + b"\n")
-    with pytest.raises(signed.SignedOther, match=sha256_bytes(text + b"\n")):
+    with pytest.raises(signed.SignedListMismatchError, match=sha256_bytes(text + b"\n")):
         loaded(package, key)
 
 

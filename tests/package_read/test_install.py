@@ -26,7 +26,7 @@ from tilusbuild.package.errors import NotReproduced, PackageError
 from tilusbuild.package.install import Installed, install, installed, uninstall
 from tilusbuild.package.opening import opened
 from tilusbuild.runtime import load
-from tilusbuild.runtime.errors import Ambiguous
+from tilusbuild.runtime.errors import AmbiguousScriptError
 from tilusbuild.runtime.sealed import seal, unseal
 
 
@@ -210,7 +210,7 @@ def test_packages_of_several_targets_serve_a_script_together(
     assert_works(cache.root)
     index["projects"]["/some/where/tilus.toml"] = other
     Path(cache.root, "index.json").write_bytes(seal(index))
-    with pytest.raises(Ambiguous):
+    with pytest.raises(AmbiguousScriptError):
         load("mark", where=cache.root)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tilusbuild
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.errors import Damaged, LoadError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.sealed import seal, unseal
 
 bounded = settings(
@@ -91,7 +91,7 @@ def test_any_table(copied: Any, data: st.DataObject) -> None:
     table = data.draw(spoilt({"schema": 1, "keys": ["m", "n", "k"], "tables": tables}))
     Path(script.path, "dispatch_table.json").write_text(json.dumps(table))
     found = use(copied.cache, "modelled", m=2, n=10, k=5)
-    assert found in ("", "TableDamaged", "TableOutOfRange")
+    assert found in ("", "CorruptTableError", "TableOutOfRangeError")
 
 
 @given(data=st.data())
@@ -121,7 +121,7 @@ def test_any_bit_of_a_description(copied: Any, at: float, bit: int) -> None:
     data[int(at * len(data))] ^= 1 << bit
     try:
         path.write_bytes(data)
-        with pytest.raises(Damaged):
+        with pytest.raises(CorruptCacheError):
             tilusbuild.load("mark", where=copied.cache)
     finally:
         path.write_bytes(whole)

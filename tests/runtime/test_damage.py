@@ -15,11 +15,11 @@ import tilusbuild
 from tilusbuild.runtime import receipts
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import (
-    Damaged,
-    LibraryChanged,
-    TableDamaged,
-    TableOfAnotherDevice,
-    TableOutOfRange,
+    CorruptCacheError,
+    CorruptTableError,
+    LibraryChangedError,
+    TableOutOfRangeError,
+    WrongDeviceTableError,
 )
 
 
@@ -64,7 +64,7 @@ def test_a_table_of_another_device_is_never_used_silently(
     copied: Any, field: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_table(copied, [[[128], 3]], **field)
-    with pytest.raises(TableOfAnotherDevice, match=f"{next(iter(field))} is"):
+    with pytest.raises(WrongDeviceTableError, match=f"{next(iter(field))} is"):
         tilusbuild.load("mark", where=copied.cache, strict=True).select(n=100)
     with caplog.at_level(logging.WARNING):
         kernel = tilusbuild.load("mark", where=copied.cache)
@@ -77,7 +77,7 @@ def test_a_table_of_another_device_is_never_used_silently(
 @pytest.mark.parametrize("program", [4, -1, 10**12])
 def test_an_index_out_of_range(copied: Any, program: int) -> None:
     write_table(copied, [[[128], program]])
-    with pytest.raises(TableOutOfRange, match=f"choose program {program}"):
+    with pytest.raises(TableOutOfRangeError, match=f"choose program {program}"):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
@@ -85,7 +85,7 @@ def test_an_index_out_of_range(copied: Any, program: int) -> None:
 def test_a_table_cut_short(copied: Any, size: int) -> None:
     path = write_table(copied, [[[128], 3]])
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(TableDamaged):
+    with pytest.raises(CorruptTableError):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
@@ -113,14 +113,14 @@ def test_a_table_cut_short(copied: Any, size: int) -> None:
 )
 def test_what_is_no_table(copied: Any, entries: Any) -> None:
     write_table(copied, entries)
-    with pytest.raises(TableDamaged):
+    with pytest.raises(CorruptTableError):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
 def test_keys_of_another_manifest(copied: Any) -> None:
     path = write_table(copied, [[[128], 3]])
     path.write_text(path.read_text().replace('["n"]', '["m"]'))
-    with pytest.raises(TableDamaged, match="its keys are"):
+    with pytest.raises(CorruptTableError, match="its keys are"):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
@@ -133,7 +133,7 @@ def test_a_library_whose_bytes_were_changed(copied: Any) -> None:
         path.write_bytes(data)
     kernel = tilusbuild.load("mark", where=copied.cache)
     for _ in range(2):
-        with pytest.raises(LibraryChanged, match="is not what was built"):
+        with pytest.raises(LibraryChangedError, match="is not what was built"):
             kernel(np.zeros(9, "float32"))
 
 
@@ -141,10 +141,10 @@ def test_a_library_cut_short_or_missing(copied: Any) -> None:
     path = Path(copied.script("mark").library(1))
     path.write_bytes(path.read_bytes()[:1000])
     kernel = tilusbuild.load("mark", where=copied.cache)
-    with pytest.raises(LibraryChanged):
+    with pytest.raises(LibraryChangedError):
         kernel(np.zeros(9, "float32"))
     path.unlink()
-    with pytest.raises(Damaged, match="No such file"):
+    with pytest.raises(CorruptCacheError, match="No such file"):
         kernel(np.zeros(9, "float32"))
 
 
@@ -152,14 +152,14 @@ def test_a_library_cut_short_or_missing(copied: Any) -> None:
 def test_a_script_that_was_edited(copied: Any, name: str) -> None:
     path = Path(copied.script("mark").path, name)
     path.write_bytes(path.read_bytes().replace(b"mark", b"mork"))
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptCacheError):
         tilusbuild.load("mark", where=copied.cache)
 
 
 def test_a_script_file_of_another_script(copied: Any) -> None:
     own, other = (Path(p, "script.json") for p in copied.paths("modelled"))
     own.write_bytes(other.read_bytes())
-    with pytest.raises(Damaged, match="does not belong"):
+    with pytest.raises(CorruptCacheError, match="does not belong"):
         tilusbuild.load("modelled", where=copied.cache, real="f32")
 
 
@@ -167,11 +167,11 @@ def test_a_damaged_index_and_meta(copied: Any) -> None:
     script = copied.script("mark")
     meta = copied.cache / "programs" / script.programs[1] / "meta.json"
     meta.write_bytes(meta.read_bytes()[:-5])
-    with pytest.raises(Damaged, match=r"meta\.json is damaged"):
+    with pytest.raises(CorruptCacheError, match=r"meta\.json is damaged"):
         tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
     index = copied.cache / "index.json"
     index.write_bytes(index.read_bytes()[:-5])
-    with pytest.raises(Damaged, match=r"index\.json"):
+    with pytest.raises(CorruptCacheError, match=r"index\.json"):
         tilusbuild.load("mark", where=copied.cache)
 
 
@@ -180,7 +180,7 @@ def test_any_bytes_of_script_json_are_a_script_or_damaged(copied: Any) -> None:
     data = path.read_bytes()
     for cut in range(0, len(data), 97):
         path.write_bytes(data[:cut])
-        with pytest.raises(Damaged):
+        with pytest.raises(CorruptCacheError):
             tilusbuild.load("mark", where=copied.cache)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import tilusbuild
 from tilusbuild.runtime import candidates, device, library
-from tilusbuild.runtime.device import Device, NoDriver
-from tilusbuild.runtime.errors import Ambiguous, NoProgram
+from tilusbuild.runtime.device import Device, NoDriverError
+from tilusbuild.runtime.errors import AmbiguousScriptError, ProgramNotFoundError
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.script import Script
 
@@ -51,7 +51,7 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Any) ->
         cuda("sm_80", toolkit=None),
         built.script("mark"),
     ]
-    with pytest.raises(NoProgram) as error:
+    with pytest.raises(ProgramNotFoundError) as error:
         candidates.best(scripts, A100)
     for line, reason in zip(
         error.value.trace,
@@ -71,7 +71,7 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Any) ->
 
 
 def test_what_is_not_known_is_refused(cuda: Any) -> None:
-    with pytest.raises(NoProgram, match="is not known"):
+    with pytest.raises(ProgramNotFoundError, match="is not known"):
         candidates.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
     assert candidates.best([cuda("sm_90", ptx=True)], FUTURE)[0].ptx
 
@@ -79,19 +79,19 @@ def test_what_is_not_known_is_refused(cuda: Any) -> None:
 def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:
     script = cuda("sm_80", ptx=True, toolkit="13.2.10")
     assert candidates.best([script], A100._replace(driver=13000))[0] is script
-    with pytest.raises(NoProgram, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
+    with pytest.raises(ProgramNotFoundError, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
         candidates.best([script], H100)
     assert candidates.best([script], H100._replace(driver=13020))[0] is script
 
 
 def test_two_that_suit_equally_well_are_not_guessed_between(cuda: Any) -> None:
-    with pytest.raises(Ambiguous, match=r"mark big, mark small\n.*target="):
+    with pytest.raises(AmbiguousScriptError, match=r"mark big, mark small\n.*target="):
         candidates.best([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
 
 
 def test_no_gpu_means_the_cpu_or_an_error(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "may_have_cuda", lambda: False)
-    with pytest.raises(NoProgram, match="cuda code"):
+    with pytest.raises(ProgramNotFoundError, match="cuda code"):
         Kernel([cuda("sm_80")]).select(n=1)
 
 
@@ -114,7 +114,7 @@ def test_several_kinds_of_gpu_in_one_process(
 
     def find(index: int) -> Device:
         if index >= len(gpus):
-            raise NoDriver(f"there is no cuda:{index}")
+            raise NoDriverError(f"there is no cuda:{index}")
         return gpus[index]
 
     monkeypatch.setattr(device, "cuda", find)
@@ -128,7 +128,7 @@ def test_several_kinds_of_gpu_in_one_process(
     for index in (0, 1, 0, 1):
         kernel(OnGpu(index, 8), OnGpu(index, 8))
     assert used == [("sm_90a", "NVIDIA H100"), ("sm_80", "NVIDIA A100")] * 2
-    with pytest.raises(NoProgram, match="no cuda:2"):
+    with pytest.raises(ProgramNotFoundError, match="no cuda:2"):
         kernel(OnGpu(2, 8), OnGpu(2, 8))
 
 
@@ -139,14 +139,14 @@ def test_tensors_on_the_wrong_device_are_told_as_that(
     def find(index: int) -> Device:
         if driver:
             return H100
-        raise NoDriver("no CUDA driver")
+        raise NoDriverError("no CUDA driver")
 
     monkeypatch.setattr(device, "cuda", find)
     text = r"mark is built for cpu \(cpu\), and the call's tensors are on cuda:1"
-    with pytest.raises(NoProgram, match=text):
+    with pytest.raises(ProgramNotFoundError, match=text):
         Kernel([built.script("mark")])(OnGpu(1, 8), OnGpu(1, 8))
     text = r"built for h100 \(sm_90a\), .* are on the cpu"
-    with pytest.raises(NoProgram, match=text):
+    with pytest.raises(ProgramNotFoundError, match=text):
         Kernel([cuda("sm_90a", target="h100")])(np.zeros(8, "f4"), np.zeros(8, "f4"))
 
 
@@ -156,7 +156,7 @@ def test_a_target_that_is_asked_for(built: Any) -> None:
 
 
 def test_without_a_driver_there_is_no_device() -> None:
-    with pytest.raises(NoDriver):
+    with pytest.raises(NoDriverError):
         device.cuda(63)
     assert device.cpu().arch == "cpu"
     assert device.kind_of((1, 0)) == "cpu"

@@ -18,8 +18,13 @@ import pytest
 import tilusbuild
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime import choose, device, library
-from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram, ScriptNotFound
-from tilusbuild.runtime.tables import Entry
+from tilusbuild.runtime.errors import (
+    AmbiguousScriptError,
+    LoadError,
+    ProgramNotFoundError,
+    ScriptNotFoundError,
+)
+from tilusbuild.runtime.tables import TableEntry
 
 
 def ran(kernel: Any, n: int) -> int:
@@ -107,7 +112,7 @@ def test_where_may_be_many_things(built: Any) -> None:
     script = built.paths("mark")[0]
     for where in (built.cache, str(built.cache), built.folder, script, module, lambda: built.cache):
         assert ran(tilusbuild.load("mark", where=where), 9) == 1
-    with pytest.raises(ScriptNotFound, match="no folder"):
+    with pytest.raises(ScriptNotFoundError, match="no folder"):
         tilusbuild.load("mark", where="/nowhere")
     with pytest.raises(TypeError):
         tilusbuild.load("mark", where=3)
@@ -120,7 +125,7 @@ def test_places_are_looked_in_in_order(
     in_folder: Callable[[Path], None],
 ) -> None:
     in_folder(tmp_path)
-    with pytest.raises(ScriptNotFound, match="looked in:"):
+    with pytest.raises(ScriptNotFoundError, match="looked in:"):
         tilusbuild.load("mark")
     (built.folder / "deep").mkdir(exist_ok=True)
     in_folder(built.folder / "deep")
@@ -145,19 +150,19 @@ def test_places_are_looked_in_in_order(
 
 
 def test_a_script_that_is_not_there(built: Any) -> None:
-    with pytest.raises(ScriptNotFound, match='did you mean "mark"') as error:
+    with pytest.raises(ScriptNotFoundError, match='did you mean "mark"') as error:
         tilusbuild.load("marks", where=built.cache)
     assert str(built.cache) in str(error.value)
-    with pytest.raises(ScriptNotFound, match=r"not built for 'h100': there is cpu"):
+    with pytest.raises(ScriptNotFoundError, match=r"not built for 'h100': there is cpu"):
         tilusbuild.load("mark", where=built.cache, target="h100")
 
 
 def test_instances_are_chosen_by_their_constants(built: Any) -> None:
-    with pytest.raises(Ambiguous, match=r"real='f32'\s+real='f64'"):
+    with pytest.raises(AmbiguousScriptError, match=r"real='f32'\s+real='f64'"):
         tilusbuild.load("modelled", where=built.cache)
-    with pytest.raises(ScriptNotFound, match=r"there are: real='f32'; real='f64'"):
+    with pytest.raises(ScriptNotFoundError, match=r"there are: real='f32'; real='f64'"):
         tilusbuild.load("modelled", where=built.cache, real="f16")
-    with pytest.raises(ScriptNotFound, match='did you mean "real"'):
+    with pytest.raises(ScriptNotFoundError, match='did you mean "real"'):
         tilusbuild.load("modelled", where=built.cache, rael="f32")
 
 
@@ -213,7 +218,7 @@ def test_many_threads_load_and_call_at_once(
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     script = copied.script("mark")
-    entries = [Entry((128,), 3, "measured", None)]
+    entries = [TableEntry((128,), 3, "measured", None)]
     tables.record(script, device.cpu().fingerprint(script.hash), entries)
     shared = tilusbuild.load("mark", where=copied.cache)
     barrier = threading.Barrier(8)
@@ -262,7 +267,7 @@ def test_a_working_directory_that_is_gone(
     in_folder(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert ran(tilusbuild.load("mark", where=built.cache), 9) == 1
-    with pytest.raises(ScriptNotFound):
+    with pytest.raises(ScriptNotFoundError):
         tilusbuild.load("mark")
 
 
@@ -286,10 +291,10 @@ def test_a_program_that_did_not_come_along_is_not_chosen(copied: Any) -> None:
     assert "the default, 1, is not there" in chosen.why
     for digest in copied.script("mark").programs:
         shutil.rmtree(copied.cache / "programs" / digest, ignore_errors=True)
-    with pytest.raises(NoProgram):
+    with pytest.raises(ProgramNotFoundError):
         tilusbuild.load("mark", where=copied.cache).select(n=9)
 
 
 def test_every_error_is_a_load_error() -> None:
-    assert issubclass(ScriptNotFound, LoadError)
+    assert issubclass(ScriptNotFoundError, LoadError)
     assert tilusbuild.LoadError is LoadError

@@ -16,7 +16,7 @@ import pytest
 
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.tables import Entry
+from tilusbuild.runtime.tables import TableEntry
 
 pytestmark = pytest.mark.nvcc
 
@@ -125,7 +125,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             continue
         device = {"device": f"Fake {arch.rstrip('a')}", "arch": arch.rstrip("a")}
         best = 1 if arch == "sm_90a" else 0
-        measured = [Entry((128,), best, "measured", 1e-6), Entry((1024,), 1, "measured", 1e-6)]
+        measured = [
+            TableEntry((128,), best, "measured", 1e-6),
+            TableEntry((1024,), 1, "measured", 1e-6),
+        ]
         tables.record(script, {"script": script.hash, **device}, measured)
     subprocess.run([*run, "dispatch", "build", "fill"], cwd=folder, check=True)
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
@@ -188,7 +191,9 @@ def test_a_gpu_that_nothing_was_built_for_is_told_beside_one_that_works(
 ) -> None:
     said, launches = called("80 120", (0, 100), (1, 100), (0, 1000))
     assert said[0] == said[2] == "chosen in Python"
-    assert said[1].startswith("NoProgram fill has no program for cuda:1 (Fake sm_120, sm_120)")
+    assert said[1].startswith(
+        "ProgramNotFoundError fill has no program for cuda:1 (Fake sm_120, sm_120)"
+    )
     assert "sm_90a code runs on sm_90 only, not sm_120" in said[1]
     assert launches == ["primary0 block=32,1,1", "primary0 block=64,1,1"]
 

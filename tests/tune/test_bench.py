@@ -11,7 +11,7 @@ import pytest
 from tilusbuild.process.base import Cancelled
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import Answer, DeviceBench
-from tilusbuild.tune.bench.conversation import WorkerBroken
+from tilusbuild.tune.bench.conversation import WorkerUnusableError
 from tilusbuild.tune.bench.work import Case, Program, write_case
 
 Libraries = Callable[..., str]
@@ -134,7 +134,7 @@ def test_a_missing_file_is_no_program_s_fault(
     case, folder = scale_case
     os.unlink(os.path.join(folder, "x.in"))
     bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=2.0)
-    with pytest.raises(WorkerBroken, match=r"x\.in"):
+    with pytest.raises(WorkerUnusableError, match=r"x\.in"):
         bench.check(case, program(libraries()), 0)
     bench.close()
 
@@ -149,14 +149,14 @@ def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
     os.unlink(os.path.join(folder, "x.in"))
     os.mkfifo(os.path.join(folder, "x.in"))  # nobody writes: who reads it waits
     monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP", 0.5)
-    with pytest.raises(WorkerBroken, match="not ready"):
+    with pytest.raises(WorkerUnusableError, match="not ready"):
         bench.check(case, program(libraries()), 0)
 
 
 def test_no_gpu_is_said_plainly(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     bench = DeviceBench(runner, "cuda", 7, {}, limit=2.0)
-    with pytest.raises(WorkerBroken, match=r"cuda:7|no CUDA driver|cuInit|NO_DEVICE"):
+    with pytest.raises(WorkerUnusableError, match=r"cuda:7|no CUDA driver|cuInit|NO_DEVICE"):
         bench.describe()
     bench.close()
 

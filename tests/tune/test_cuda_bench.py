@@ -18,11 +18,11 @@ import pytest
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import parse_argument, signature
 from tilusbuild.tune.bench.bench import DeviceBench
-from tilusbuild.tune.bench.conversation import WorkerBroken
+from tilusbuild.tune.bench.conversation import WorkerUnusableError
 from tilusbuild.tune.bench.cuda import SPIN
 from tilusbuild.tune.bench.work import Case, Program, write_case
 from tilusbuild.tune.prepare import Checking
-from tilusbuild.tune.run import CallFailed, Ran, on_gpu
+from tilusbuild.tune.run import CallFailedError, Ran, on_gpu
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -192,7 +192,7 @@ def test_run_calls_checks_and_times_on_the_device(
         assert (right.max_error, right.wrong, right.bytes) == (0.0, None, 800)
         assert right.seconds == pytest.approx(0.7e-6, rel=0.01)
         assert ran("wrong", kernel(700, after="y[7] += 1")).wrong is not None
-        with pytest.raises(CallFailed, match="crash: killed by SIGABRT"):
+        with pytest.raises(CallFailedError, match="crash: killed by SIGABRT"):
             ran("crash", kernel(700, after="abort()"))
 
 
@@ -232,7 +232,7 @@ class TestThrottling:
 def test_a_driver_without_a_device(
     gpu: Callable[..., DeviceBench], setting: str, text: str
 ) -> None:
-    with pytest.raises(WorkerBroken, match=text):
+    with pytest.raises(WorkerUnusableError, match=text):
         gpu(**{setting: "0" if setting == "FAKE_GPU_COUNT" else "100"}).describe()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.planner import Planned
 
@@ -130,7 +130,7 @@ class LastBuild:
         self._programs: dict[tuple[tuple[str, str], ...], str] = {}
         try:
             project = cache.projects().get(manifest)
-        except Broken:
+        except CorruptFileError:
             project = None
         for name, digest in project.scripts if project else ():
             if name == folder:
@@ -149,7 +149,7 @@ class LastBuild:
     def _read(self, digest: str, folder: str, target: str) -> None:
         try:
             script = read_script(self._cache.tree.script_path(folder, digest), digest)
-        except (FileNotFoundError, Broken):
+        except (FileNotFoundError, CorruptFileError):
             return
         if script.head.get("target") != target:
             return

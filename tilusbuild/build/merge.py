@@ -18,7 +18,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.merging import Refused
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
 from tilusbuild.engine.history import History
@@ -92,7 +92,7 @@ def _roots(
     for tree in trees:
         try:
             index = read_index(tree)
-        except Broken as error:
+        except CorruptFileError as error:
             refused.append(Refused(tree.root, layout.INDEX, str(error)))
             continue
         for manifest, built in index.items():
@@ -114,7 +114,7 @@ def _instance(tree: Tree, script: Made) -> tuple[str, ...] | None:
     folder, digest = script
     try:
         text = read_script(tree.script_path(folder, digest), digest)
-    except (FileNotFoundError, Broken):
+    except (FileNotFoundError, CorruptFileError):
         return None
     return (folder, text.head.get("target", ""), *text.params)
 

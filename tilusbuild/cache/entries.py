@@ -2,7 +2,7 @@
 
 Reading takes no lock and writes nothing. An entry counts only when `meta.json` is sealed, speaks of
 this program, and every file that it lists is there with its size; contents are compared by
-`verify`. Whatever the bytes of an entry are, reading it ends in an `Entry` or in `Broken`.
+`verify`. Whatever the bytes of an entry are, reading it ends in an `Entry` or in `CorruptFileError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.sealed import Broken, unseal
+from tilusbuild.cache.sealed import CorruptFileError, unseal
 
 SCHEMA = 1
 
@@ -42,12 +42,12 @@ class Entry:
 
 
 def read_entry(path: str, program: str) -> Entry:
-    """The entry in the folder `path`. Raises `Broken`, or `FileNotFoundError` for no folder."""
+    """The entry in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no folder."""
     meta = read_meta(path, program)
     for name, size, _ in listed(meta):
         problem = size_problem(os.path.join(path, name), size)
         if problem:
-            raise Broken(f"{name} {problem}")
+            raise CorruptFileError(f"{name} {problem}")
     return Entry(program, path, meta["status"], meta)
 
 
@@ -55,28 +55,31 @@ def find_entry(path: str, program: str) -> Entry | None:
     """The entry in the folder `path`, or None when there is nothing whole."""
     try:
         return read_entry(path, program)
-    except (FileNotFoundError, ValueError):  # `Broken` is a ValueError, and so is NUL in a path
+    except (
+        FileNotFoundError,
+        ValueError,
+    ):  # `CorruptFileError` is a ValueError, and so is NUL in a path
         return None
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
-    """meta.json, checked in form. Raises `Broken`, or `FileNotFoundError` for no folder."""
+    """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` for no folder."""
     try:
         with open(os.path.join(path, layout.META), "rb") as file:
             data = file.read()
     except FileNotFoundError:
         if not os.path.isdir(path):
             raise
-        raise Broken(f"there is no {layout.META}") from None
+        raise CorruptFileError(f"there is no {layout.META}") from None
     except OSError as error:
-        raise Broken(f"{layout.META} cannot be read: {error.strerror}") from None
+        raise CorruptFileError(f"{layout.META} cannot be read: {error.strerror}") from None
     try:
         meta = unseal(data)
-    except Broken as error:
-        raise Broken(f"{layout.META} is damaged: {error}") from None
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{layout.META} is damaged: {error}") from None
     problem = _problem(meta, program)
     if problem:
-        raise Broken(f"{layout.META}: {problem}")
+        raise CorruptFileError(f"{layout.META}: {problem}")
     return meta
 
 

@@ -24,7 +24,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import Span
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import CacheBusy, CacheDamaged, explained
 
@@ -174,7 +174,7 @@ def _survey(tree: Tree) -> _Entries:
             name = f"{layout.SCRIPTS}/{folder}/{digest}"
             try:
                 programs = read_script(tree.path(name), digest).programs
-            except (FileNotFoundError, Broken):
+            except (FileNotFoundError, CorruptFileError):
                 programs = ()
             _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
     for program in filter(layout.is_hash, _names(tree, layout.PROGRAMS)):
@@ -197,7 +197,7 @@ def _add(tree: Tree, entries: _Entries, name: str, needs: list[str]) -> None:
 def _rooted(tree: Tree, entries: _Entries) -> set[str]:
     try:
         projects = read_index(tree)
-    except Broken as error:
+    except CorruptFileError as error:
         raise CacheDamaged(
             f"{error}\n  build each project again, so that nothing of it goes"
         ) from None

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import Span
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import InputChanged, explained
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
@@ -26,19 +26,19 @@ _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 
 
 def read_manifest(data: bytes) -> dict[str, str]:
-    """name → sha256. Raises `Broken`."""
+    """name → sha256. Raises `CorruptFileError`."""
     found: dict[str, str] = {}
     position = 0
     while position < len(data):
         line = _LINE.match(data, position)
         if line is None:
-            raise Broken(f"{layout.MANIFEST} is malformed")
+            raise CorruptFileError(f"{layout.MANIFEST} is malformed")
         mark, digest, name = line.groups()
         if mark:
             name = re.sub(rb"\\[\\nr]", lambda m: _UNESCAPES[m.group()], name)
         decoded = os.fsdecode(name)
         if not layout.is_inside(decoded):
-            raise Broken(f"{layout.MANIFEST} names {decoded!r}")
+            raise CorruptFileError(f"{layout.MANIFEST} names {decoded!r}")
         found[decoded] = digest.decode()
         position = line.end()
     return found
@@ -55,11 +55,11 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
         with open(os.path.join(path, layout.MANIFEST), "rb") as file:
             data = file.read()
         if sha256_bytes(data) != digest:
-            raise Broken(f"{layout.MANIFEST} is not the one that the folder is named by")
+            raise CorruptFileError(f"{layout.MANIFEST} is not the one that the folder is named by")
         listed = read_manifest(data)
     except FileNotFoundError:
         return [(layout.MANIFEST, "is missing")]
-    except Broken as error:
+    except CorruptFileError as error:
         return [(layout.MANIFEST, str(error))]
     problems = [(name, "is not in the manifest") for name in names - {layout.MANIFEST, *listed}]
     for name, wanted in listed.items():
@@ -87,7 +87,7 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
         raise ValueError(f"{digest} is not the digest of this manifest")
     try:
         listed = read_manifest(manifest)
-    except Broken as error:
+    except CorruptFileError as error:
         raise ValueError(str(error)) from None
     if files.keys() - {layout.MANIFEST} != listed.keys():
         raise ValueError("the manifest does not list these files")

@@ -13,7 +13,7 @@ from typing import Any
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import Span
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken, seal, unseal
+from tilusbuild.cache.sealed import CorruptFileError, seal, unseal
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
 
@@ -29,18 +29,18 @@ class Project:
 
 
 def read_index(tree: Tree) -> dict[str, Project]:
-    """Projects by the path of their manifest; empty when there is no index. Raises `Broken`."""
+    """Projects by the path of their manifest; empty when there is no index. Raises `CorruptFileError`."""
     try:
         with open(tree.path(layout.INDEX), "rb") as file:
             data = file.read()
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise Broken(f"{layout.INDEX} cannot be read: {error.strerror}") from None
+        raise CorruptFileError(f"{layout.INDEX} cannot be read: {error.strerror}") from None
     try:
         return _projects(unseal(data))
-    except Broken as error:
-        raise Broken(f"{layout.INDEX} is damaged: {error}") from None
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{layout.INDEX} is damaged: {error}") from None
 
 
 def record_build(
@@ -68,7 +68,7 @@ def record_build(
 def forget(tree: Tree, manifests: Sequence[str]) -> None:
     """Drop projects from the index, so that garbage collection may take what only they use.
 
-    Raises `Broken`, `CacheTrouble`.
+    Raises `CorruptFileError`, `CacheTrouble`.
     """
     with tree.held(Span("use", shared=True), Span("index")), explained(tree.path(layout.INDEX)):
         found = read_index(tree)
@@ -80,7 +80,7 @@ def forget(tree: Tree, manifests: Sequence[str]) -> None:
 def _or_empty(tree: Tree) -> dict[str, Project]:
     try:
         return read_index(tree)
-    except Broken:
+    except CorruptFileError:
         return {}
 
 
@@ -105,7 +105,7 @@ def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
     folder, digest = script
     try:
         text = read_script(tree.script_path(folder, digest), digest)
-    except (FileNotFoundError, Broken):
+    except (FileNotFoundError, CorruptFileError):
         return script
     return (folder, text.head.get("target", ""), *text.params)
 
@@ -124,14 +124,16 @@ def _sealed(projects: Mapping[str, Project]) -> bytes:
 
 def _projects(value: Mapping[str, Any]) -> dict[str, Project]:
     if value.get("schema") != SCHEMA or not isinstance(value.get("projects"), dict):
-        raise Broken(f"written in a form that this version does not read: {value.get('schema')!r}")
+        raise CorruptFileError(
+            f"written in a form that this version does not read: {value.get('schema')!r}"
+        )
     found = {}
     for path, project in value["projects"].items():
         try:
             scripts = tuple((str(folder), str(digest)) for folder, digest in project["scripts"])
             found[path] = Project(str(project["name"]), scripts)
         except (TypeError, KeyError, ValueError):
-            raise Broken(f"what it says of {path!r} is malformed") from None
+            raise CorruptFileError(f"what it says of {path!r} is malformed") from None
         if not all(layout.is_script_folder(f) and layout.is_hash(d) for f, d in scripts):
-            raise Broken(f"what it says of {path!r} is malformed")
+            raise CorruptFileError(f"what it says of {path!r} is malformed")
     return found

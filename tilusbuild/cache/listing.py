@@ -10,7 +10,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.garbage import measured
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 
 
@@ -83,7 +83,7 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
         for digest in filter(layout.is_hash, _folders(tree, layout.SCRIPTS, folder)):
             try:
                 text = read_script(tree.script_path(folder, digest), digest)
-            except (FileNotFoundError, Broken):
+            except (FileNotFoundError, CorruptFileError):
                 continue
             counts = dict.fromkeys((*layout.STATUSES, "missing"), 0)
             size = 0

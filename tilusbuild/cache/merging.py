@@ -17,7 +17,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, find_entry, listed
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.listing import programs
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
 from tilusbuild.cache.verify import program_problems
@@ -93,7 +93,7 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
             yield os.path.join(name, inside).rstrip("/"), what
     except FileNotFoundError:
         yield name, "was removed meanwhile"
-    except (Broken, OSError) as error:
+    except (CorruptFileError, OSError) as error:
         yield name, str(error)
 
 

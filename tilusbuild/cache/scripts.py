@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.locks import Span
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
 from tilusbuild.state.hashing import sha256_text
@@ -52,7 +52,7 @@ class ScriptText:
 
 
 def parse_script(text: str) -> ScriptText:
-    """Read script.txt. Raises `Broken`."""
+    """Read script.txt. Raises `CorruptFileError`."""
     head: dict[str, str] = {}
     section = ""
     programs: list[str] = []
@@ -66,7 +66,7 @@ def parse_script(text: str) -> ScriptText:
         elif section == "[programs]" and line:
             match = _PROGRAM.fullmatch(line)
             if match is None or int(match[1]) != len(programs):
-                raise Broken(f"{layout.SCRIPT_TXT} has a malformed list of programs")
+                raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed list of programs")
             programs.append(match[2])
         elif section == "[params]" and line:
             params.append(line)
@@ -74,18 +74,18 @@ def parse_script(text: str) -> ScriptText:
 
 
 def read_script(path: str, digest: str) -> ScriptText:
-    """The script in the folder `path`. Raises `Broken`, or `FileNotFoundError` for no folder."""
+    """The script in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no folder."""
     try:
         with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as file:
             text = file.read().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         if not os.path.isdir(path):
             raise
-        raise Broken(f"there is no {layout.SCRIPT_TXT}") from None
+        raise CorruptFileError(f"there is no {layout.SCRIPT_TXT}") from None
     except OSError as error:
-        raise Broken(f"{layout.SCRIPT_TXT} cannot be read: {error.strerror}") from None
+        raise CorruptFileError(f"{layout.SCRIPT_TXT} cannot be read: {error.strerror}") from None
     if sha256_text(text) != digest:
-        raise Broken(f"{layout.SCRIPT_TXT} is not the one that the folder is named by")
+        raise CorruptFileError(f"{layout.SCRIPT_TXT} is not the one that the folder is named by")
     return parse_script(text)
 
 
@@ -156,7 +156,7 @@ def _publish(
         read_script(path, digest)
     except FileNotFoundError:
         pass
-    except Broken:
+    except CorruptFileError:
         tree.take_away(path)
     else:
         _update(tree, path, files, links)

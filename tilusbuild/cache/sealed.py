@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilusbuild.runtime.sealed import Broken, canonical, seal, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
 
-__all__ = ["Broken", "canonical", "seal", "unseal"]
+__all__ = ["CorruptFileError", "canonical", "seal", "unseal"]

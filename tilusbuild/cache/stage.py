@@ -14,7 +14,7 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import SCHEMA, Entry, find_entry, read_entry
-from tilusbuild.cache.sealed import Broken, seal
+from tilusbuild.cache.sealed import CorruptFileError, seal
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.cache.trouble import explained
 from tilusbuild.state.hashing import sha256_file, sha256_text
@@ -88,5 +88,5 @@ class Stage:
         self._tree.move(self.path, final)
         try:
             return read_entry(final, program)
-        except (FileNotFoundError, Broken) as error:
+        except (FileNotFoundError, CorruptFileError) as error:
             raise OSError(errno.EIO, f"damaged as soon as written: {error}", final) from None

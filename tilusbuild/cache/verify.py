@@ -17,7 +17,7 @@ from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import Span
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import CacheBusy, explained
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
@@ -100,7 +100,7 @@ def _top(tree: Tree) -> Iterator[Problem]:
             yield Problem(name, "was modified", REBUILD, name)
     try:
         read_index(tree)
-    except Broken as error:
+    except CorruptFileError as error:
         advice = "delete it, and build each project again: garbage collection goes by it"
         yield Problem(layout.INDEX, str(error), advice, layout.INDEX)
     for name in _names(tree, layout.STAGING):
@@ -119,14 +119,14 @@ def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
             found = list(program_problems(path, program, deep))
         except FileNotFoundError:
             continue
-        except (Broken, OSError) as error:
+        except (CorruptFileError, OSError) as error:
             found = [("", str(error))]
         for name, what in found:
             yield Problem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
 def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
-    """(relative name, what is wrong) of a program's folder. Raises `Broken`, `OSError`."""
+    """(relative name, what is wrong) of a program's folder. Raises `CorruptFileError`, `OSError`."""
     meta = read_meta(path, program)
     files = {name: (size, digest) for name, size, digest in listed(meta)}
     for name in layout.files_below(path):
@@ -180,7 +180,7 @@ def _scripts(tree: Tree) -> Iterator[Problem]:
                 yield from _script_problems(tree, entry, path, digest)
             except FileNotFoundError:
                 continue
-            except (Broken, OSError) as error:
+            except (CorruptFileError, OSError) as error:
                 yield Problem(entry, str(error), REBUILD, entry)
 
 

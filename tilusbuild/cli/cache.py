@@ -159,11 +159,11 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
 
 def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
     """The projects and packages that keep each script from collection."""
-    from tilusbuild.cache.sealed import Broken
+    from tilusbuild.cache.sealed import CorruptFileError
 
     try:
         projects = cache.projects()
-    except Broken:
+    except CorruptFileError:
         return {}
     found: dict[tuple[str, str], list[str]] = {}
     for key, project in projects.items():

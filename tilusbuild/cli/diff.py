@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what changed from A to B."""
-    from tilusbuild.cache.sealed import Broken
+    from tilusbuild.cache.sealed import CorruptFileError
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.package.diff import changes, grouped, side
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with side(arguments.a, limits) as a, side(arguments.b, limits) as b:
             found = list(changes(a, b))
-    except Broken as error:
+    except CorruptFileError as error:
         raise TilusbuildError(str(error)) from None
     if arguments.json:
         for change in found:

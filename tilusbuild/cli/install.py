@@ -34,13 +34,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Install or remove."""
-    from tilusbuild.cache.sealed import Broken
+    from tilusbuild.cache.sealed import CorruptFileError
     from tilusbuild.errors import TilusbuildError
 
     cache = options.cache(arguments)
     try:
         return (_remove if arguments.remove is not None else _install)(arguments, cache)
-    except Broken as error:
+    except CorruptFileError as error:
         raise TilusbuildError(str(error)) from None
 
 

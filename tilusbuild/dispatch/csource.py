@@ -3,7 +3,7 @@
 It decides as `tilusbuild.runtime.choose` does, with the rules, the tables and the model written
 into it, and forwards to the programs' libraries, which it finds relative to itself and opens when
 they are first chosen. A program's bytes are checked against the digest that was built before it is
-opened. Raises `NoDispatcher` for what C cannot say.
+opened. Raises `NoDispatcherError` for what C cannot say.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilusbuild.signature import DTYPES
 _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
 
 
-class NoDispatcher(Exception):  # noqa: N818 - named for what is the case
+class NoDispatcherError(Exception):
     """There can be no dispatcher in C; the text says why."""
 
 
@@ -39,11 +39,11 @@ def symbol(script: Script) -> str:
 
 
 def sources(script: Script, tables: Sequence[Table]) -> dict[str, str]:
-    """The texts of `dispatch.c` and `dispatch.h`. Raises `NoDispatcher` and `LoadError`."""
+    """The texts of `dispatch.c` and `dispatch.h`. Raises `NoDispatcherError` and `LoadError`."""
     try:
         return _Writer(script, tables).files()
     except ExprError as error:
-        raise NoDispatcher(f"{script.label}: {error.message}") from None
+        raise NoDispatcherError(f"{script.label}: {error.message}") from None
 
 
 class _Writer:
@@ -52,7 +52,7 @@ class _Writer:
         self.tables = [table for table in tables if self._holds(table)]
         self.there = programs_there(script)
         if not self.there:
-            raise NoDispatcher(f"{script.label}: no program is built")
+            raise NoDispatcherError(f"{script.label}: no program is built")
         with open(os.path.join(script.path, FILE), "rb") as file:
             self.dispatch: Mapping[str, Any] = unseal(file.read())["dispatch"]
         self.rules = [
@@ -152,7 +152,7 @@ class _Writer:
                     found = position, axis
             position += 1
         if found is None:
-            raise NoDispatcher(f"{self.script.label}: {name} is in no argument")
+            raise NoDispatcherError(f"{self.script.label}: {name} is in no argument")
         return found
 
     def _buckets(self) -> str:
@@ -330,7 +330,7 @@ def _key_of(entry: Any) -> tuple[tuple[int, ...], int]:
 def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
     """Type for the writer, C type, and the cells."""
     if any(isinstance(value, str) for value in values):
-        raise NoDispatcher(f"the model reads {name}, which is a string")
+        raise NoDispatcherError(f"the model reads {name}, which is a string")
     if any(isinstance(value, float) for value in values):
         return "float", "double", ", ".join(repr(float(v)) for v in values) or "0"
     return "int", "int64_t", ", ".join(f"INT64_C({int(v)})" for v in values) or "0"

@@ -12,7 +12,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.trouble import explained
 from tilusbuild.compile.steps import CC_FLAGS
-from tilusbuild.dispatch.csource import NoDispatcher, sources, symbol
+from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.maker import Maker
@@ -36,7 +36,7 @@ def library_name(script: Script) -> str:
 
 
 def is_current(script: Script) -> bool:
-    """Whether what is built is what would be built now. Raises `LoadError`, `NoDispatcher`."""
+    """Whether what is built is what would be built now. Raises `LoadError`, `NoDispatcherError`."""
     return _is_there(script, sources(script, read_tables(script)))
 
 
@@ -50,7 +50,7 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
     made = os.path.join(folder, library_name(script))
     try:
         texts = sources(script, read_tables(script))
-    except NoDispatcher:
+    except NoDispatcherError:
         if os.path.isdir(folder):
             cache.tree.take_away(folder)
         return None

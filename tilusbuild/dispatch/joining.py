@@ -18,14 +18,14 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.merging import Refused
 from tilusbuild.cache.scripts import ScriptRecord, read_script
-from tilusbuild.cache.sealed import Broken, seal, unseal
+from tilusbuild.cache.sealed import CorruptFileError, seal, unseal
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.schedules import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import Entry, Table, read_tables
+from tilusbuild.runtime.tables import Table, TableEntry, read_tables
 
 _MISSING = "missing"
 
@@ -72,7 +72,7 @@ def _join(cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined
     for tree in owners:
         try:
             value, text = _described(tree.script_path(folder, digest), digest)
-        except (LoadError, Broken, FileNotFoundError) as error:
+        except (LoadError, CorruptFileError, FileNotFoundError) as error:
             joined.refused.append(Refused(tree.root, name, str(error)))
             continue
         if described and _alike(value) != _alike(described[0]):
@@ -84,7 +84,7 @@ def _join(cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined
         sides.append(tree)
     if not sides:
         return
-    with suppress(LoadError, Broken, FileNotFoundError):
+    with suppress(LoadError, CorruptFileError, FileNotFoundError):
         value, _ = _described(cache.tree.script_path(folder, digest), digest)
         if _alike(value) == _alike(described[0]):
             described.append(value)
@@ -99,7 +99,7 @@ def _join(cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined
 
 
 def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:
-    """script.json and script.txt. Raises `LoadError`, `Broken`, `FileNotFoundError`."""
+    """script.json and script.txt. Raises `LoadError`, `CorruptFileError`, `FileNotFoundError`."""
     read_script(path, digest)
     scripts.read_script(path)
     with open(os.path.join(path, layout.SCRIPT_JSON), "rb") as file:
@@ -188,7 +188,7 @@ def _tables_joined(there: Sequence[Table], others: Sequence[Table]) -> list[Tabl
         if known is None:
             joined[_print(table.fingerprint)] = table
             continue
-        rows: dict[tuple[int, ...], Entry] = {entry.key: entry for entry in known.entries}
+        rows: dict[tuple[int, ...], TableEntry] = {entry.key: entry for entry in known.entries}
         new = [entry for entry in table.entries if entry.key not in rows]
         if new:
             entries = tuple(sorted([*known.entries, *new], key=lambda entry: entry.key))

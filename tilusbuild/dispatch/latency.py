@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.dispatch.tables import alone
-from tilusbuild.runtime.errors import TableDamaged
+from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import Entry
+from tilusbuild.runtime.tables import TableEntry
 from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
@@ -36,14 +36,14 @@ class Measured:
     seconds: Mapping[int, float]
     refused: Mapping[int, str] = field(default_factory=dict)
 
-    def best(self, among: frozenset[int] | None = None) -> Entry | None:
+    def best(self, among: frozenset[int] | None = None) -> TableEntry | None:
         """The entry for a dispatch table; None when nothing (of `among`) was measured."""
         times = {p: s for p, s in self.seconds.items() if among is None or p in among}
         if not times:
             return None
         bound = min(times.values()) * (1 + TIE)
         program = min(program for program, seconds in times.items() if seconds <= bound)
-        return Entry(self.key, program, "measured", times[program])
+        return TableEntry(self.key, program, "measured", times[program])
 
 
 def write(script: Script, measured: Measured) -> None:
@@ -77,7 +77,7 @@ def _write(script: Script, path: str, measured: Measured) -> None:
 
 
 def read(script: Script) -> list[Measured]:
-    """Everything measured of a script, on every device, by key. Raises `TableDamaged`."""
+    """Everything measured of a script, on every device, by key. Raises `CorruptTableError`."""
     folder = os.path.join(script.path, FOLDER)
     try:
         names = sorted(os.listdir(folder))
@@ -94,7 +94,7 @@ def _read(path: str, script: Script) -> list[Measured]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise TableDamaged(f"{path} cannot be read: {error}") from None
+        raise CorruptTableError(f"{path} cannot be read: {error}") from None
     try:
         if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
             return []  # of other keys: it says nothing of this script any more
@@ -108,7 +108,7 @@ def _read(path: str, script: Script) -> list[Measured]:
             for each in value["measured"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TableDamaged(f"{path} is malformed: {error}") from None
+        raise CorruptTableError(f"{path} is malformed: {error}") from None
 
 
 def _report(script: Script, measured: Sequence[Measured]) -> str:

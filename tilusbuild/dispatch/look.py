@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.cover import Cover, Key, cover, curve
-from tilusbuild.dispatch.csource import NoDispatcher
+from tilusbuild.dispatch.csource import NoDispatcherError
 from tilusbuild.dispatch.dispatcher import is_current
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
@@ -18,13 +18,13 @@ from tilusbuild.manifest import Manifest
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
 from tilusbuild.runtime.choose import Chooser
-from tilusbuild.runtime.device import Device, NoDriver
-from tilusbuild.runtime.errors import LoadError, TableOfAnotherDevice
+from tilusbuild.runtime.device import Device, NoDriverError
+from tilusbuild.runtime.errors import LoadError, WrongDeviceTableError
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.places import Place
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.tables import Entry, Table, read_tables, table_for
+from tilusbuild.runtime.tables import Table, TableEntry, read_tables, table_for
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
 _MAKE = "`tilusbuild dispatch build`"
@@ -53,12 +53,12 @@ class Look:
 
     def chooser(self) -> Chooser:
         """What chooses on the device here: its own table, or none."""
-        entries: tuple[Entry, ...] = ()
+        entries: tuple[TableEntry, ...] = ()
         if self.device is not None:
             try:
                 found = table_for(self.script, self.tables, self.device)
                 entries = found.entries if found else ()
-            except TableOfAnotherDevice:
+            except WrongDeviceTableError:
                 pass
         elif len(self.tables) == 1:
             entries = self.tables[0].entries
@@ -90,7 +90,7 @@ class Look:
         if self.device is not None and self.tables:
             try:
                 table_for(self.script, self.tables, self.device)
-            except TableOfAnotherDevice as error:
+            except WrongDeviceTableError as error:
                 yield str(error)
         there = programs_there(self.script)
         chosen = {entry.program for table in self.tables for entry in table.entries}
@@ -112,7 +112,7 @@ class Look:
             self.coverage()
             if self.trouble is None and self.has_dispatcher and not is_current(self.script):
                 yield f"the C dispatcher is of other tables: {_MAKE} makes it"
-        except (LoadError, NoDispatcher) as error:
+        except (LoadError, NoDispatcherError) as error:
             yield str(error)
 
     @property
@@ -140,7 +140,7 @@ class Look:
         kept = cover(times, slowdown)
         if write:
             entries = [
-                Entry(key, program, "measured", times[key][program])
+                TableEntry(key, program, "measured", times[key][program])
                 for key, program in kept.chosen.items()
             ]
             tables.record(self.script, dict(fingerprint), entries)
@@ -197,5 +197,5 @@ def _device(script: Script) -> Device | None:
         return devices.cpu()
     try:
         return devices.cuda(0) if devices.may_have_cuda() else None
-    except NoDriver:
+    except NoDriverError:
         return None

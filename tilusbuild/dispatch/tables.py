@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import FILE, SCHEMA, Entry, Table, read_tables
+from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_tables
 from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
 TEXT = "dispatch_table.txt"
 
 
-def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> None:
+def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
     """Make these the entries of the table with this fingerprint; other tables stay.
 
     Raises `LoadError` when the present file is no table, and `OSError`.
@@ -35,7 +35,7 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Ent
 def put(
     script: Script,
     fingerprint: Mapping[str, str],
-    entries: Iterable[Entry],
+    entries: Iterable[TableEntry],
     without: Collection[tuple[int, ...]] = (),
 ) -> None:
     """Set rows in the table with this fingerprint, and take those of the keys `without` away; its
@@ -55,7 +55,7 @@ def put(
         write(script, [*others, _table(fingerprint, rows.values())])
 
 
-def _table(fingerprint: Mapping[str, str], entries: Iterable[Entry]) -> Table:
+def _table(fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> Table:
     return Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
 
 
@@ -92,7 +92,7 @@ def table_json(script: Script, tables: Sequence[Table]) -> bytes:
     return text.encode()
 
 
-def _row(entry: Entry) -> list[Any]:
+def _row(entry: TableEntry) -> list[Any]:
     row: list[Any] = [list(entry.key), entry.program, entry.source]
     return row if entry.seconds is None else [*row, entry.seconds]
 

@@ -20,7 +20,7 @@ from tilusbuild.manifest import Manifest
 from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime import compat, option
-from tilusbuild.runtime.device import Device, NoDriver, cuda, may_have_cuda
+from tilusbuild.runtime.device import Device, NoDriverError, cuda, may_have_cuda
 
 
 def opened(wanted: Request) -> tuple[Project, str, str]:
@@ -49,7 +49,7 @@ def gpu_here() -> Device | None:
     """cuda:0, or None where there is none."""
     try:
         return cuda(0) if may_have_cuda() else None
-    except NoDriver:
+    except NoDriverError:
         return None
 
 

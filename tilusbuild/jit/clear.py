@@ -9,17 +9,17 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import alone, unread
 from tilusbuild.jit.device_code import FOLDER
-from tilusbuild.runtime.places import ONE_BY_ONE
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 
 
 def clear(root: str) -> None:
     """Remove the scripts that only kernels in programs asked for, and the programs that only those
-    have; not those that a process has loaded. Raises `CacheTrouble` and `Broken`."""
+    have; not those that a process has loaded. Raises `CacheTrouble` and `CorruptFileError`."""
     cache = Cache(root)
     if not os.path.isdir(root) or not cache.tree.exists():
         return
     projects = cache.projects()
-    ours = [name for name in projects if name.startswith(ONE_BY_ONE)]
+    ours = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
     wanted = {pair for name in ours for pair in projects[name].scripts}
     others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
     cache.forget(ours)

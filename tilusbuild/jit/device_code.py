@@ -22,7 +22,7 @@ from tilusbuild.plan.planner import Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
-from tilusbuild.runtime.sealed import Broken, seal, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import write_atomic
 from tilusbuild.state.hashing import sha256_bytes
 from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
@@ -121,7 +121,7 @@ def _kept(path: str) -> bytes | None:
             facts = unseal(file.read())
         with open(f"{path}.bin", "rb") as file:
             image = file.read()
-    except (OSError, Broken):
+    except (OSError, CorruptFileError):
         return None
     return image if facts.get("sha256") == sha256_bytes(image) else None
 

@@ -22,7 +22,7 @@ from tilusbuild.jit.clear import clear
 from tilusbuild.jit.request import AUTO, Request, request
 from tilusbuild.jit.source import Source
 from tilusbuild.runtime import arrays, library, option
-from tilusbuild.runtime.hold import Hold
+from tilusbuild.runtime.hold import ReaderLock
 from tilusbuild.runtime.script import Script
 
 
@@ -47,7 +47,7 @@ class CachedKernel:
         *,
         backend: str,
         out: Sequence[int] | None,
-        hold: Hold | None = None,
+        hold: ReaderLock | None = None,
     ) -> None:
         self._launch = launch
         self._hold = hold
@@ -198,7 +198,7 @@ def _made(wanted: Request) -> tuple[CachedKernel, bool, tuple[tuple[str, make.St
             kernel = CachedKernel(found.script, start, backend="nvrtc", out=wanted.out)
             return kernel, found.compiled, found.inputs
         built = make.build(project, script, target, wanted)
-        hold = Hold(built.script.root, [built.script.hash])
+        hold = ReaderLock(built.script.root, [built.script.hash])
     if wanted.backend == "ctypes":
         from tilusbuild.jit.launchers import through_c
 

@@ -18,7 +18,7 @@ from tilusbuild.jit.errors import KernelNotBuilt
 from tilusbuild.jit.request import Request
 from tilusbuild.plan.planner import Planned, Planner
 from tilusbuild.plan.selection import Selection
-from tilusbuild.runtime.places import ONE_BY_ONE
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.state.hashing import sha256_text
 
@@ -78,7 +78,7 @@ def build(project: Project, script: str, target: str, wanted: Request) -> Built:
         Options(jobs=project.settings.jobs.value),
         _reporter(wanted),
         dump_ir=wanted.config("dump_ir") or project.settings.dump_ir.value,
-        root=ONE_BY_ONE + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16],
+        root=JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16],
     )
     if result.summary.signal is not None:
         raise KeyboardInterrupt

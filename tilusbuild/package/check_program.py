@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tilusbuild.binary import BinaryError, Needs, read_archs, read_needs
 from tilusbuild.cache import layout
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.cache.sealed import Broken, unseal
+from tilusbuild.cache.sealed import CorruptFileError, unseal
 from tilusbuild.package.errors import CodeMismatch, Incoherent
 from tilusbuild.package.listing import FileEntry, FileList, Target
 from tilusbuild.package.listing import Needs as Listed
@@ -38,7 +38,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
 def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
     try:
         meta = unseal(data)
-    except Broken as error:
+    except CorruptFileError as error:
         raise Incoherent(f"{where}/{layout.META} is damaged: {error}") from None
     if meta.get("program") != digest or meta.get("status") != "built":
         raise Incoherent(f"{where}/{layout.META} does not speak of a program that was built")
@@ -96,9 +96,9 @@ def check_include(digest: str, manifest: bytes, files: Files) -> None:
     where = f"{layout.INCLUDE}/{digest}"
     try:
         if sha256_bytes(manifest) != digest:
-            raise Broken(f"{layout.MANIFEST} is not the one that the folder is named by")
+            raise CorruptFileError(f"{layout.MANIFEST} is not the one that the folder is named by")
         wanted = read_manifest(manifest)
-    except Broken as error:
+    except CorruptFileError as error:
         raise Incoherent(f"{where}: {error}") from None
     there = {name: entry.sha256 for name, entry in files.items() if name != layout.MANIFEST}
     if there != wanted:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.sealed import Broken, unseal
+from tilusbuild.cache.sealed import CorruptFileError, unseal
 from tilusbuild.package import purpose
 from tilusbuild.package.errors import Incoherent
 from tilusbuild.package.listing import FileList, ScriptEntry
@@ -83,7 +83,7 @@ def _check_dispatcher(where: str, folder: str) -> None:
             library = unseal(file.read())["library"]
         with open(os.path.join(folder, os.path.basename(library["name"])), "rb") as file:
             found = sha256_bytes(file.read())
-    except (OSError, Broken, KeyError, TypeError) as error:
+    except (OSError, CorruptFileError, KeyError, TypeError) as error:
         raise Incoherent(f"{where}/{direct.FILE} is damaged: {error}") from None
     if found != library["sha256"]:
         raise Incoherent(f"{where}: the dispatcher is not what was built")

@@ -17,7 +17,7 @@ from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import listed
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.sealed import Broken, seal
+from tilusbuild.cache.sealed import CorruptFileError, seal
 from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.contents import Contents, read_file
 from tilusbuild.package.errors import CannotPack
@@ -108,7 +108,7 @@ def _read(cache: Cache, wanted: Wanted) -> Iterable[tuple[Script, Mapping[str, s
         try:
             text = scripts.read_script(path, digest)
             yield read_script(path), dict(_param(line) for line in text.params)
-        except (LoadError, Broken, OSError) as error:
+        except (LoadError, CorruptFileError, OSError) as error:
             raise CannotPack(str(error), hint=_AGAIN) from None
 
 

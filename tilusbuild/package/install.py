@@ -18,7 +18,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.locks import Span
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.trouble import explained
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
@@ -93,7 +93,7 @@ def _bring(
 def uninstall(cache: Cache, name: str) -> None:
     """Drop a package from the index: garbage collection may then take what nothing else uses.
 
-    Raises `InputError` when it is not installed, `CacheTrouble`, and `Broken`.
+    Raises `InputError` when it is not installed, `CacheTrouble`, and `CorruptFileError`.
     """
     there = installed(cache)
     if name not in there:
@@ -104,7 +104,7 @@ def uninstall(cache: Cache, name: str) -> None:
 
 
 def installed(cache: Cache) -> dict[str, str]:
-    """Name → "NAME VERSION" of the packages in a cache. Raises `Broken`."""
+    """Name → "NAME VERSION" of the packages in a cache. Raises `CorruptFileError`."""
     return {
         key.removeprefix(ROOT): project.name
         for key, project in cache.projects().items()
@@ -164,7 +164,7 @@ def _built_here(cache: Cache) -> set[tuple[str, str]]:
     """The scripts that a project's build made here: their tables are its own to change."""
     try:
         projects = cache.projects()
-    except Broken:
+    except CorruptFileError:
         return set()
     return {
         script

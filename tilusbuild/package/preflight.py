@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from tilusbuild.build.explain import sections
 from tilusbuild.package.listing import FileList, Needs
 from tilusbuild.runtime import buckets, candidates, library
-from tilusbuild.runtime.candidates import Judged
+from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import Ambiguous, LoadError, NoProgram
+from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
 from tilusbuild.runtime.script import TEXT, Script, read_script
-from tilusbuild.runtime.tables import Entry, Table, read_tables
+from tilusbuild.runtime.tables import Table, TableEntry, read_tables
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
@@ -75,7 +75,7 @@ class Answer:
     label: str
     params: Mapping[str, object]
     chosen: Script | None
-    judged: tuple[Judged, ...]
+    judged: tuple[Evaluation, ...]
     coverage: Coverage | None
     tables: tuple[str, ...]
     """The GPUs that the dispatch tables in use were measured on."""
@@ -126,7 +126,7 @@ def _answer(
     label = scripts[0].name + (f"[{fixed}]" if fixed else "")
     try:
         chosen, judged = candidates.best(scripts, host.device, host.machine)
-    except (NoProgram, Ambiguous) as error:
+    except (ProgramNotFoundError, AmbiguousScriptError) as error:
         judged = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
         what = str(error).splitlines()[0]
         return Answer(label, scripts[0].params, None, judged, None, (), (what,))
@@ -156,7 +156,7 @@ def _code_problems(
         meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
         try:
             library.check_images(script, program, meta, host.device)
-        except NoProgram as error:
+        except ProgramNotFoundError as error:
             yield str(error)
 
 
@@ -177,7 +177,7 @@ def _tables(script: Script, host: Host) -> list[Table]:
 # Sizes.
 
 
-def _coverage(script: Script, chooser: Chooser, entries: Sequence[Entry]) -> Coverage:
+def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -> Coverage:
     ranges = _ranges(script, entries)
     known = [sizes for sizes in ranges.values() if sizes is not None]
     if len(known) < len(ranges):
@@ -197,7 +197,7 @@ def _coverage(script: Script, chooser: Chooser, entries: Sequence[Entry]) -> Cov
     return Coverage(ranges, count, judged, sources)
 
 
-def _ranges(script: Script, entries: Sequence[Entry]) -> dict[str, tuple[int, int] | None]:
+def _ranges(script: Script, entries: Sequence[TableEntry]) -> dict[str, tuple[int, int] | None]:
     """The declared range of each key, else what was measured."""
     with open(os.path.join(script.path, TEXT), encoding="utf-8", errors="replace") as file:
         declared = sections(file.read()).get("args", {})

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tilusbuild.build.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import Broken
+from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.manifest import Manifest
 from tilusbuild.package.errors import CannotPack
 from tilusbuild.plan.model import Instance
@@ -65,7 +65,7 @@ def as_built(cache: Cache, manifest: Manifest, selection: Selection) -> tuple[tu
     all builds of a project of this name made the same. Raises `CannotPack` and `InputError`."""
     try:
         projects = cache.projects()
-    except Broken as error:
+    except CorruptFileError as error:
         raise CannotPack(str(error), hint=_BUILD) from None
     having = projects.get(manifest.path)
     named = {each for each in projects.values() if each.name == manifest.project.name}
@@ -88,7 +88,7 @@ def _selected(
     for folder, digest in scripts:
         try:
             head = read_script(cache.tree.script_path(folder, digest), digest).head
-        except (Broken, FileNotFoundError) as error:
+        except (CorruptFileError, FileNotFoundError) as error:
             raise CannotPack(f"scripts/{folder}/{digest}: {error}", hint=_BUILD) from None
         if (folder, head.get("target", "")) in pairs:
             yield folder, digest

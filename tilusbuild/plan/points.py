@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tilusbuild.runtime.sealed import Broken, seal, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.space import Schedule, SpaceSpec
 from tilusbuild.state.files import write_atomic
 from tilusbuild.state.hashing import sha256_text
@@ -149,6 +149,6 @@ class Points:
         try:
             with open(self._path(script), "rb") as file:
                 spaces = unseal(file.read()).get("points")
-        except (OSError, Broken):
+        except (OSError, CorruptFileError):
             return {}
         return spaces if isinstance(spaces, dict) else {}

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tilusbuild.runtime import compat
 from tilusbuild.runtime.compat import Kind
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import Ambiguous, NoProgram
+from tilusbuild.runtime.errors import AmbiguousScriptError, ProgramNotFoundError
 from tilusbuild.runtime.script import Script
 
 
-class Judged(NamedTuple):
+class Evaluation(NamedTuple):
     """One candidate: how well it suits (None: not at all; the least is the best), and why."""
 
     script: Script
@@ -29,19 +29,19 @@ class Judged(NamedTuple):
         return f"{self.script.label} ({self.script.arch}): {verdict}: {self.reason}"
 
 
-def judge(script: Script, device: Device, machine: str | None = None) -> Judged:
+def judge(script: Script, device: Device, machine: str | None = None) -> Evaluation:
     """Whether and how well an instance suits a device, in a host of this machine or of another."""
     machine = machine or os.uname().machine
     if script.machine != machine:
-        return Judged(script, None, f"made for {script.machine}, not {machine}")
+        return Evaluation(script, None, f"made for {script.machine}, not {machine}")
     if script.kind != device.kind:
-        return Judged(script, None, f"{script.kind} code, and the device is {device}")
+        return Evaluation(script, None, f"{script.kind} code, and the device is {device}")
     if script.kind == "cuda":
         problem = _driver_problem(script, device)
         if problem:
-            return Judged(script, None, problem)
+            return Evaluation(script, None, problem)
     refused = []
-    best: Judged | None = None
+    best: Evaluation | None = None
     for arch, kind in images(script.archs, script.ptx):
         verdict = compat.can_run(arch, device.arch, kind)
         if not verdict:
@@ -49,8 +49,8 @@ def judge(script: Script, device: Device, machine: str | None = None) -> Judged:
             continue
         suits = (compat.rank(arch, device.arch, kind), -compat.number_of(arch))
         if best is None or best.suits is None or suits < best.suits:
-            best = Judged(script, suits, verdict.reason)
-    return best or Judged(script, None, "; ".join(refused) or "it holds no code")
+            best = Evaluation(script, suits, verdict.reason)
+    return best or Evaluation(script, None, "; ".join(refused) or "it holds no code")
 
 
 def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, Kind]]:
@@ -83,19 +83,23 @@ def _driver_problem(script: Script, device: Device) -> str | None:
 
 def best(
     scripts: Sequence[Script], device: Device, machine: str | None = None
-) -> tuple[Script, tuple[Judged, ...]]:
+) -> tuple[Script, tuple[Evaluation, ...]]:
     """The instance that suits best, and what was thought of each.
 
-    Raises `NoProgram`, and `Ambiguous` when two suit equally well.
+    Raises `ProgramNotFoundError`, and `AmbiguousScriptError` when two suit equally well.
     """
     judged = tuple(judge(script, device, machine) for script in scripts)
     suited = sorted((each for each in judged if each.suits), key=lambda each: each.suits or (0, 0))
     if not suited:
         name = scripts[0].name if scripts else "the script"
-        raise NoProgram(f"{name} has no program for {device}", tuple(str(each) for each in judged))
+        raise ProgramNotFoundError(
+            f"{name} has no program for {device}", tuple(str(each) for each in judged)
+        )
     first = suited[0]
     rivals = [each.script for each in suited if each.suits == first.suits]
     if len(rivals) > 1:
         labels = ", ".join(script.label for script in rivals)
-        raise Ambiguous(f"several suit {device} equally well: {labels}\n  say which: target=…")
+        raise AmbiguousScriptError(
+            f"several suit {device} equally well: {labels}\n  say which: target=…"
+        )
     return first.script, judged

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tilusbuild.runtime.errors import NoProgram, RuleFailed
+from tilusbuild.runtime.errors import ProgramNotFoundError, RuleError
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import NoValueError, Number, Value, number
-from tilusbuild.runtime.tables import Entry
+from tilusbuild.runtime.tables import TableEntry
 
 _FRACTION = 16
 _KEPT = 4096
@@ -35,7 +35,9 @@ class Choice(NamedTuple):
 class Chooser:
     """Chooses among the programs of one script that are there."""
 
-    def __init__(self, script: Script, entries: Iterable[Entry], there: frozenset[int]) -> None:
+    def __init__(
+        self, script: Script, entries: Iterable[TableEntry], there: frozenset[int]
+    ) -> None:
         self._script = script
         self.there = there
         usable = [entry for entry in entries if entry.program in there]
@@ -50,7 +52,7 @@ class Chooser:
         return not (rules or self._measured or self._noted or self._script.model)
 
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
-        """Raises `NoProgram` when there is none at all, and `RuleFailed`."""
+        """Raises `ProgramNotFoundError` when there is none at all, and `RuleError`."""
         for rule in self._script.rules:
             if rule.program in self.there and self._holds(rule.source, rule.when, sizes):
                 return Choice(rule.program, "table", f"rule: {rule.source}")
@@ -75,7 +77,7 @@ class Chooser:
         try:
             return bool(when(sizes))  # type: ignore[operator]
         except NoValueError as error:
-            raise RuleFailed(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
+            raise RuleError(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
 
     def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
         exact = self._measured.get(bucket)
@@ -105,7 +107,7 @@ class Chooser:
                 cost = number(model.cost({**at, **values}))  # type: ignore[dict-item]
             except NoValueError as error:
                 what = f"the model {model.source!r} of program {program} at {_text(at)}"
-                raise RuleFailed(f"{what}: {error}") from None
+                raise RuleError(f"{what}: {error}") from None
             if best is None or cost < best[0]:
                 best = (cost, program)
         if best is None:
@@ -117,7 +119,7 @@ class Chooser:
         if default in self.there and default is not None:
             return Choice(default, "default", "the default schedule")
         if not self.there:
-            raise NoProgram(f"none of the programs of {self._script.label} is there")
+            raise ProgramNotFoundError(f"none of the programs of {self._script.label} is there")
         why = "the first program: no default is declared"
         if default is not None:
             why = f"the first program: the default, {default}, is not there"

@@ -19,7 +19,7 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
 
 
-class NoDriver(Exception):  # noqa: N818 - named for what is the case
+class NoDriverError(Exception):
     """There is no usable CUDA driver; the text says why."""
 
 
@@ -83,7 +83,7 @@ _lock = threading.Lock()
 
 
 def cuda(index: int) -> Device:
-    """A GPU by its number. Raises `NoDriver`."""
+    """A GPU by its number. Raises `NoDriverError`."""
     key = (os.getpid(), index)
     with _lock:
         if key not in _known:
@@ -95,7 +95,7 @@ def is_only() -> bool:
     """Whether cuda:0 is the only GPU."""
     try:
         cuda(1)
-    except NoDriver:
+    except NoDriverError:
         return True
     return False
 
@@ -106,14 +106,14 @@ def _ask(index: int) -> Device:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise NoDriver(f"no CUDA driver: {error}") from None
+        raise NoDriverError(f"no CUDA driver: {error}") from None
     version, device, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     major, minor, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
     _check(driver, "cuInit", 0)
     _check(driver, "cuDriverGetVersion", ctypes.byref(version))
     _check(driver, "cuDeviceGetCount", ctypes.byref(count))
     if not 0 <= index < count.value:
-        raise NoDriver(f"there is no cuda:{index}: the driver knows {count.value} devices")
+        raise NoDriverError(f"there is no cuda:{index}: the driver knows {count.value} devices")
     _check(driver, "cuDeviceGet", ctypes.byref(device), index)
     _check(driver, "cuDeviceGetName", name, len(name), device)
     for number, attribute in ((major, _CAPABILITY_MAJOR), (minor, _CAPABILITY_MINOR)):
@@ -125,7 +125,7 @@ def _ask(index: int) -> Device:
 def _check(driver: object, function: str, *arguments: object) -> None:
     status = getattr(driver, function)(*arguments)
     if status:
-        raise NoDriver(f"{function} failed with CUDA error {status}")
+        raise NoDriverError(f"{function} failed with CUDA error {status}")
 
 
 def _after_fork() -> None:

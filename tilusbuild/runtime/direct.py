@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tilusbuild.runtime import library, script, tables
-from tilusbuild.runtime.errors import Damaged
+from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.sealed import Broken, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 FOLDER, FILE = "dispatch", "dispatch.json"
 SCHEMA = 1
@@ -26,7 +26,7 @@ _hooks: list[Any] = []
 """Callbacks that C may call as long as the process lives."""
 
 
-class Refused(RuntimeError):  # noqa: N818 - named for what is the case
+class DispatcherRefusedError(RuntimeError):
     """The dispatcher chose no program, or would not open it: the kernel finds out why."""
 
 
@@ -55,7 +55,7 @@ def launcher(
     """The packed function of the script's dispatcher; None when there is none that is current.
 
     `on_nearest` is called when sizes are served by the nearest that was measured. Raises
-    `LibraryChanged` and `Damaged` for a dispatcher that is not what was built.
+    `LibraryChangedError` and `CorruptCacheError` for a dispatcher that is not what was built.
     """
     folder = os.path.join(described.path, FOLDER)
     try:
@@ -67,8 +67,8 @@ def launcher(
         digest, symbol = str(value["library"]["sha256"]), str(value["symbol"])
     except FileNotFoundError:
         return None
-    except (OSError, Broken, KeyError, TypeError) as error:
-        raise Damaged(f"{folder}/{FILE} is damaged: {error}") from None
+    except (OSError, CorruptFileError, KeyError, TypeError) as error:
+        raise CorruptCacheError(f"{folder}/{FILE} is damaged: {error}") from None
     library.check_library(path, digest)
     return _opened(path, symbol, on_nearest)
 
@@ -78,12 +78,12 @@ def _opened(path: str, symbol: str, on_nearest: Callable[[], None]) -> Callable[
 
     import tvm_ffi
 
-    tvm_ffi.register_error(REFUSED, Refused)
+    tvm_ffi.register_error(REFUSED, DispatcherRefusedError)
     try:
         launch: Callable[..., Any] = tvm_ffi.load_module(path)["launch"]
         hook = ctypes.CFUNCTYPE(None)(on_nearest)
         getattr(ctypes.CDLL(path), f"{symbol}_on_nearest")(hook)
     except (RuntimeError, AttributeError, OSError) as error:
-        raise Damaged(f"{path} cannot be loaded: {error}") from None
+        raise CorruptCacheError(f"{path} cannot be loaded: {error}") from None
     _hooks.append(hook)
     return launch

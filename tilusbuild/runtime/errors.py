@@ -11,15 +11,15 @@ class LoadError(RuntimeError):
     """No kernel can be had; the text says why."""
 
 
-class ScriptNotFound(LoadError):  # noqa: N818 - named for what is the case
+class ScriptNotFoundError(LoadError):
     """There is no script of this name, or none with these constants, in the places looked in."""
 
 
-class Ambiguous(LoadError):  # noqa: N818 - named for what is the case
+class AmbiguousScriptError(LoadError):
     """Several instances or projects fit: the text says what to add."""
 
 
-class NoProgram(LoadError):  # noqa: N818 - named for what is the case
+class ProgramNotFoundError(LoadError):
     """Nothing runs on the device. `trace` has a reason for each candidate."""
 
     def __init__(self, message: str, trace: tuple[str, ...] = ()) -> None:
@@ -27,25 +27,25 @@ class NoProgram(LoadError):  # noqa: N818 - named for what is the case
         self.trace = trace
 
 
-class Damaged(LoadError):  # noqa: N818 - named for what is the case
+class CorruptCacheError(LoadError):
     """A file of the tree is cut short, malformed, or not what its seal says."""
 
 
-class TableDamaged(Damaged):
+class CorruptTableError(CorruptCacheError):
     """The dispatch table is no table: cut short, or of another form."""
 
 
-class TableOutOfRange(TableDamaged):
+class TableOutOfRangeError(CorruptTableError):
     """The dispatch table names a program that there is not, or that was not built."""
 
 
-class TableOfAnotherDevice(LoadError):  # noqa: N818 - named for what is the case
+class WrongDeviceTableError(LoadError):
     """Every dispatch table of the script was measured on another device, or for another script."""
 
 
-class LibraryChanged(Damaged):
+class LibraryChangedError(CorruptCacheError):
     """A library's bytes are not those that were built."""
 
 
-class RuleFailed(LoadError):  # noqa: N818 - named for what is the case
+class RuleError(LoadError):
     """A rule or a model of the manifest has no value at these sizes."""

@@ -27,7 +27,7 @@ def offset(region: int, name: str) -> int:
     return (region << REGION_BITS) + int(name[: REGION_BITS // 4], 16)
 
 
-class Hold:
+class ReaderLock:
     """Keeps scripts of the tree `root`, by their hashes, from being collected while it lives.
 
     Making it waits for a collection that is about to remove one, so look for them afterwards.

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import arrays, candidates, device, direct, library, tables
-from tilusbuild.runtime.candidates import Judged
+from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Choice, Chooser
-from tilusbuild.runtime.device import Device, NoDriver
-from tilusbuild.runtime.errors import LoadError, NoProgram, TableOfAnotherDevice
-from tilusbuild.runtime.hold import Hold
+from tilusbuild.runtime.device import Device, NoDriverError
+from tilusbuild.runtime.errors import LoadError, ProgramNotFoundError, WrongDeviceTableError
+from tilusbuild.runtime.hold import ReaderLock
 from tilusbuild.runtime.names import suggestion
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
@@ -63,7 +63,7 @@ class _Active(NamedTuple):
     device: Device
     script: Script
     chooser: Chooser
-    judged: tuple[Judged, ...]
+    judged: tuple[Evaluation, ...]
     notes: tuple[str, ...]
 
 
@@ -72,7 +72,7 @@ class Kernel:
     that are left out are allocated like the first tensor, and returned."""
 
     def __init__(
-        self, scripts: Sequence[Script], *, strict: bool = False, hold: Hold | None = None
+        self, scripts: Sequence[Script], *, strict: bool = False, hold: ReaderLock | None = None
     ) -> None:
         self._scripts = tuple(scripts)
         self._hold = hold
@@ -97,7 +97,7 @@ class Kernel:
             if everything is not None:
                 try:
                     return everything(*args)
-                except direct.Refused:
+                except direct.DispatcherRefusedError:
                     self._direct = None  # what follows says why, as a type
             try:
                 launch = self._known[self._key(args)]
@@ -178,10 +178,10 @@ class Kernel:
             return self._on("cpu", 0)
         try:
             return self._on("cuda", 0)
-        except NoDriver as error:
+        except NoDriverError as error:
             if "cpu" in kinds:
                 return self._on("cpu", 0)
-            raise NoProgram(f"{self._scripts[0].name} needs a GPU: {error}") from None
+            raise ProgramNotFoundError(f"{self._scripts[0].name} needs a GPU: {error}") from None
 
     def _on(self, kind: str, index: int) -> _Active:
         key = (kind, index)
@@ -194,10 +194,10 @@ class Kernel:
     def _activated(self, here: Device) -> _Active:
         script, judged = candidates.best(self._scripts, here)
         notes: list[str] = []
-        entries: tuple[tables.Entry, ...] = ()
+        entries: tuple[tables.TableEntry, ...] = ()
         try:
             table = tables.table_for(script, tables.read_tables(script), here)
-        except TableOfAnotherDevice as error:
+        except WrongDeviceTableError as error:
             if self._strict:
                 raise
             self._tell(f"table {script.path}", str(error))
@@ -269,17 +269,21 @@ class Kernel:
             ) from None
         kind, index = device.kind_of(place), int(place[1])
         if kind is None:
-            raise NoProgram(f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}")
+            raise ProgramNotFoundError(
+                f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}"
+            )
         if all(script.kind != kind for script in self._scripts):
             # Without asking the driver, which may be missing: it is the call that is wrong.
             built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
             there = "the cpu" if kind == "cpu" else f"cuda:{index}"
             name = self._scripts[0].name
-            raise NoProgram(f"{name} is built for {built}, and the call's tensors are on {there}")
+            raise ProgramNotFoundError(
+                f"{name} is built for {built}, and the call's tensors are on {there}"
+            )
         try:
             return self._on(kind, index if kind == "cuda" else 0)
-        except NoDriver as error:
-            raise NoProgram(f"{self._scripts[0].name}: {error}") from None
+        except NoDriverError as error:
+            raise ProgramNotFoundError(f"{self._scripts[0].name}: {error}") from None
 
     def _call_allocating(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         script = self._scripts[0]

@@ -13,9 +13,9 @@ from typing import Any
 
 from tilusbuild.runtime import compat, receipts
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import Damaged, LibraryChanged, NoProgram
+from tilusbuild.runtime.errors import CorruptCacheError, LibraryChangedError, ProgramNotFoundError
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.sealed import Broken, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 LIBRARY = "module/lib.so"
 
@@ -26,7 +26,7 @@ _lock = threading.Lock()
 def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
     """The packed function of a program, for a device; None is any.
 
-    Raises `Damaged`, `LibraryChanged`, and `NoProgram` when the library is not for the device.
+    Raises `CorruptCacheError`, `LibraryChangedError`, and `ProgramNotFoundError` when the library is not for the device.
     """
     path = script.library(program)
     meta = read_meta(script, program)
@@ -46,43 +46,45 @@ def _loaded(path: str) -> Callable[..., Any]:
     try:
         launch: Callable[..., Any] = tvm_ffi.load_module(path)["launch"]
     except (RuntimeError, AttributeError, OSError) as error:
-        raise Damaged(f"{path} cannot be loaded: {error}") from None
+        raise CorruptCacheError(f"{path} cannot be loaded: {error}") from None
     return launch
 
 
 def check_library(path: str, digest: str) -> None:
-    """Raises `LibraryChanged` unless the file has this sha256, `Damaged` when it is not there."""
+    """Raises `LibraryChangedError` unless the file has this sha256, `CorruptCacheError` when it is not there."""
     try:
         found = receipts.sha256_of(path)
     except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     if found != digest:
-        raise LibraryChanged(f"{path} is not what was built: sha256 {found}, expected {digest}")
+        raise LibraryChangedError(
+            f"{path} is not what was built: sha256 {found}, expected {digest}"
+        )
 
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
-    """meta.json of a built program. Raises `Damaged`."""
+    """meta.json of a built program. Raises `CorruptCacheError`."""
     digest = script.programs[program]
     path = os.path.join(script.root, "programs", digest, "meta.json")
     try:
         with open(path, "rb") as file:
             meta = unseal(file.read())
     except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
-    except Broken as error:
-        raise Damaged(f"{path} is damaged: {error}") from None
+        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
+    except CorruptFileError as error:
+        raise CorruptCacheError(f"{path} is damaged: {error}") from None
     if meta.get("program") != digest or meta.get("status") != "built":
-        raise Damaged(f"{path} does not speak of a program that was built")
+        raise CorruptCacheError(f"{path} does not speak of a program that was built")
     try:
         if not isinstance(meta["files"][LIBRARY]["sha256"], str):
             raise TypeError
     except (KeyError, TypeError):
-        raise Damaged(f"{path} does not list {LIBRARY}") from None
+        raise CorruptCacheError(f"{path} does not list {LIBRARY}") from None
     return meta
 
 
 def check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
-    """What the binary itself holds, against the device. Raises `NoProgram`."""
+    """What the binary itself holds, against the device. Raises `ProgramNotFoundError`."""
     refused = []
     for image in meta.get("images", ()):
         kind: compat.Kind = "ptx" if image.get("kind") == "ptx" else "sass"
@@ -90,7 +92,7 @@ def check_images(script: Script, program: int, meta: Mapping[str, Any], device: 
         if verdict:
             return
         refused.append(verdict.reason)
-    raise NoProgram(
+    raise ProgramNotFoundError(
         f"program {program} of {script.label} holds nothing that runs on {device}", tuple(refused)
     )
 

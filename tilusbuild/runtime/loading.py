@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from tilusbuild.runtime import candidates, device
-from tilusbuild.runtime.errors import Ambiguous, ScriptNotFound
-from tilusbuild.runtime.hold import Hold
+from tilusbuild.runtime.errors import AmbiguousScriptError, ScriptNotFoundError
+from tilusbuild.runtime.hold import ReaderLock
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.names import snake_case, suggestion
 from tilusbuild.runtime.places import Place, here, places
@@ -44,7 +44,7 @@ def load(
     for place in places(where):
         paths = place.instances(folder, here())
         if paths:
-            hold = Hold(place.path, (path.rpartition("/")[2] for path in paths))
+            hold = ReaderLock(place.path, (path.rpartition("/")[2] for path in paths))
             key = signed_by or os.environ.get(_REQUIRED)
             if key:
                 from tilusbuild.runtime.signed import check
@@ -56,14 +56,14 @@ def load(
         looked.append(f"{place.path} ({place.origin})")
     hint = suggestion(folder, known)
     lines = [f"there is no script {script!r}", *([hint] if hint else []), "looked in:"]
-    raise ScriptNotFound("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
+    raise ScriptNotFoundError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
 
 
 def _kernel(
     script: str,
     place: Place,
     found: list[Script],
-    hold: Hold,
+    hold: ReaderLock,
     target: str | None,
     strict: bool,
     params: dict[str, Value],
@@ -73,14 +73,16 @@ def _kernel(
         unknown = sorted(params.keys() - found[0].params.keys())
         what = suggestion(unknown[0], found[0].params) if unknown else ""
         there = "; ".join(sorted({_constants(each) for each in found}))
-        raise ScriptNotFound(
+        raise ScriptNotFoundError(
             f"no instance of {script} in {place.path} has {_text(params)}"
             + (f"\n  {what}" if what else "")
             + f"\n  there are: {there or 'instances without constants'}"
         )
     if len({_constants(each) for each in fitting}) > 1:
         there = "\n  ".join(sorted({_constants(each) for each in fitting}))
-        raise Ambiguous(f"{script} has several instances, say which by keyword:\n  {there}")
+        raise AmbiguousScriptError(
+            f"{script} has several instances, say which by keyword:\n  {there}"
+        )
     if target is not None:
         fitting = _of_target(script, fitting, target)
     if target is None and not device.may_have_cuda():
@@ -92,7 +94,7 @@ def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
     chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
     if not chosen:
         there = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
-        raise ScriptNotFound(f"{script} is not built for {target!r}: there is {there}")
+        raise ScriptNotFoundError(f"{script} is not built for {target!r}: there is {there}")
     return chosen
 
 

@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.runtime import option
-from tilusbuild.runtime.errors import Ambiguous, Damaged, ScriptNotFound
-from tilusbuild.runtime.sealed import Broken, unseal
+from tilusbuild.runtime.errors import AmbiguousScriptError, CorruptCacheError, ScriptNotFoundError
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
-ONE_BY_ONE = "kernel-cache:"
+JIT_ROOT_PREFIX = "kernel-cache:"
 """What names begin with in index.json that stand for a program which a program asked for by itself:
 its script is not the one that a project has."""
 
@@ -42,7 +42,7 @@ class Place(NamedTuple):
         return sorted({name for root in roots for name in _names(os.path.join(root, "scripts"))})
 
     def instances(self, folder: str, start: str) -> list[str]:
-        """The paths of a script's current folders. Raises `Damaged` and `Ambiguous`."""
+        """The paths of a script's current folders. Raises `CorruptCacheError` and `AmbiguousScriptError`."""
         return [
             path for root in (self.path, *self.also) for path in _instances(root, folder, start)
         ]
@@ -65,14 +65,14 @@ def _current(root: str, folder: str, start: str) -> set[str] | None:
         having = {
             manifest: {digest for name, digest in project["scripts"] if name == folder}
             for manifest, project in projects.items()
-            if not manifest.startswith(ONE_BY_ONE)
+            if not manifest.startswith(JIT_ROOT_PREFIX)
         }
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
-    except (Broken, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(f"{path} is damaged: {error}") from None
+        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
+    except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptCacheError(f"{path} is damaged: {error}") from None
     return _of_project({m: found for m, found in having.items() if found}, folder, start)
 
 
@@ -88,7 +88,7 @@ def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[
     groups |= {frozenset(set().union(*packages))} if packages else set()
     if len(groups) > 1:
         named = ", ".join(sorted(having))
-        raise Ambiguous(
+        raise AmbiguousScriptError(
             f"several projects have a script {folder}: {named}\n"
             "  call from within one of them, or build it into a cache of its own"
         )
@@ -100,7 +100,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def places(where: object) -> Iterator[Place]:
-    """The places to look in, in order. Raises `ScriptNotFound` for a place that is none."""
+    """The places to look in, in order. Raises `ScriptNotFoundError` for a place that is none."""
     if where is not None:
         yield _given(where)
         return
@@ -129,7 +129,7 @@ def _given(where: Any) -> Place:
         return first._replace(also=tuple(other.path for other in others))
     path = folder_of(parts)
     if not os.path.isdir(path):
-        raise ScriptNotFound(f"{path} is no folder")
+        raise ScriptNotFoundError(f"{path} is no folder")
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's folder stands for its cache, a script's own folder for the tree around it.
@@ -171,7 +171,7 @@ def _folder_of_entry(entry: EntryPoint) -> str:
     try:
         return folder_of(entry.load())
     except Exception as error:
-        raise Damaged(f"package {entry.name} ({entry.value}): {error}") from error
+        raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
 
 
 def project_cache(start: str) -> tuple[str, str]:

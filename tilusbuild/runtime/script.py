@@ -2,7 +2,7 @@
 
 It stands in the script's folder beside `script.txt`, sealed. `script.txt` is what the folder is
 named by, and the two must list the same programs, so a file of another script is never believed.
-Whatever the bytes are, reading ends in a `Script` or in `Damaged`. docs/runtime.md has the form.
+Whatever the bytes are, reading ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has the form.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime import buckets
-from tilusbuild.runtime.errors import Damaged
+from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.expression import Function, function_of
-from tilusbuild.runtime.sealed import Broken, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
 
 FILE, TEXT = "script.json", "script.txt"
@@ -107,16 +107,18 @@ class Script(NamedTuple):
 
 
 def read_script(path: str) -> Script:
-    """The script in a folder. Raises `Damaged`."""
+    """The script in a folder. Raises `CorruptCacheError`."""
     path = os.path.abspath(path)
     value = _sealed(path)
     digest = os.path.basename(path)
     try:
         script = script_of(path, value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(f"{path}/{FILE} is malformed: {type(error).__name__}: {error}") from None
+        raise CorruptCacheError(
+            f"{path}/{FILE} is malformed: {type(error).__name__}: {error}"
+        ) from None
     if script.hash != digest or _programs_of_text(path, digest) != script.programs:
-        raise Damaged(f"{path}/{FILE} does not belong to the {TEXT} beside it")
+        raise CorruptCacheError(f"{path}/{FILE} does not belong to the {TEXT} beside it")
     return script
 
 
@@ -125,11 +127,11 @@ def _sealed(path: str) -> dict[str, Any]:
         with open(os.path.join(path, FILE), "rb") as file:
             return unseal(file.read())
     except FileNotFoundError:
-        raise Damaged(f"{path} has no {FILE}: build the project again") from None
+        raise CorruptCacheError(f"{path} has no {FILE}: build the project again") from None
     except OSError as error:
-        raise Damaged(f"{path}/{FILE} cannot be read: {error.strerror}") from None
-    except Broken as error:
-        raise Damaged(f"{path}/{FILE} is damaged: {error}") from None
+        raise CorruptCacheError(f"{path}/{FILE} cannot be read: {error.strerror}") from None
+    except CorruptFileError as error:
+        raise CorruptCacheError(f"{path}/{FILE} is damaged: {error}") from None
 
 
 def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
@@ -137,9 +139,9 @@ def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
         with open(os.path.join(path, TEXT), "rb") as file:
             data = file.read()
     except OSError as error:
-        raise Damaged(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
+        raise CorruptCacheError(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:
-        raise Damaged(f"{path}/{TEXT} is not the one that the folder is named by")
+        raise CorruptCacheError(f"{path}/{TEXT} is not the one that the folder is named by")
     _, _, listed = data.partition(b"\n[programs]\n")
     return tuple(line.partition(b" ")[2].decode("ascii", "replace") for line in listed.splitlines())
 

@@ -18,7 +18,7 @@ _SEAL_END = b'"' + _END
 _LIMIT = 64 << 20
 
 
-class Broken(ValueError):  # noqa: N818 - a state, and what a reader asks for
+class CorruptFileError(ValueError):
     """The bytes are not what `seal` makes."""
 
 
@@ -38,18 +38,18 @@ def seal(value: Mapping[str, Any]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """The value. Raises `Broken`, and nothing else, whatever the bytes are."""
+    """The value. Raises `CorruptFileError`, and nothing else, whatever the bytes are."""
     start, seal_, end = data.rpartition(_SEAL)
     if not seal_ or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
-        raise Broken("no seal")
+        raise CorruptFileError("no seal")
     if _digest(start + _END) + _SEAL_END != end:
-        raise Broken("the content is not what was sealed")
+        raise CorruptFileError("the content is not what was sealed")
     try:
         value = json.loads(start + _END)
     except (ValueError, RecursionError) as error:
-        raise Broken(str(error)) from None
+        raise CorruptFileError(str(error)) from None
     if not isinstance(value, dict):
-        raise Broken("not an object")
+        raise CorruptFileError("not an object")
     return value
 
 

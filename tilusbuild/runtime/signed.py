@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilusbuild.runtime import receipts
-from tilusbuild.runtime.errors import Damaged, LoadError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
 _PAYLOAD = "application/vnd.in-toto+json"
@@ -29,30 +29,30 @@ _LIMIT = 64 << 20
 _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
 
 
-class SignatureRefused(LoadError):  # noqa: N818 - named for what is the case
+class SignatureRefusedError(LoadError):
     """The place is no package that was signed by the key that is asked for."""
 
 
-class NotSigned(SignatureRefused):
+class NotSignedError(SignatureRefusedError):
     """There is no package list, or no signature of it."""
 
 
-class WrongSigner(SignatureRefused):
+class WrongSignerError(SignatureRefusedError):
     """Another key signed, or what was signed has changed."""
 
 
-class SignedOther(SignatureRefused):
+class SignedListMismatchError(SignatureRefusedError):
     """The signature is good, and of another list."""
 
 
-class FileNotSigned(SignatureRefused, Damaged):
+class UnsignedFileError(SignatureRefusedError, CorruptCacheError):
     """A file is not what the signed list says, or is not in it."""
 
 
 def check(scripts: Iterable[str], key: str) -> None:
     """Check the packages that these script folders are in, as far as they use them.
 
-    `key` is the path of a public key in PEM. Raises `SignatureRefused`s, and `LoadError` for what
+    `key` is the path of a public key in PEM. Raises `SignatureRefusedError`s, and `LoadError` for what
     is no key or where the library is missing.
     """
     lists: dict[str, Mapping[str, str]] = {}
@@ -72,10 +72,10 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         kind = value["payloadType"]
         signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
-        raise NotSigned(f"{root}/{SIGNATURE} is no signature: {error!r:.200}") from None
+        raise NotSignedError(f"{root}/{SIGNATURE} is no signature: {error!r:.200}") from None
     message = b"DSSEv1 %d %b %d %b" % (len(_PAYLOAD), _PAYLOAD.encode(), len(payload), payload)
     if kind != _PAYLOAD or not any(_verifies(key, each, message) for each in signatures):
-        raise WrongSigner(f"{root} is not signed by {key}, or was changed since")
+        raise WrongSignerError(f"{root} is not signed by {key}, or was changed since")
     digest = hashlib.sha256(encoded).hexdigest()
     try:
         statement = json.loads(payload)
@@ -83,9 +83,13 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         subjects = [each["digest"]["sha256"] for each in statement["subject"]]
         files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise NotSigned(f"{root}/{SIGNATURE} says nothing of a package: {error!r:.200}") from None
+        raise NotSignedError(
+            f"{root}/{SIGNATURE} says nothing of a package: {error!r:.200}"
+        ) from None
     if not release or digest not in subjects:
-        raise SignedOther(f"{root}: the signature is of another list: {LIST} has sha256 {digest}")
+        raise SignedListMismatchError(
+            f"{root}: the signature is of another list: {LIST} has sha256 {digest}"
+        )
     return files
 
 
@@ -123,13 +127,13 @@ def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
             there += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
     for name in dict.fromkeys(there):
         if name not in listed:
-            raise FileNotSigned(f"{root}/{name} is not in the signed list")
+            raise UnsignedFileError(f"{root}/{name} is not in the signed list")
         try:
             found = receipts.sha256_of(os.path.join(root, name))
         except OSError as error:
-            raise FileNotSigned(f"{root}/{name} cannot be read: {error.strerror}") from None
+            raise UnsignedFileError(f"{root}/{name} cannot be read: {error.strerror}") from None
         if found != listed[name]:
-            raise FileNotSigned(f"{root}/{name} is not what was signed: sha256 {found}")
+            raise UnsignedFileError(f"{root}/{name} is not what was signed: sha256 {found}")
 
 
 def _programs_of(root: str, script: str) -> list[str]:
@@ -155,4 +159,4 @@ def _bytes(root: str, name: str) -> bytes:
         with open(os.path.join(root, name), "rb") as file:
             return file.read(_LIMIT)
     except OSError as error:
-        raise NotSigned(f"{root}/{name}: {error.strerror}: no signed package") from None
+        raise NotSignedError(f"{root}/{name}: {error.strerror}: no signed package") from None

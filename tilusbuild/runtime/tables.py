@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import TableDamaged, TableOfAnotherDevice, TableOutOfRange
+from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 
@@ -29,7 +29,7 @@ SOURCES = ("table", "measured", "nearest", "model", "default")
 _LIMIT = 64 << 20
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """One row."""
 
     key: tuple[int, ...]
@@ -42,7 +42,7 @@ class Table(NamedTuple):
     """What was found out on one device."""
 
     fingerprint: Mapping[str, str]
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
 
     def refusal(self, wanted: Mapping[str, str]) -> str | None:
         """Which field is another one; None when the table holds here."""
@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
 
 def read_tables(script: Script) -> tuple[Table, ...]:
-    """All tables of a script; none without a file. Raises `TableDamaged`, `TableOutOfRange`."""
+    """All tables of a script; none without a file. Raises `CorruptTableError`, `TableOutOfRangeError`."""
     path = os.path.join(script.path, FILE)
     try:
         with open(path, "rb") as file:
@@ -61,14 +61,14 @@ def read_tables(script: Script) -> tuple[Table, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise TableDamaged(f"{path} cannot be read: {error.strerror}") from None
+        raise CorruptTableError(f"{path} cannot be read: {error.strerror}") from None
     try:
         if len(data) > _LIMIT:
             raise ValueError("larger than any table")
         return _tables(script, path, json.loads(data))
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise TableDamaged(f"{path} is no dispatch table: {why}\n  {_MEND}") from None
+        raise CorruptTableError(f"{path} is no dispatch table: {why}\n  {_MEND}") from None
 
 
 _MEND = "mend or delete it; `tilusbuild tune` makes it again"
@@ -77,7 +77,7 @@ _MEND = "mend or delete it; `tilusbuild tune` makes it again"
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
     """The first that holds on the device; None when there is none at all.
 
-    Raises `TableOfAnotherDevice` when there are tables and none of them holds.
+    Raises `WrongDeviceTableError` when there are tables and none of them holds.
     """
     wanted = device.fingerprint(script.hash)
     reasons = []
@@ -87,7 +87,7 @@ def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Tabl
             return table
         reasons.append(reason)
     if reasons:
-        raise TableOfAnotherDevice(
+        raise WrongDeviceTableError(
             f"{os.path.join(script.path, FILE)}: no table holds on {device}: {'; '.join(reasons)}"
         )
     return None
@@ -115,8 +115,8 @@ def _fingerprint(value: Any) -> Mapping[str, str]:
     return value
 
 
-def _entries(script: Script, path: str, rows: Any) -> tuple[Entry, ...]:
-    found: dict[tuple[int, ...], Entry] = {}
+def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
+    found: dict[tuple[int, ...], TableEntry] = {}
     for row in rows:
         key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
         seconds = row[3] if len(row) > 3 else None
@@ -129,16 +129,16 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[Entry, ...]:
         if seconds is not None and not _is_time(seconds):
             raise ValueError(f"no time: {row!r:.80}")
         if not 0 <= program < len(script.programs):
-            raise TableOutOfRange(
+            raise TableOutOfRangeError(
                 f"{path}: sizes {key} choose program {program}, and there are"
                 f" {len(script.programs)}\n  {_MEND}"
             )
         if program in script.not_built:
-            raise TableOutOfRange(
+            raise TableOutOfRangeError(
                 f"{path}: sizes {key} choose program {program}, which is"
                 f" {script.not_built[program]}\n  {_MEND}"
             )
-        found[tuple(key)] = Entry(tuple(key), program, source, seconds)
+        found[tuple(key)] = TableEntry(tuple(key), program, source, seconds)
     return tuple(found.values())
 
 

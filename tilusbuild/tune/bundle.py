@@ -123,7 +123,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(entry, io.BytesIO(data))
 
 
-class Unmeasured(TilusbuildError):  # noqa: N818 - an event
+class UnmeasuredError(TilusbuildError):
     """The log ends before a decision can be made."""
 
 
@@ -131,10 +131,10 @@ class _NothingMore:
     """A bench for a log that is all there is."""
 
     def check(self, case: Case, program: Program, number: int) -> Answer:
-        raise Unmeasured(f"{case.label}: program {program.index} was not checked")
+        raise UnmeasuredError(f"{case.label}: program {program.index} was not checked")
 
     def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
-        raise Unmeasured(f"{case.label}: program {program.index} was not timed")
+        raise UnmeasuredError(f"{case.label}: program {program.index} was not timed")
 
 
 class _Replayed(Log):
@@ -212,7 +212,7 @@ def _decided(
         try:
             quota = session.quota(run.cases - number)
             decision = Race(session, work, case, quota).run(run.seed)
-        except Unmeasured as error:
+        except UnmeasuredError as error:
             missing.append(str(error))
             break
         publisher.add(noted.integers, decision)

@@ -15,7 +15,7 @@ from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.dispatcher import refresh
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import Entry
+from tilusbuild.runtime.tables import TableEntry
 from tilusbuild.tune.bench.race import Decision
 from tilusbuild.tune.bench.work import Scalar
 
@@ -75,7 +75,7 @@ class Publisher:
         latency.write(self._script, measured)
         best = measured.best()
         if decides.winner is not None and decides.winner.program.index in seconds:
-            best = Entry(key, decides.winner.program.index, "measured", decides.winner.seconds)
+            best = TableEntry(key, decides.winner.program.index, "measured", decides.winner.seconds)
         if best is not None:
             tables.put(self._script, self._fingerprint, [best])
         else:  # what was chosen before may be what was just found wrong
@@ -92,7 +92,7 @@ def remake_dispatcher(project: Project, script: Script) -> None:
 
 def record_models(
     script: Script, there: frozenset[int], sizes: Iterable[Mapping[str, Scalar]]
-) -> list[Entry]:
+) -> list[TableEntry]:
     """Rows for any device, from the model or the default, where nothing can be measured.
 
     Raises `LoadError` and `OSError`.
@@ -102,7 +102,9 @@ def record_models(
     for integers in sizes:
         choice = chooser.choose(integers)
         if choice.source != "table":  # the rule is asked at every call anyway
-            entries.append(Entry(key_of(script, integers), choice.program, choice.source, None))
+            entries.append(
+                TableEntry(key_of(script, integers), choice.program, choice.source, None)
+            )
     anywhere = {"script": script.hash, "device": "*", "arch": "*"}
     tables.put(script, anywhere, entries)
     return entries

@@ -62,11 +62,11 @@ class Ran:
     """Of all tensors, once."""
 
 
-class NotBuilt(TilusbuildError):  # noqa: N818 - named for what is the case
+class NotBuiltError(TilusbuildError):
     """The program that was asked for does not compile."""
 
 
-class CallFailed(TilusbuildError):  # noqa: N818 - named for what is the case
+class CallFailedError(TilusbuildError):
     """The program's own complaint about a call."""
 
 
@@ -119,20 +119,20 @@ def _has_params(params: Mapping[str, Value], wanted: Mapping[str, str]) -> bool:
 def build(
     project: Project, planned: Planned, selection: Selection, job: ProgramJob, reporter: Reporter
 ) -> Chosen:
-    """Have the program. Raises `NotBuilt` when there can be none."""
+    """Have the program. Raises `NotBuiltError` when there can be none."""
     options = Options(jobs=1)
     result = build_planned(project, planned, selection, options, reporter, only=[job])
     status = result.statuses.get(job.hash, "missing")
     folder = project.cache.program_path(job.hash)
     if status != "built":
-        raise NotBuilt(f"{job.label} is not built: {status}")
+        raise NotBuiltError(f"{job.label} is not built: {status}")
     values = job.maker.space[job.planned.schedules[job.index]].values
     schedule = {name: values[name] for name in job.planned.parameters}
     return Chosen(job, schedule, f"{folder}/module/lib.so")
 
 
 def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
-    """Call at each size. Raises `InputError`, `CallFailed`, and `WorkerBroken` without a device."""
+    """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[wanted.script]
     sizes = list(wanted.sizes) or [
         dict(size) for size in (script.tune.sizes if script.tune else ())
@@ -188,7 +188,7 @@ def _here(
     except (InputError, TilusbuildError):
         raise
     except (RuntimeError, TypeError, ValueError) as error:
-        raise CallFailed(f"{chosen.job.label}: {error}") from None
+        raise CallFailedError(f"{chosen.job.label}: {error}") from None
     wrong = str(found.mismatch) if found and found.mismatch else None
     largest = found.max_error if found else None
     return Ran(size, largest, wrong, seconds, calls, trial.bytes_moved(signature, made))
@@ -206,20 +206,20 @@ def on_gpu(
     """On the first GPU that the driver shows, in a worker, as tuning does it: arguments go to the
     device and back, and the time is the kernel's own, with warm caches. `folder` is made.
 
-    Raises `InputError`, `CallFailed` and `WorkerBroken`.
+    Raises `InputError`, `CallFailedError` and `WorkerUnusableError`.
     """
     case = prepare.prepare_case(folder, signature, size, check, seed=seed, cold=False)
     bench = DeviceBench(runner, "cuda", 0, {case.digest: folder}, limit=_LIMIT)
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):
-            raise CallFailed(f"program {program.index}: {first.status}: {first.why}")
+            raise CallFailedError(f"program {program.index}: {first.status}: {first.why}")
         samples = [bench.sample(case, program, number, 0.0) for number in range(_SAMPLES)]
     finally:
         bench.close()
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
-        raise CallFailed(f"program {program.index}: {samples[0].status}: {samples[0].why}")
+        raise CallFailedError(f"program {program.index}: {samples[0].status}: {samples[0].why}")
     moved = sum(argument.bytes for argument in case.arguments)
     checked = first.error if check.function is not None and first.status == OK else None
     wrong = first.why if first.status == INCORRECT else None

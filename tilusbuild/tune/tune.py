@@ -90,21 +90,21 @@ class Listener(Protocol):
     def decided(self, work: Work, decision: Decision) -> None: ...
 
 
-class NotTuned(TilusbuildError):  # noqa: N818 - named for what is the case
+class NotTunedError(TilusbuildError):
     """Nothing could be measured."""
 
 
 def built(
     project: Project, wanted: Wanted, target: Target, level: int, jobs: int, reporter: Reporter
 ) -> list[Ready]:
-    """Build the instances for a target. Raises `InputError`, and `NotTuned` when a build stops."""
+    """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build stops."""
     selection = Selection((wanted.script,), (target.name,), level)
     planned = _with_params(project.plan(selection), wanted)
     result = build_planned(project, planned, selection, Options(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise KeyboardInterrupt
     if result.summary.error is not None:
-        raise NotTuned(f"the build stopped: {result.summary.error}")
+        raise NotTunedError(f"the build stopped: {result.summary.error}")
     found = []
     for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
         script = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
@@ -209,7 +209,7 @@ def log_path(project: Project, script: Script, said: Mapping[str, Any]) -> str:
 def tune(project: Project, wanted: Wanted, ready: Ready, listener: Listener) -> Tuned:
     """Measure one instance and write its tables.
 
-    Raises `InputError`, `CacheTrouble`, `WorkerBroken` when the device cannot be used, and
+    Raises `InputError`, `CacheTrouble`, `WorkerUnusableError` when the device cannot be used, and
     `Cancelled`. What was measured by then is kept.
     """
     folders: dict[str, str] = {}

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.conversation import (
     Conversation,
-    WorkerBroken,
-    WorkerDied,
-    WorkerLate,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    WorkerUnusableError,
 )
 from tilusbuild.tune.bench.work import Case, Program
 
@@ -99,7 +99,7 @@ class DeviceBench:
         self._used = False
 
     def describe(self) -> dict[str, Any]:
-        """What the device says of itself. Raises `WorkerBroken`."""
+        """What the device says of itself. Raises `WorkerUnusableError`."""
         return _set_up(self._fresh(), {"do": "describe"})
 
     def close(self) -> None:
@@ -138,9 +138,9 @@ class DeviceBench:
         began = self._now()
         try:
             found = worker.ask(request, limit)
-        except WorkerDied as died:
+        except WorkerDiedError as died:
             found = {"status": CRASH, "why": str(died)}
-        except WorkerLate:
+        except WorkerTimeoutError:
             found = {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
         cost = self._now() - began
         if found["status"] != OK and "harmless" not in found:
@@ -173,10 +173,12 @@ class DeviceBench:
 
 
 def _set_up(worker: Conversation, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask for what no program has a part in. Raises `WorkerBroken` when it does not come."""
+    """Ask for what no program has a part in. Raises `WorkerUnusableError` when it does not come."""
     try:
         return worker.ask(request, _SETUP)
-    except WorkerDied as died:
-        raise WorkerBroken(f"the process that measures ended: {died}") from None
-    except WorkerLate:
-        raise WorkerBroken(f"the process that measures is not ready in {_SETUP:g} s") from None
+    except WorkerDiedError as died:
+        raise WorkerUnusableError(f"the process that measures ended: {died}") from None
+    except WorkerTimeoutError:
+        raise WorkerUnusableError(
+            f"the process that measures is not ready in {_SETUP:g} s"
+        ) from None

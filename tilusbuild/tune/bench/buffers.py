@@ -28,7 +28,7 @@ class Memory(Protocol):
     def copy(self, to: int, source: int, size: int) -> None: ...
 
 
-class Wrong(Exception):  # noqa: N818 - named for what is the case
+class WrongResultError(Exception):
     """A call left something that it should not have."""
 
 
@@ -83,13 +83,13 @@ class Buffers:
                 self._memory.copy(tensor.address, tensor.pristine, len(tensor.original))
 
     def check(self) -> float:
-        """Look at what a call left; the largest error. Raises `Wrong`."""
+        """Look at what a call left; the largest error. Raises `WrongResultError`."""
         largest = 0.0
         for tensor in self._tensors.values():
             data = self._guarded(tensor)
             if not tensor.argument.out:
                 if data != tensor.original:
-                    raise Wrong(f"it changed its input {tensor.argument.name}")
+                    raise WrongResultError(f"it changed its input {tensor.argument.name}")
                 continue
             if tensor.want is not None:
                 largest = max(largest, self._compared(tensor, data, tensor.want))
@@ -100,7 +100,7 @@ class Buffers:
         found = self._memory.read(tensor.address - GUARD, size + 2 * GUARD)
         for place, guard in (("before", found[:GUARD]), ("after", found[GUARD + size :])):
             if guard.count(_PATTERN) != GUARD:
-                raise Wrong(f"it wrote {place} the tensor {tensor.argument.name}")
+                raise WrongResultError(f"it wrote {place} the tensor {tensor.argument.name}")
         return found[GUARD : GUARD + size]
 
     def _compared(self, tensor: _Tensor, data: bytes, want: bytes) -> float:
@@ -120,6 +120,6 @@ class Buffers:
             argument.atol,
         )
         if mismatch is not None:
-            raise Wrong(str(mismatch))
+            raise WrongResultError(str(mismatch))
         self._right[known] = error
         return error

@@ -43,20 +43,20 @@ def _answer(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and isinstance(value.get("status"), str) else None
 
 
-class WorkerDied(Exception):  # noqa: N818 - an event
+class WorkerDiedError(Exception):
     """The process ended before it answered; the text says how."""
 
 
-class WorkerLate(Exception):  # noqa: N818 - an event
+class WorkerTimeoutError(Exception):
     """No answer in time; the process was killed."""
 
 
-class WorkerBroken(TilusbuildError):  # noqa: N818 - an event
+class WorkerUnusableError(TilusbuildError):
     """A worker cannot do its work, whatever the program: no device, no memory, a missing file."""
 
 
 class Conversation:
-    """One worker. Making one starts the process; raises `WorkerBroken` when it cannot."""
+    """One worker. Making one starts the process; raises `WorkerUnusableError` when it cannot."""
 
     def __init__(self, runner: LocalRunner, kind: str, index: int = 0) -> None:
         self._scope = runner.scope()
@@ -74,9 +74,9 @@ class Conversation:
             raise
 
     def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """The answer. Raises `WorkerDied`, `WorkerLate`, `Cancelled`, and `WorkerBroken`."""
+        """The answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `Cancelled`, and `WorkerUnusableError`."""
         if self._channel is None:
-            raise WorkerDied("it had ended before")
+            raise WorkerDiedError("it had ended before")
         deadline = time.monotonic() + limit
         try:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
@@ -87,13 +87,13 @@ class Conversation:
             self._scope.cancel()
             raise
         if line is None:
-            raise WorkerDied(self._ending())
+            raise WorkerDiedError(self._ending())
         answer = _answer(line)
         if answer is None:  # what a program wrote into memory or files that are not its own
             self.close()
-            raise WorkerDied("it answered what is no answer")
+            raise WorkerDiedError("it answered what is no answer")
         if answer["status"] == "broken":
-            raise WorkerBroken(f"measuring is not possible: {answer.get('why')}")
+            raise WorkerUnusableError(f"measuring is not possible: {answer.get('why')}")
         return answer
 
     def close(self) -> None:
@@ -129,7 +129,9 @@ class Conversation:
             if listener.fileno() not in ready:
                 self._scope.cancel()
                 self._thread.join()
-                raise WorkerBroken(f"the process that measures does not start: {self._ending()}")
+                raise WorkerUnusableError(
+                    f"the process that measures does not start: {self._ending()}"
+                )
             self._channel, _ = listener.accept()
 
     def _run(self, command: Command) -> None:
@@ -148,7 +150,7 @@ class Conversation:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.close()
-                raise WorkerLate
+                raise WorkerTimeoutError
             channel.settimeout(left)
             try:
                 data = channel.recv(1 << 16)

@@ -31,7 +31,7 @@ class LaunchError(Exception):
     """A launch came to nothing; the text is the library's own, or the driver's."""
 
 
-class Refused(LaunchError):  # noqa: N818 - named for what is the case
+class LaunchRefusedError(LaunchError):
     """The library cannot be opened, or refused the call: nothing was run, nothing is harmed."""
 
 
@@ -46,7 +46,7 @@ class Bound:
             launch = library.launch
             self._error = library.launch_error
         except (OSError, AttributeError) as error:
-            raise Refused(f"the library cannot be opened: {error}") from None
+            raise LaunchRefusedError(f"the library cannot be opened: {error}") from None
         self._error.restype = ctypes.c_char_p
         launch.restype = ctypes.c_int
         launch.argtypes = [
@@ -61,7 +61,7 @@ class Bound:
         self._launch: Callable[..., int] = launch
 
     def __call__(self) -> None:
-        """Raises `Refused`."""
+        """Raises `LaunchRefusedError`."""
         if self._launch(*self._values):
             text = self._error() or b"the launch failed, and does not say why"
-            raise Refused(text.decode(errors="replace"))
+            raise LaunchRefusedError(text.decode(errors="replace"))

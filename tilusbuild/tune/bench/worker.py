@@ -11,10 +11,10 @@ import json
 import socket
 from typing import Any
 
-from tilusbuild.tune.bench.buffers import Buffers, Memory, Wrong
+from tilusbuild.tune.bench.buffers import Buffers, Memory, WrongResultError
 from tilusbuild.tune.bench.cuda import Cuda, DriverError
 from tilusbuild.tune.bench.host import Host
-from tilusbuild.tune.bench.library import Bound, LaunchError, Refused
+from tilusbuild.tune.bench.library import Bound, LaunchError, LaunchRefusedError
 from tilusbuild.tune.bench.work import Case, read_case
 
 SOCKET = "socket"
@@ -44,7 +44,7 @@ class Worker:
                     return self._time(request["library"], request["warmup"])
                 case other:
                     return {"status": "broken", "why": f"no request: {other}"}
-        except Refused as error:
+        except LaunchRefusedError as error:
             return {"status": "launch error", "why": str(error), "harmless": True}
         except LaunchError as error:
             return {"status": "launch error", "why": str(error)}
@@ -73,7 +73,7 @@ class Worker:
         self._device.finish()
         try:
             return {"status": "ok", "error": buffers.check()}
-        except Wrong as wrong:
+        except WrongResultError as wrong:
             return {"status": "incorrect", "why": str(wrong)}
 
     def _time(self, library: str, warmup: int) -> dict[str, Any]:
