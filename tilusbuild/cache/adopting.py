@@ -23,7 +23,8 @@ _OPTIONAL = (layout.SCHEDULE_TXT, "dispatch_table.json", "dispatch_table.txt", l
 def adopt_program(cache: Cache, program: str, folder: str) -> Entry:
     """Publish the program whose files lie in `folder`, on the cache's disk; the folder is used up.
 
-    What is published already stays. Raises `CacheTrouble`, `CorruptFileError`, and what publishing raises.
+    What is published already stays. Raises `CacheTrouble`, `CorruptFileError`, and what publishing
+    raises.
     """
     disk = cache.tree.disk
     stage = cache.stage()

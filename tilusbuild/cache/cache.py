@@ -123,7 +123,8 @@ class Cache:
         return publish_script(self.tree, record, statuses)
 
     def projects(self) -> dict[str, Project]:
-        """As `index.read_index`: what the last build of each project made. Raises `CorruptFileError`."""
+        """As `index.read_index`: what the last build of each project made. Raises
+        `CorruptFileError`."""
         from tilusbuild.cache.index import read_index
 
         return read_index(self.tree)

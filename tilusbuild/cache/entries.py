@@ -2,7 +2,8 @@
 
 Reading takes no lock and writes nothing. An entry counts only when `meta.json` is sealed, speaks of
 this program, and every file that it lists is there with its size; contents are compared by
-`verify`. Whatever the bytes of an entry are, reading it ends in an `Entry` or in `CorruptFileError`.
+`verify`. Whatever the bytes of an entry are, reading it ends in an `Entry` or in
+`CorruptFileError`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Entry:
 
 
 def read_entry(path: str, program: str) -> Entry:
-    """The entry in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no folder."""
+    """The entry in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
+    folder."""
     meta = read_meta(path, program)
     for name, size, _ in listed(meta):
         problem = size_problem(os.path.join(path, name), size)
@@ -63,7 +65,7 @@ def find_entry(path: str, program: str) -> Entry | None:
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
-    """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` for no folder."""
+    """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` without one."""
     try:
         with open(os.path.join(path, layout.META), "rb") as file:
             data = file.read()

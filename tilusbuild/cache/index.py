@@ -29,7 +29,8 @@ class Project:
 
 
 def read_index(tree: Tree) -> dict[str, Project]:
-    """Projects by the path of their manifest; empty when there is no index. Raises `CorruptFileError`."""
+    """Projects by the path of their manifest; empty when there is no index. Raises
+    `CorruptFileError`."""
     try:
         with open(tree.path(layout.INDEX), "rb") as file:
             data = file.read()

@@ -74,7 +74,8 @@ def parse_script(text: str) -> ScriptText:
 
 
 def read_script(path: str, digest: str) -> ScriptText:
-    """The script in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no folder."""
+    """The script in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
+    folder."""
     try:
         with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as file:
             text = file.read().decode("utf-8", "surrogateescape")

@@ -126,7 +126,7 @@ def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
 
 
 def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
-    """(relative name, what is wrong) of a program's folder. Raises `CorruptFileError`, `OSError`."""
+    """Yield (name, what is wrong) of a program's files. Raises `CorruptFileError`, `OSError`."""
     meta = read_meta(path, program)
     files = {name: (size, digest) for name, size, digest in listed(meta)}
     for name in layout.files_below(path):

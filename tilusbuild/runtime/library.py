@@ -26,7 +26,8 @@ _lock = threading.Lock()
 def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
     """The packed function of a program, for a device; None is any.
 
-    Raises `CorruptCacheError`, `LibraryChangedError`, and `ProgramNotFoundError` when the library is not for the device.
+    Raises `CorruptCacheError`, `LibraryChangedError`, and `ProgramNotFoundError` when the library
+    is not for the device.
     """
     path = script.library(program)
     meta = read_meta(script, program)
@@ -51,7 +52,8 @@ def _loaded(path: str) -> Callable[..., Any]:
 
 
 def check_library(path: str, digest: str) -> None:
-    """Raises `LibraryChangedError` unless the file has this sha256, `CorruptCacheError` when it is not there."""
+    """Raises `LibraryChangedError` unless the file has this sha256, `CorruptCacheError` when it is
+    not there."""
     try:
         found = receipts.sha256_of(path)
     except OSError as error:

@@ -42,7 +42,8 @@ class Place(NamedTuple):
         return sorted({name for root in roots for name in _names(os.path.join(root, "scripts"))})
 
     def instances(self, folder: str, start: str) -> list[str]:
-        """The paths of a script's current folders. Raises `CorruptCacheError` and `AmbiguousScriptError`."""
+        """The paths of a script's current folders. Raises `CorruptCacheError` and
+        `AmbiguousScriptError`."""
         return [
             path for root in (self.path, *self.also) for path in _instances(root, folder, start)
         ]

@@ -2,7 +2,8 @@
 
 It stands in the script's folder beside `script.txt`, sealed. `script.txt` is what the folder is
 named by, and the two must list the same programs, so a file of another script is never believed.
-Whatever the bytes are, reading ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has the form.
+Whatever the bytes are, reading ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has
+the form.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class UnsignedFileError(SignatureRefusedError, CorruptCacheError):
 def check(scripts: Iterable[str], key: str) -> None:
     """Check the packages that these script folders are in, as far as they use them.
 
-    `key` is the path of a public key in PEM. Raises `SignatureRefusedError`s, and `LoadError` for what
-    is no key or where the library is missing.
+    `key` is the path of a public key in PEM. Raises `SignatureRefusedError`s, and `LoadError` for
+    what is no key or where the library is missing.
     """
     lists: dict[str, Mapping[str, str]] = {}
     for path in scripts:

@@ -53,7 +53,8 @@ class Table(NamedTuple):
 
 
 def read_tables(script: Script) -> tuple[Table, ...]:
-    """All tables of a script; none without a file. Raises `CorruptTableError`, `TableOutOfRangeError`."""
+    """All tables of a script; none without a file. Raises `CorruptTableError`,
+    `TableOutOfRangeError`."""
     path = os.path.join(script.path, FILE)
     try:
         with open(path, "rb") as file:

@@ -132,7 +132,8 @@ def build(
 
 
 def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
-    """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without a device."""
+    """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without
+    a device."""
     script = project.manifest.scripts[wanted.script]
     sizes = list(wanted.sizes) or [
         dict(size) for size in (script.tune.sizes if script.tune else ())

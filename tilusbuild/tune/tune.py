@@ -97,7 +97,8 @@ class NotTunedError(TilusbuildError):
 def built(
     project: Project, wanted: Wanted, target: Target, level: int, jobs: int, reporter: Reporter
 ) -> list[Ready]:
-    """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build stops."""
+    """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build
+    stops."""
     selection = Selection((wanted.script,), (target.name,), level)
     planned = _with_params(project.plan(selection), wanted)
     result = build_planned(project, planned, selection, Options(jobs=jobs), reporter)

@@ -74,7 +74,8 @@ class Conversation:
             raise
 
     def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """The answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `Cancelled`, and `WorkerUnusableError`."""
+        """The answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `Cancelled`, and
+        `WorkerUnusableError`."""
         if self._channel is None:
             raise WorkerDiedError("it had ended before")
         deadline = time.monotonic() + limit
