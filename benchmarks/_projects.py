@@ -131,7 +131,7 @@ def timed(*words, **more):
         THREAD[0] = time.thread_time() - before
 build.run_engine = timed
 class Quiet:
-    def tell(self, event): pass
+    def emit(self, event): pass
     def tick(self): pass
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:

@@ -55,10 +55,10 @@ def work(example: Path, script: str, target: str, count: int, folder: Path) -> W
     headers: Mapping[str, bytes | str] = {}
     environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(folder / "cache")}
     with Project.open(str(folder / "project"), {}, environment) as project:
-        planned = project.plan(Selection((script,), (target,), 2))
-        found = [job for job in jobs(planned) if job.planned is planned.plan.instances[0]]
+        plan = project.plan(Selection((script,), (target,), 2))
+        found = [job for job in jobs(plan) if job.planned is plan.instances[0]]
         for job in found[:: max(1, len(found) // count)][:count]:
-            made = job.recipe()
+            made = job.render()
             recipes.append(made.recipe)
             headers = layout(made.closure) if made.closure.headers else {}
     for name, content in headers.items():

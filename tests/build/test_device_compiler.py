@@ -110,7 +110,7 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
             before = project.runner.asked
             first = build(project, Selection(), Options(jobs=1), Listener())
             started = project.runner.asked - before
-            hashes = [p for i in project.plan(Selection()).plan.instances for p in i.programs]
+            hashes = [p for i in project.plan(Selection()).instances for p in i.programs]
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     assert (first.summary.compiled, first.summary.failed) == (3, 0)
@@ -121,7 +121,7 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
         assert project.runner.asked == 0
     if shutil.which("nvcc"):
         with opened("nvcc") as project:
-            others = [p for i in project.plan(Selection()).plan.instances for p in i.programs]
+            others = [p for i in project.plan(Selection()).instances for p in i.programs]
         assert set(hashes).isdisjoint(others)
     modules = list((folder / "cache/programs").glob("*/module"))
     assert len(modules) == 3
@@ -151,7 +151,7 @@ def test_a_header_of_the_host_is_said_to_be_missing(folder: Path, opened: Opened
     try:
         with opened() as project:
             build(project, Selection(level=0), Options(), Listener())
-            (instance,) = project.plan(Selection(level=0)).plan.instances
+            (instance,) = project.plan(Selection(level=0)).instances
             (job,) = jobs(project.plan(Selection(level=0)))
             log = folder / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
             said = job.readable(log.read_text())
@@ -182,7 +182,7 @@ def test_what_happens_to_one_program_happens_to_no_other(
         (folder / "tilus.toml").write_text(manifest)
     with fake() as project:
         result = build(project, Selection(), Options(jobs=1), Listener())
-        programs = project.plan(Selection()).plan.instances[0].programs
+        programs = project.plan(Selection()).instances[0].programs
     assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
     recorded = list((folder / "cache/programs").iterdir()) if status == "failed" else []
     assert len(recorded) == (status == "failed")

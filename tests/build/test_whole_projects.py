@@ -83,7 +83,7 @@ def test_the_annotated_example_plans(
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with opened(tmp_path) as project:
-        plan = project.plan(Selection(level=1)).plan
+        plan = project.plan(Selection(level=1))
         found = {
             (i.script, i.params.get("dtype"), i.target.arch): len(i.programs)
             for i in plan.instances
@@ -113,11 +113,11 @@ def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened)
 
 def test_a_launcher_changes_no_hash(small: Path, opened: Opened) -> None:
     with opened(small) as project:
-        before = [i.programs for i in project.plan(Selection()).plan.instances]
+        before = [i.programs for i in project.plan(Selection()).instances]
     with (small / "tilus.toml").open("a") as file:
         file.write('[toolchain]\nlauncher = ["env"]\n')
     with opened(small) as project:
-        assert [i.programs for i in project.plan(Selection()).plan.instances] == before
+        assert [i.programs for i in project.plan(Selection()).instances] == before
 
 
 def test_a_launcher_that_is_not_there_is_said_at_its_place(small: Path, opened: Opened) -> None:
@@ -154,7 +154,7 @@ def test_planning_twice_gives_the_same_plan(small: Path, opened: Opened) -> None
     plans = []
     for _ in range(2):
         with opened(small) as project:
-            plans.append(project.plan(Selection()).plan)
+            plans.append(project.plan(Selection()))
     assert plans[0].instances == plans[1].instances
 
 
@@ -167,6 +167,6 @@ def test_building_a_part_again_takes_the_place_of_its_last_build(
         (small / "fill.cu.j2").write_text(body)
         with opened(small) as project:
             build(project, Selection(scripts=("fill",)), Options(jobs=2), Listener())
-            planned = {i.hash for i in project.plan(Selection()).plan.instances}
+            planned = {i.hash for i in project.plan(Selection()).instances}
             (noted,) = project.cache.projects().values()
             assert {digest for _, digest in noted.scripts} == planned

@@ -21,7 +21,7 @@ def instance(facts: dict[str, Any], arch: str = "sm_90a") -> Any:
     return SimpleNamespace(target=Target("t", (parse_arch(arch),), False, facts), params={"q": 2})
 
 
-def maker() -> Any:
+def script_instance() -> Any:
     launch = SimpleNamespace(
         grid=(parse("cdiv(m, tile)"),), block=(parse("warps * 32"),), smem=parse("0")
     )
@@ -43,7 +43,7 @@ def meta(registers: int, status: str = "built") -> dict[str, Any]:
 
 def columns(facts: dict[str, Any]) -> Columns:
     metas = [meta(32), meta(255), meta(32, "pruned")]
-    return Columns(SCHEDULES, resources_of(instance(facts), maker(), SCHEDULES, metas))
+    return Columns(SCHEDULES, resources_of(instance(facts), script_instance(), SCHEDULES, metas))
 
 
 def test_resources_are_what_the_compiler_said_and_the_occupancy_of_it() -> None:
@@ -82,7 +82,7 @@ def built(
 ) -> Any:
     wrote = DispatchSection(keys=keys, **dispatch) if dispatch else None
     resources = columns(facts) if arch != "cpu" else Columns(SCHEDULES, {})
-    return built_in(maker(), instance(facts, arch), keys, resources, wrote)
+    return built_in(script_instance(), instance(facts, arch), keys, resources, wrote)
 
 
 def cost(model: Any, program: int, **sizes: int) -> Any:
@@ -121,7 +121,7 @@ def test_a_roof_that_is_not_known_is_none() -> None:
     assert built({**FACTS, "dram_gbs": 0}).source == "built-in: waves, occupancy"
     assert built({**FACTS, "dram_gbs": "fast"}).source == "built-in: waves, occupancy"
     assert built({"sms": 2, "tflops": 2.0}, bytes="m").source == "built-in: waves, occupancy"
-    without = maker()
+    without = script_instance()
     without.signature.arguments[0].dims = ("n",)  # no key: the bytes do not follow from the keys
     model = built_in(without, instance(FACTS), ("m",), columns(FACTS), None)
     assert model is not None
@@ -152,6 +152,6 @@ def test_without_facts_or_a_fixed_launch_there_is_no_built_in_model() -> None:
     assert built({}) is None
     assert built({"dram_gbs": 1000}) is None
     assert built({"sms": 2}, keys=("n",)) is None
-    without = maker()
+    without = script_instance()
     without.launch = None
     assert built_in(without, instance(FACTS), ("m",), columns(FACTS), None) is None

@@ -306,7 +306,7 @@ def test_a_job_that_no_longer_renders_what_was_planned_is_not_compiled() -> None
 
 def test_an_input_that_vanished_stops_the_build_with_its_message() -> None:
     class Vanished(FakeJob):
-        def recipe(self) -> Any:
+        def render(self) -> Any:
             raise input_error("kernels/matmul.cu.j2 is gone")
 
     summary = run([Vanished("x")]).summary
@@ -359,9 +359,9 @@ def test_the_heavy_side_lives_only_while_it_compiles() -> None:
     alive = threading.Semaphore(3)
 
     class Heavy(FakeJob):
-        def recipe(self) -> Any:
+        def render(self) -> Any:
             assert alive.acquire(blocking=False), "more than -j recipes are alive"
-            return super().recipe()
+            return super().render()
 
     def script(job: Any) -> Compiled:
         alive.release()

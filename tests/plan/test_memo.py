@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tilusbuild.build.project import Project
 from tilusbuild.plan.memo import Answers, Kind, packed, unpacked
-from tilusbuild.plan.model import Plan
+from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection
 from tilusbuild.render.renderer import Renderer
 
@@ -77,7 +77,7 @@ class Workshop:
             planner = project.planner(Selection())
             if not memo:
                 planner.memo = None
-            return planner.plan(Selection()).plan
+            return planner.plan(Selection())
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name

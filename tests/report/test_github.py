@@ -56,7 +56,7 @@ def told(workspace: Path, *events: Any) -> tuple[str, str]:
     env = {"GITHUB_WORKSPACE": str(workspace), "GITHUB_STEP_SUMMARY": str(workspace / "summary")}
     reporter = GithubReporter(stderr, env, str(workspace / "project"))
     for event in events:
-        reporter.tell(event)
+        reporter.emit(event)
     return stderr.getvalue(), (workspace / "summary").read_text()
 
 

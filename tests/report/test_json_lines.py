@@ -60,14 +60,14 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
     other = store.locked(jobs[0].hash, wait=False)
     assert other.__enter__()
     reporter = JsonReporter(stdout)
-    told = reporter.tell
+    told = reporter.emit
 
-    def tell(event: Any, /) -> None:
+    def emit(event: Any, /) -> None:
         told(event)
         if event.event == "waiting":
             other.__exit__(None, None, None)
 
-    reporter.tell = tell  # type: ignore[method-assign]
+    reporter.emit = emit  # type: ignore[method-assign]
     build(
         jobs[:4],
         store,
@@ -84,8 +84,8 @@ def test_every_event_is_a_line_that_the_schema_allows() -> None:
     stdout = io.StringIO()
     for dry_run in (True, False):
         eventful_build(stdout, dry_run)
-    JsonReporter(stdout).tell(Dropped("00", "matmul/0 sm_90a"))
-    JsonReporter(stdout).tell(Sharded(2, 4, 13, 50, None, "00"))
+    JsonReporter(stdout).emit(Dropped("00", "matmul/0 sm_90a"))
+    JsonReporter(stdout).emit(Sharded(2, 4, 13, 50, None, "00"))
     lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
     for line in lines:
         assert valid(line, schema.schema()), line

@@ -45,7 +45,7 @@ def written(path: Path, events: list[Finished], last: Summary) -> Xml.Element:
     stderr = io.StringIO()
     reporter = JUnitReporter(str(path), stderr)
     for event in (*events, last):
-        reporter.tell(event)
+        reporter.emit(event)
     assert stderr.getvalue() == ""
     return Xml.fromstring(path.read_bytes())
 
@@ -110,7 +110,7 @@ def test_what_stopped_the_build_is_an_error(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_told_and_fails_nothing(tmp_path: Path) -> None:
     stderr = io.StringIO()
-    JUnitReporter(str(tmp_path / "no/such"), stderr).tell(summary(ok=True))
+    JUnitReporter(str(tmp_path / "no/such"), stderr).emit(summary(ok=True))
     assert stderr.getvalue().startswith(f"error: {tmp_path}/no/such is not written: No such file")
 
 
@@ -118,6 +118,6 @@ def test_a_file_that_cannot_be_written_is_told_and_fails_nothing(tmp_path: Path)
 def test_whatever_a_compiler_prints_the_file_is_xml(text: str) -> None:
     group = FailureGroup(text, 1, ("matmul/0 h100",), "failed", text, None)
     reporter = JUnitReporter("unused", io.StringIO())
-    reporter.tell(finished(0, "failed", text))
+    reporter.emit(finished(0, "failed", text))
     document = reporter.document(summary(ok=False, failures=(group,), error=text))
     assert len(list(Xml.fromstring(document).iter("testcase"))) == 3

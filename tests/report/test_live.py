@@ -16,7 +16,7 @@ def reporter(screen: Any, clock: Any) -> LiveReporter:
 
 def play(reporter: LiveReporter, clock: Any, *tales: Any) -> None:
     for event in tales:
-        reporter.tell(event)
+        reporter.emit(event)
     clock.time += 1.0
     reporter.tick()
 
@@ -78,7 +78,7 @@ def test_no_line_wraps_however_narrow_the_terminal(
     screen.columns = columns
     reporter = LiveReporter(screen, now=clock, size=screen.size)
     tale = story(10, expected=4.0)
-    reporter.tell(tale.started(0, "größe-" * 40))
+    reporter.emit(tale.started(0, "größe-" * 40))
     reporter._progress.total = 10
     for _ in range(3):
         clock.time += 1.0

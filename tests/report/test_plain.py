@@ -13,12 +13,12 @@ from tilusbuild.report.plain import PlainReporter
 def test_a_build_reads_as_lines(story: Any, clock: Any, summary: Any) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, now=clock), story(3)
-    reporter.tell(tale.start)
-    reporter.tell(tale.plan)
-    reporter.tell(tale.finished(0, seconds=0.42))
-    reporter.tell(tale.finished(1, "failed", reason="source.cu(3): error: no"))
-    reporter.tell(tale.finished(2, cached=True))
-    reporter.tell(summary(programs=3, compiled=1, cached=1, failed=1))
+    reporter.emit(tale.start)
+    reporter.emit(tale.plan)
+    reporter.emit(tale.finished(0, seconds=0.42))
+    reporter.emit(tale.finished(1, "failed", reason="source.cu(3): error: no"))
+    reporter.emit(tale.finished(2, cached=True))
+    reporter.emit(summary(programs=3, compiled=1, cached=1, failed=1))
     assert out.getvalue().splitlines() == [
         "3 programs: 3 to compile 2 at a time",
         "[1/3] matmul/0 sm_90a 0.42 s",
@@ -31,10 +31,10 @@ def test_a_build_reads_as_lines(story: Any, clock: Any, summary: Any) -> None:
 def test_after_the_first_few_one_line_a_second_and_the_last(story: Any, clock: Any) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, now=clock), story(1000)
-    reporter.tell(tale.plan)
+    reporter.emit(tale.plan)
     for index in range(1000):
         clock.time = index / 100
-        reporter.tell(tale.finished(index))
+        reporter.emit(tale.finished(index))
     counters = [line.split("]")[0].strip("[ ") for line in out.getvalue().splitlines()[1:]]
     assert counters[:11] == [*(f"{n}/1000" for n in range(1, 11)), "110/1000"]
     assert counters[-1] == "1000/1000"
@@ -45,7 +45,7 @@ def test_verbose_prints_every_program(story: Any, clock: Any) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, verbose=True, now=clock), story(100)
     for index in range(100):
-        reporter.tell(tale.finished(index))
+        reporter.emit(tale.finished(index))
     assert len(out.getvalue().splitlines()) == 100
 
 
@@ -53,16 +53,16 @@ def test_quiet_prints_nothing_when_all_is_well(story: Any, summary: Any) -> None
     out = io.StringIO()
     reporter, tale = PlainReporter(out, quiet=True), story(1)
     for event in (tale.start, tale.plan, tale.started(0), tale.finished(0), summary(programs=1)):
-        reporter.tell(event)
+        reporter.emit(event)
     assert out.getvalue() == ""
 
 
 def test_quiet_still_prints_what_failed(story: Any, summary: Any) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, quiet=True), story(1)
-    reporter.tell(tale.finished(0, "crashed", reason="signal 11"))
+    reporter.emit(tale.finished(0, "crashed", reason="signal 11"))
     verdict = events.Verdict("matmul", ("matmul", "h100"), 1, 0, 0, 0, False, "none of it builds")
-    reporter.tell(summary(programs=1, crashed=1, exit_status=1, scripts=(verdict,)))
+    reporter.emit(summary(programs=1, crashed=1, exit_status=1, scripts=(verdict,)))
     assert out.getvalue().splitlines() == [
         "[1/1] matmul/0 sm_90a crashed the compiler: signal 11",
         "error: matmul h100: none of it builds (0 of 1 built)",
@@ -72,7 +72,7 @@ def test_quiet_still_prints_what_failed(story: Any, summary: Any) -> None:
 def test_names_and_reasons_cannot_write_to_the_terminal(story: Any) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out), story(1)
-    reporter.tell(tale.finished(0, "failed", label="a\nb\x1b[2J", reason="\x1b]0;title\x07x\x9b"))
+    reporter.emit(tale.finished(0, "failed", label="a\nb\x1b[2J", reason="\x1b]0;title\x07x\x9b"))
     assert out.getvalue() == "[1/1] a\\nb does not compile: x\\x9b\n"
 
 
@@ -81,13 +81,13 @@ def test_a_closed_pipe_does_not_stop_the_build(story: Any) -> None:
     os.close(reading)
     stream = os.fdopen(writing, "w")
     reporter, tale = PlainReporter(stream), story(2)
-    reporter.tell(tale.finished(0))
-    reporter.tell(tale.finished(1))
+    reporter.emit(tale.finished(0))
+    reporter.emit(tale.finished(1))
     stream.close()
 
 
 def test_a_stream_that_knows_no_unicode_gets_escapes(story: Any) -> None:
     raw = io.BytesIO()
     reporter = PlainReporter(io.TextIOWrapper(raw, encoding="ascii"))
-    reporter.tell(story(1).finished(0, label="größe"))
+    reporter.emit(story(1).finished(0, label="größe"))
     assert raw.getvalue() == b"[1/1] gr\\xf6\\xdfe 1.00 s\n"

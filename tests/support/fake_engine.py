@@ -51,7 +51,7 @@ class FakeJob:
     def instance(self) -> tuple[str, ...]:
         return (self.script, self.target)
 
-    def recipe(self) -> FakeWork:
+    def render(self) -> FakeWork:
         return FakeWork(self.text)
 
     def changed_input(self) -> str | None:
@@ -210,7 +210,7 @@ class Listener:
         self.events: list[Event] = []
         self.react: Callable[[Event], None] = lambda event: None
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         self.events.append(event)
         self.react(event)
 

@@ -35,7 +35,7 @@ class Compiler(FakeCompiler):
             return table.setdefault(text, threading.Event())
 
     def _wait(self, job: Job[Any]) -> Compiled:
-        text = job.recipe().program_txt
+        text = job.render().program_txt
         self._event(self.begun, text).set()
         going = self._event(self._going, text)
         assert going.wait(60)
@@ -53,7 +53,7 @@ class Compiler(FakeCompiler):
         assert self._event(self.begun, text).wait(60)
 
     def cancel_job(self, job: Job[Any]) -> None:
-        text = job.recipe().program_txt
+        text = job.render().program_txt
         self.asked[text] += 1
         if self.asked[text] <= self.misses:
             return

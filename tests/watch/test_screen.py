@@ -24,7 +24,7 @@ def shown(*told: Event, **how: Any) -> str:
     options = {"terminal": False, "quiet": False, "verbose": False, "clear": False, **how}
     screen = Screen(reporter=lambda: PlainReporter(err), stderr=err, **{"json": None, **options})
     for event in told:
-        screen.tell(event)
+        screen.emit(event)
     screen.close()
     return err.getvalue()
 

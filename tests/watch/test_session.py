@@ -55,8 +55,8 @@ class Eye(Screen):
         self.at_rest: list[Callable[[], None]] = []
         self.at_build: list[Callable[[], None]] = []
 
-    def tell(self, event: Event) -> None:
-        super().tell(event)
+    def emit(self, event: Event) -> None:
+        super().emit(event)
         self.said.append(event)
         if isinstance(event, events.Watching):
             if not self.at_rest:
@@ -73,7 +73,7 @@ class Eye(Screen):
 
 
 class _Silent:
-    def tell(self, event: Event, /) -> None: ...
+    def emit(self, event: Event, /) -> None: ...
 
     def tick(self) -> None: ...
 

@@ -24,7 +24,7 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.memo import own_code
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection
 from tilusbuild.plan.shards import Shard
 
@@ -45,16 +45,16 @@ def build(
     Raises `InputError` and `CacheTrouble`.
     """
     began = time.monotonic()
-    planned = project.plan(selection)
+    plan = project.plan(selection)
     if shard is not None:
-        part = part_of(planned, shard, times)
+        part = part_of(plan, shard, times)
         options = replace(options, part=True)
         return build_planned(
-            project, planned, selection, options, reporter, dump_ir=dump_ir, part=part, began=began
+            project, plan, selection, options, reporter, dump_ir=dump_ir, part=part, began=began
         )
     result = build_planned(
         project,
-        planned,
+        plan,
         selection,
         options,
         reporter,
@@ -63,13 +63,13 @@ def build(
         seen={} if asked is None else seen(project, asked),
     )
     if asked is not None and not options.dry_run:
-        remember(project, planned, result, project.settings.jobs.value, asked)
+        remember(project, plan, result, project.settings.jobs.value, asked)
     return result
 
 
 def build_planned(
     project: Project,
-    planned: Planned,
+    plan: Plan,
     selection: Selection,
     options: Options,
     reporter: Reporter,
@@ -84,7 +84,7 @@ def build_planned(
     """Build what was planned; with `only`, just those of its programs, and nothing else is written;
     with `part`, one shard. `seen` is for the store. `root` is who keeps what was made, in the place
     of the project: its scripts get no dispatcher then."""
-    wanted: Iterable[ProgramJob] = jobs(planned) if only is None else only
+    wanted: Iterable[ProgramJob] = jobs(plan) if only is None else only
     if part is not None:
         wanted = part.jobs(reporter)
     history = History(project.cache.state_path)
@@ -94,7 +94,9 @@ def build_planned(
     ):
         compiler = ProgramCompiler(
             project.cache,
-            planned.makers[0].toolchain if planned.makers else project.toolchain(cuda=False),
+            plan.script_instances[0].toolchain
+            if plan.script_instances
+            else project.toolchain(cuda=False),
             project.runner,
             timeout=project.manifest.build.timeout,
             prefix=project.launcher(),
@@ -124,30 +126,30 @@ def build_planned(
         if options.dry_run or stopped:
             return result
         if part is not None:
-            publish(project, planned, selection, dispatchers=False)
+            publish(project, plan, selection, dispatchers=False)
         elif only is None:
             statuses = result.statuses
             published = Published(project.cache.tree, project.manifest, own_code(project.digests))
             known = {
                 instance.hash
-                for instance in planned.plan.instances
+                for instance in plan.instances
                 if published.is_current(instance, statuses)
             }
-            publish(project, planned, selection, known=known, root=root)
-            for instance in planned.plan.instances:
+            publish(project, plan, selection, known=known, root=root)
+            for instance in plan.instances:
                 if instance.hash not in known and root is None:
                     published.note(instance, statuses)
             published.save()
         if dump_ir:
             from tilusbuild.build.dump_ir import dump
 
-            dump(project, planned)
+            dump(project, plan)
     return result
 
 
 def publish(
     project: Project,
-    planned: Planned,
+    plan: Plan,
     selection: Selection,
     *,
     known: Container[str] = (),
@@ -161,17 +163,19 @@ def publish(
     `build_planned`.
     """
     try:
-        for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
+        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
             if instance.hash in known:
                 continue
             # What describes and dispatches is imported only when a folder changes.
             from tilusbuild.build.scripts import publish_folder
 
-            publish_folder(project, instance, maker, dispatch=dispatchers and root is None)
+            publish_folder(
+                project, instance, script_instance, dispatch=dispatchers and root is None
+            )
         project.cache.record_build(
             project.manifest.path if root is None else root,
-            planned.plan.project,
-            [(instance.folder, instance.hash) for instance in planned.plan.instances],
+            plan.project,
+            [(instance.folder, instance.hash) for instance in plan.instances],
             replace=root is not None or selection.is_whole,
         )
     except CacheReadOnly:

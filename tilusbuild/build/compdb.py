@@ -16,7 +16,7 @@ from tilusbuild.compile.commands import clang_command, compile_command
 from tilusbuild.errors import input_error
 from tilusbuild.plan.headers import roots_of
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Database:
     missing: int
 
 
-def database(project: Project, planned: Planned, *, every: bool, clang: bool) -> Database:
+def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Database:
     """The commands of each instance's default schedule, or of `every` one. Raises `InputError`."""
-    wanted = {job.hash: job for job in jobs(planned) if every or _stands_for_all(job)}
+    wanted = {job.hash: job for job in jobs(plan) if every or _stands_for_all(job)}
     folder = project.cache.program_path
     sources = {name: os.path.join(folder(name), "module", "source.cu") for name in wanted}
     there = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
@@ -69,10 +69,10 @@ def _commands(
     for job in wanted:
         roots = roots_of(project.manifest, job.script)
         named = tuple((root.name, root.quoted_only) for root in roots)
-        recipe = replace(job.recipe().recipe, include_roots=named)
+        recipe = replace(job.render().recipe, include_roots=named)
         folders = {root.name: root.path for root in roots}
         try:
-            words = command(recipe, job.maker.toolchain, sources[job.hash], folders)
+            words = command(recipe, job.script_instance.toolchain, sources[job.hash], folders)
         except ValueError as error:
             raise input_error(
                 f"{job.label}: {error}",

@@ -23,7 +23,7 @@ from tilusbuild.compile import (
 from tilusbuild.compile.threads import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.store import Stage
-from tilusbuild.plan.maker import Made
+from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.prefix import PrefixRunner
@@ -61,7 +61,7 @@ class ProgramCompiler:
         nvrtc = toolchain.nvrtc
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
-    def compile(self, job: Job[Any], work: Made, stage: Stage, /) -> Compiled:
+    def compile(self, job: Job[Any], work: RenderedProgram, stage: Stage, /) -> Compiled:
         """Fill `stage`. Raises `Cancelled` and `OSError`."""
         runner = self._running[job.hash] = self._scope()
         try:
@@ -90,7 +90,7 @@ class ProgramCompiler:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
         return runner
 
-    def _compile(self, work: Made, stage: str, runner: Runner) -> Outcome:
+    def _compile(self, work: RenderedProgram, stage: str, runner: Runner) -> Outcome:
         recipe = work.recipe
         module = os.path.join(stage, "module")
         os.makedirs(module)
@@ -144,7 +144,7 @@ class ProgramCompiler:
             scope.cancel()
 
 
-def described(work: Made, outcome: Outcome) -> Mapping[str, Any]:
+def described(work: RenderedProgram, outcome: Outcome) -> Mapping[str, Any]:
     """What `meta.json` says of a program: its answer, what the binary holds, what it needs.
 
     `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the

@@ -14,19 +14,19 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, listed
 from tilusbuild.engine.history import History
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
 from tilusbuild.report.costs import Cost, Usage
 
 
-def costs(planned: Planned, cache: Cache) -> list[Cost]:
+def costs(plan: Plan, cache: Cache) -> list[Cost]:
     """Every program, in plan order. Reads only."""
     history = History(cache.state_path)
-    return [_cost(job, cache.lookup(job.hash), history) for job in jobs(planned)]
+    return [_cost(job, cache.lookup(job.hash), history) for job in jobs(plan)]
 
 
 def _cost(job: ProgramJob, entry: Entry | None, history: History) -> Cost:
     last = history.measured(job)
-    schedule = job.maker.space[job.planned.schedules[job.index]]
+    schedule = job.schedule
     sizes = {name: size for name, size, _ in listed(entry.meta)} if entry else {}
     return Cost(
         script=job.script,
@@ -34,7 +34,7 @@ def _cost(job: ProgramJob, entry: Entry | None, history: History) -> Cost:
         label=job.label,
         hash=job.hash,
         status=entry.status if entry else "missing",
-        values=job.maker.values(schedule),
+        values=job.script_instance.values(schedule),
         seconds=last.seconds,
         peak_rss=last.peak_rss,
         library=sizes.get(layout.LIBRARY),

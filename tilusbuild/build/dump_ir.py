@@ -15,20 +15,20 @@ from tilusbuild.cache.trouble import explained
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.maker import Made
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.render.resolved import resolved
 from tilusbuild.table import table
 
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
 
-def dump(project: Project, planned: Planned) -> int:
+def dump(project: Project, plan: Plan) -> int:
     """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheTrouble`,
     and `Cancelled`."""
     wanted = {
         job.hash: job
-        for job in jobs(planned)
+        for job in jobs(plan)
         if project.cache.lookup(job.hash) is not None and not has_dump(project, job.hash)
     }
     if not wanted:
@@ -45,7 +45,7 @@ def has_dump(project: Project, program: str) -> bool:
 
 
 def _dump(project: Project, job: ProgramJob) -> None:
-    made = job.recipe()
+    made = job.render()
     private = project.cache.tree.private()
     try:
         stage = private.path
@@ -56,7 +56,7 @@ def _dump(project: Project, job: ProgramJob) -> None:
             digest = made.recipe.include_digest
             dump_module(
                 made.recipe,
-                job.maker.toolchain,
+                job.script_instance.toolchain,
                 stage,
                 None if digest is None else project.cache.include_path(digest),
                 project.runner,
@@ -69,15 +69,15 @@ def _dump(project: Project, job: ProgramJob) -> None:
         private.discard()
 
 
-def _template_steps(project: Project, job: ProgramJob, made: Made, folder: str) -> None:
+def _template_steps(project: Project, job: ProgramJob, made: RenderedProgram, folder: str) -> None:
     """1: the values; 2: the template with what it includes; 3: what was rendered."""
     os.makedirs(folder)
-    maker = job.maker
-    schedule = maker.space[job.planned.schedules[job.index]]
+    script_instance = job.script_instance
+    schedule = script_instance.space[job.planned.schedules[job.index]]
     values: dict[str, Mapping[str, Value]] = {
-        "constant": maker.params,
-        "schedule": {name: schedule.values[name] for name in maker.parameters},
-        "derived": {name: schedule.values[name] for name in maker.derived},
+        "constant": script_instance.params,
+        "schedule": {name: schedule.values[name] for name in script_instance.parameters},
+        "derived": {name: schedule.values[name] for name in script_instance.derived},
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
     _write(os.path.join(folder, "1_values.txt"), table(("", "name", "value"), rows))

@@ -15,7 +15,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.plan.jobs import jobs
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
 
 _MATCHED_BY = ("params", "schedule")
 
@@ -203,18 +203,18 @@ def explain(
 
 
 def explain_plan(
-    planned: Planned, manifest: str, cache: Cache, numbers: Mapping[str, Collection[int]]
+    plan: Plan, manifest: str, cache: Cache, numbers: Mapping[str, Collection[int]]
 ) -> list[Explanation]:
     """Explain the programs of a plan; of a script with `numbers`, only those schedules."""
     last: dict[tuple[str, str], LastBuild] = {}
     found = []
-    for job in jobs(planned):
+    for job in jobs(plan):
         if numbers.get(job.script) and job.index not in numbers[job.script]:
             continue
         key = (job.planned.folder, job.planned.target.name)
         if key not in last:
             last[key] = LastBuild(cache, manifest, *key)
-        work = job.recipe()
+        work = job.render()
         texts = (work.program_txt, work.options_txt)
         found.append(explain(job.label, job.hash, texts, cache, last[key]))
     return found

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from tilusbuild.build.project import Project
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.maker import Maker
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.report.graph import (
     STATUSES,
     FileNode,
@@ -19,11 +19,11 @@ from tilusbuild.report.graph import (
 )
 
 
-def graph(project: Project, planned: Planned, *, programs: bool) -> Graph:
+def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
     """The graph of a plan, down to each program or to the scripts. Reads only."""
     statuses: dict[str, str] = {}
     groups: dict[str, list[ProgramJob]] = {}
-    for job in jobs(planned):
+    for job in jobs(plan):
         groups.setdefault(_name(job), []).append(job)
         if job.hash not in statuses:
             entry = project.cache.lookup(job.hash)
@@ -32,12 +32,12 @@ def graph(project: Project, planned: Planned, *, programs: bool) -> Graph:
     files = {manifest.path: manifest}
     scripts = []
     for group in groups.values():
-        inputs = _inputs({job.maker for job in group}, project.manifest.root)
+        inputs = _inputs({job.script_instance for job in group}, project.manifest.root)
         files |= {file.path: file for file in inputs}
         names = (manifest.path, *(file.path for file in inputs))
         scripts.append(_script(group, names, statuses))
     nodes = _programs(groups, statuses) if programs else []
-    return Graph(planned.plan.project, list(files.values()), scripts, nodes)
+    return Graph(plan.project, list(files.values()), scripts, nodes)
 
 
 def _name(job: ProgramJob) -> str:
@@ -63,14 +63,18 @@ def _programs(groups: dict[str, list[ProgramJob]], statuses: dict[str, str]) -> 
 
 def _program(program: str, status: str, by: dict[str, ProgramJob]) -> ProgramNode:
     first = next(iter(by.values()))
-    schedule = first.maker.space[first.planned.schedules[first.index]]
-    return ProgramNode(program, status, first.label, first.maker.values(schedule), tuple(by))
+    schedule = first.schedule
+    return ProgramNode(
+        program, status, first.label, first.script_instance.values(schedule), tuple(by)
+    )
 
 
-def _inputs(makers: Iterable[Maker], root: str) -> list[FileNode]:
+def _inputs(script_instances: Iterable[ScriptInstance], root: str) -> list[FileNode]:
     """The files among the inputs, templates first. The rest are places where one was looked for."""
-    templates = {path for maker in makers for path in maker.templates}
-    headers = {path for maker in makers for path in maker.inputs} - templates
+    templates = {path for script_instance in script_instances for path in script_instance.templates}
+    headers = {
+        path for script_instance in script_instances for path in script_instance.inputs
+    } - templates
     kinds: tuple[tuple[Kind, set[str]], ...] = (("template", templates), ("header", headers))
     return [
         FileNode(_shown(path, root), kind)

@@ -19,7 +19,7 @@ from tilusbuild.build.project import Project
 from tilusbuild.build.stat_helper import WORTH, looker_for
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.noop import record
-from tilusbuild.plan.planner import Planned as PlannedProject
+from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 from tilusbuild.state.files import write_atomic
@@ -39,9 +39,7 @@ class Asked:
     """When it began to read, in ns since 1970."""
 
 
-def remember(
-    project: Project, planned: PlannedProject, result: Result, jobs: int, asked: Asked
-) -> None:
+def remember(project: Project, planned: Plan, result: Result, jobs: int, asked: Asked) -> None:
     """Write the record for a command, if the same command would now have nothing to do.
 
     Nothing is raised: a build that is not remembered is only looked at in full again.
@@ -57,7 +55,7 @@ def remember(
         inputs = _inputs(project, planned)
         helper = ""
         if sum(map(len, entries.values())) >= WORTH:
-            toolchain = planned.makers[0].toolchain
+            toolchain = planned.script_instances[0].toolchain
             helper = looker_for(os.path.dirname(path), toolchain, project.runner)
         made = record.make(asked.key, answer, inputs, entries, asked.started, helper)
         if made is None:
@@ -86,7 +84,7 @@ def _programs(project: Project) -> str:
 
 
 def _entries(
-    project: Project, planned: PlannedProject, statuses: Mapping[str, str]
+    project: Project, planned: Plan, statuses: Mapping[str, str]
 ) -> dict[tuple[str, str], list[str]]:
     """What is looked at of each entry: the library, or the answer of one that has none."""
     programs = _programs(project)
@@ -95,13 +93,13 @@ def _entries(
     for program, status in statuses.items():
         suffix = _LIBRARY if status == "built" else "/meta.json"
         found.setdefault((programs, suffix), []).append(program)
-    folders = [f"{each.folder}/{each.hash}" for each in planned.plan.instances]
+    folders = [f"{each.folder}/{each.hash}" for each in planned.instances]
     for part in ("/script.txt", "/programs", "/failed"):
         found[(scripts, part)] = folders
     return found
 
 
-def _inputs(project: Project, planned: PlannedProject) -> set[str]:
+def _inputs(project: Project, planned: Plan) -> set[str]:
     manifest = project.manifest
     found = {manifest.path, *planned.inputs}
     for script in manifest.scripts.values():

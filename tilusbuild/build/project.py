@@ -17,7 +17,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.planner import Planned, Planner
+from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
@@ -151,7 +151,7 @@ class Project:
             self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
         return self._toolchains[key]
 
-    def plan(self, selection: Selection) -> Planned:
+    def plan(self, selection: Selection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         return self.planner(selection).plan(selection)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest import Manifest
 from tilusbuild.noop.record import COARSE_TICK, snapshot
-from tilusbuild.plan.model import Instance
+from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.state.log import StateFile
 
@@ -31,7 +31,7 @@ class Published:
         self._code = code
         self._file = StateFile(os.path.join(tree.root, "state", "published"), "published")
 
-    def is_current(self, instance: Instance, statuses: Mapping[str, str]) -> bool:
+    def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
         """Whether the folder of an instance says all it should."""
         if self._manifest.scripts[instance.script].dispatch is not None:
             return False  # its dispatcher is made from what lies beside it, too
@@ -44,7 +44,7 @@ class Published:
             known[2] > newest + COARSE_TICK
         )
 
-    def note(self, instance: Instance, statuses: Mapping[str, str]) -> None:
+    def note(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> None:
         """Remember that the folder was found right, or made right, just now."""
         self._file.put(
             instance.hash,
@@ -60,7 +60,7 @@ class Published:
         folders = os.listdir(scripts)
         return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in folders)
 
-    def _says(self, instance: Instance, statuses: Mapping[str, str]) -> str:
+    def _says(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> str:
         manifest = self._manifest
         parts = (
             self._code,
@@ -70,6 +70,6 @@ class Published:
         )
         return sha256_text("\n".join(parts))
 
-    def _stamps(self, instance: Instance) -> list[list[int]]:
+    def _stamps(self, instance: PlannedInstance) -> list[list[int]]:
         folder = self._tree.script_path(instance.folder, instance.hash)
         return [list(snapshot(os.path.join(folder, part))) for part in _PARTS]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilusbuild.engine.events import Reporter, Sharded
 from tilusbuild.engine.history import History
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.shards import Shard, Split, split
 
 _SOURCE_BYTES = 10_000
@@ -27,7 +27,7 @@ order of magnitude, which is all that a split without a history can go by."""
 class Part:
     """One shard of a plan."""
 
-    planned: Planned
+    plan: Plan
     shard: Shard
     split: Split
     measured: bool
@@ -38,7 +38,7 @@ class Part:
         jobs when it has told that the build began."""
         own = self.split.of(self.shard)
         expected = self.split.seconds[self.shard.number - 1]
-        reporter.tell(
+        reporter.emit(
             Sharded(
                 number=self.shard.number,
                 count=self.shard.count,
@@ -48,26 +48,26 @@ class Part:
                 split=self.split.digest,
             )
         )
-        yield from (job for job in jobs(self.planned) if job.hash in own)
+        yield from (job for job in jobs(self.plan) if job.hash in own)
 
 
-def part_of(planned: Planned, shard: Shard, history: str | None) -> Part:
+def part_of(plan: Plan, shard: Shard, history: str | None) -> Part:
     """The shard of a plan; `history` is a file that an earlier build left. Raises `InputError`."""
     known = History(None) if history is None else History.of_file(history)
     first: dict[str, ProgramJob] = {}
-    for job in jobs(planned):
+    for job in jobs(plan):
         first.setdefault(job.hash, job)
     expected = {program: known.estimate(job).seconds for program, job in first.items()}
     measured = {program: seconds for program, seconds in expected.items() if seconds is not None}
     if len(measured) == len(first):
-        return Part(planned, shard, split(measured, shard.count), bool(first))
+        return Part(plan, shard, split(measured, shard.count), bool(first))
     # A history knows all programs or none: one that it has not seen gets the mean of the others.
     sizes = {program: _size(job) for program, job in first.items()}
-    return Part(planned, shard, split(sizes, shard.count), False)
+    return Part(plan, shard, split(sizes, shard.count), False)
 
 
 def _size(job: ProgramJob) -> float:
     """How much a compile has to do, in compiler starts."""
-    made = job.recipe()
+    made = job.render()
     source = len(made.recipe.source) / _SOURCE_BYTES
     return len(made.recipe.archs) * (1.0 + source + len(made.closure.headers) / _HEADERS)

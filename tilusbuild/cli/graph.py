@@ -26,10 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.report.graph import dot
 
     with options.project(arguments) as project:
-        planned = project.plan(options.selected(arguments, project))
-        found = graph(project, planned, programs=arguments.programs)
+        plan = project.plan(options.selected(arguments, project))
+        found = graph(project, plan, programs=arguments.programs)
     if arguments.json:
-        for event in _events(found, planned.plan.size):
+        for event in _events(found, plan.size):
             print(json.dumps(event))
     else:
         sys.stdout.write(dot(found))

@@ -11,7 +11,7 @@ from tilusbuild.cli import options
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
     from tilusbuild.manifest import Manifest
-    from tilusbuild.plan.planner import Planned
+    from tilusbuild.plan.planner import Plan
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,22 +30,22 @@ def run(arguments: argparse.Namespace) -> int:
         selection = options.selected(arguments, project)
         if arguments.space:
             return _spaces(arguments, project)
-        planned = project.plan(selection)
-        rows = [_row(project, planned, number) for number in range(len(planned.plan.instances))]
+        plan = project.plan(selection)
+        rows = [_row(project, plan, number) for number in range(len(plan.instances))]
     if arguments.json:
         for row in rows:
             print(json.dumps({"event": "instance", **row}, ensure_ascii=False))
-        total = {"event": "summary", "programs": planned.plan.size, "instances": len(rows)}
+        total = {"event": "summary", "programs": plan.size, "instances": len(rows)}
         print(json.dumps(total))
         return 0
-    _print_table(rows, planned)
+    _print_table(rows, plan)
     if arguments.verbose:
         _print_rest(project.manifest)
     return 0
 
 
-def _row(project: Project, planned: Planned, number: int) -> dict[str, Any]:
-    instance = planned.plan.instances[number]
+def _row(project: Project, plan: Plan, number: int) -> dict[str, Any]:
+    instance = plan.instances[number]
     statuses = [
         entry.status if (entry := project.cache.lookup(program)) else "missing"
         for program in instance.programs
@@ -67,7 +67,7 @@ def _row(project: Project, planned: Planned, number: int) -> dict[str, Any]:
     }
 
 
-def _print_table(rows: list[dict[str, Any]], planned: Planned) -> None:
+def _print_table(rows: list[dict[str, Any]], plan: Plan) -> None:
     from tilusbuild.table import table
 
     shown = [
@@ -88,7 +88,7 @@ def _print_table(rows: list[dict[str, Any]], planned: Planned) -> None:
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
     print(table((*heads, "refused", "to compile"), shown), end="")
     todo = sum(row["to_compile"] for row in rows)
-    print(f"\n{planned.plan.size} programs, {todo} to compile")
+    print(f"\n{plan.size} programs, {todo} to compile")
 
 
 def _print_rest(manifest: Manifest) -> None:

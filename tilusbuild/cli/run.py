@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     with options.project(arguments) as project:
-        planned, selection, job = choose(project, wanted)
+        plan, selection, job = choose(project, wanted)
         quiet = argparse.Namespace(**{**vars(arguments), "json": False, "quiet": True})
-        chosen = build(project, planned, selection, job, options.reporter(quiet))
+        chosen = build(project, plan, selection, job, options.reporter(quiet))
         results = run(project, wanted, chosen)
         tune = project.manifest.scripts[wanted.script].tune
     wrong = [each for each in results if each.wrong]

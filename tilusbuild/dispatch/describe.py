@@ -17,8 +17,8 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest import Manifest, expression
 from tilusbuild.manifest.tune import COSTS, Bucket, DispatchSection
-from tilusbuild.plan.maker import Maker
-from tilusbuild.plan.model import Instance
+from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import surroundings
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal
@@ -28,15 +28,22 @@ Meta = Mapping[str, Any]
 
 
 def script_json(
-    manifest: Manifest, instance: Instance, maker: Maker, metas: Sequence[Meta | None]
+    manifest: Manifest,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
+    metas: Sequence[Meta | None],
 ) -> bytes:
     """The file's bytes. `metas` are the programs' meta.json, None where there is none.
 
     Raises `InputError` for a `dispatch` table that cannot serve this instance.
     """
     dispatch = manifest.scripts[instance.script].dispatch
-    schedules = [point.values for point in maker.space.take(instance.schedules)]
-    toolkit = maker.toolchain.nvrtc if maker.through_nvrtc else maker.toolchain.cuda
+    schedules = [point.values for point in script_instance.space.take(instance.schedules)]
+    toolkit = (
+        script_instance.toolchain.nvrtc
+        if script_instance.through_nvrtc
+        else script_instance.toolchain.cuda
+    )
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "script": instance.script,
@@ -50,7 +57,7 @@ def script_json(
             "machine": platform.machine(),
         },
         "params": dict(instance.params),
-        "arguments": [_argument(argument) for argument in maker.signature.arguments],
+        "arguments": [_argument(argument) for argument in script_instance.signature.arguments],
         "parameters": list(instance.parameters),
         "schedules": {n: [values[n] for values in schedules] for n in instance.parameters},
         "programs": list(instance.programs),
@@ -60,7 +67,7 @@ def script_json(
             if meta is None or meta["status"] != "built"
         },
         "default": instance.default,
-        "dispatch": _dispatch(manifest, dispatch, instance, maker, schedules, metas),
+        "dispatch": _dispatch(manifest, dispatch, instance, script_instance, schedules, metas),
     }
     return seal(value)
 
@@ -81,11 +88,11 @@ def _dim(dim: Dim) -> Tree:
     return dim if isinstance(dim, int | str) else tree_of(dim.tree)
 
 
-def keys_of(dispatch: DispatchSection | None, maker: Maker) -> tuple[str, ...]:
+def keys_of(dispatch: DispatchSection | None, script_instance: ScriptInstance) -> tuple[str, ...]:
     """The arguments that the choice depends on; every dimension when none are declared."""
     if dispatch is not None:
         return dispatch.keys
-    return tuple(argument.name for argument in maker.signature.dimensions)
+    return tuple(argument.name for argument in script_instance.signature.dimensions)
 
 
 def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
@@ -102,19 +109,19 @@ def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
 def _dispatch(
     manifest: Manifest,
     dispatch: DispatchSection | None,
-    instance: Instance,
-    maker: Maker,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[Meta | None],
 ) -> dict[str, Any]:
-    keys = keys_of(dispatch, maker)
+    keys = keys_of(dispatch, script_instance)
     buckets = dispatch.bucket if dispatch else {}
-    columns = Columns(schedules, resources_of(instance, maker, schedules, metas))
-    model = _model(manifest, dispatch, instance, maker, keys, columns)
+    columns = Columns(schedules, resources_of(instance, script_instance, schedules, metas))
+    model = _model(manifest, dispatch, instance, script_instance, keys, columns)
     return {
         "keys": list(keys),
         "buckets": {key: bucket_json(buckets.get(key)) for key in keys},
-        "rules": _rules(dispatch, instance, maker, schedules),
+        "rules": _rules(dispatch, instance, script_instance, schedules),
         "model": None
         if model is None
         else {"source": model.source, "cost": tree_of(model.cost.tree), "columns": model.columns},
@@ -124,8 +131,8 @@ def _dispatch(
 def _model(
     manifest: Manifest,
     dispatch: DispatchSection | None,
-    instance: Instance,
-    maker: Maker,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
     keys: Sequence[str],
     columns: Columns,
 ) -> Model | None:
@@ -134,8 +141,8 @@ def _model(
     try:
         if dispatch is not None and dispatch.model is not None:
             return declared(dispatch.model, instance, keys, columns)
-        if wrote or (instance.default is None and maker.pipeline == "kernel"):
-            return built_in(maker, instance, keys, columns, dispatch)
+        if wrote or (instance.default is None and script_instance.pipeline == "kernel"):
+            return built_in(script_instance, instance, keys, columns, dispatch)
     except ExprError as error:
         place = manifest.place("script", instance.script, "dispatch", wrote[0])
         raise InputError(Diagnostic(error.message, place)) from None
@@ -144,13 +151,13 @@ def _model(
 
 def _rules(
     dispatch: DispatchSection | None,
-    instance: Instance,
-    maker: Maker,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
     """The rules whose schedule is among the planned ones: a target's own space may lack it."""
     around = {**surroundings(instance.target), **instance.params}
-    integers = {a.name for a in maker.signature.arguments if a.dims is None and _whole(a)}
+    integers = {a.name for a in script_instance.signature.arguments if a.dims is None and _whole(a)}
     found = []
     for row in dispatch.table if dispatch else ():
         program = _program_for(row.use, instance, schedules)
@@ -165,7 +172,7 @@ def _whole(argument: Argument) -> bool:
 
 
 def _program_for(
-    use: Mapping[str, Value], instance: Instance, schedules: Sequence[Mapping[str, Value]]
+    use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
     """The planned schedule that has these values, and else as much as can be of the default."""
     default = schedules[instance.default] if instance.default is not None else {}

@@ -15,7 +15,7 @@ from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
@@ -74,13 +74,15 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
     return made
 
 
-def after_build(cache: Cache, path: str, manifest: Manifest, maker: Maker, runner: Runner) -> None:
+def after_build(
+    cache: Cache, path: str, manifest: Manifest, script_instance: ScriptInstance, runner: Runner
+) -> None:
     """Keep the dispatcher of a script's folder current, where there is something to dispatch by:
     the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
-    declared = manifest.scripts[maker.script].dispatch is not None
+    declared = manifest.scripts[script_instance.script].dispatch is not None
     if declared or os.path.exists(os.path.join(path, FILE)):
         try:
-            refresh(cache, read_script(path), maker.toolchain, runner)
+            refresh(cache, read_script(path), script_instance.toolchain, runner)
         except LoadError as error:
             raise TilusbuildError(str(error)) from None
 

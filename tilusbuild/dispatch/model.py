@@ -13,8 +13,8 @@ from typing import Any
 from tilusbuild.arch import occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
-from tilusbuild.plan.maker import Maker
-from tilusbuild.plan.model import Instance
+from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import surroundings
 
 RESOURCES = RESOURCE_NAMES[:5]
@@ -65,7 +65,7 @@ class Columns:
 
 
 def declared(
-    source: Value, instance: Instance, keys: Sequence[str], columns: Columns
+    source: Value, instance: PlannedInstance, keys: Sequence[str], columns: Columns
 ) -> Model | None:
     """The manifest's model; None on the cpu when it asks for resources, which are a GPU's.
 
@@ -79,21 +79,23 @@ def declared(
 
 
 def resources_of(
-    instance: Instance,
-    maker: Maker,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[Mapping[str, Any] | None],
 ) -> dict[str, Column]:
     """Resources by name, a value for each program; None where it is not known."""
     if instance.target.kind == "cpu":
         return {}
-    rows = [_resources(instance, maker, s, m) for s, m in zip(schedules, metas, strict=True)]
+    rows = [
+        _resources(instance, script_instance, s, m) for s, m in zip(schedules, metas, strict=True)
+    ]
     return {name: [row.get(name) for row in rows] for name in RESOURCE_NAMES}
 
 
 def _resources(
-    instance: Instance,
-    maker: Maker,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
     schedule: Mapping[str, Value],
     meta: Mapping[str, Any] | None,
 ) -> dict[str, Value]:
@@ -105,7 +107,7 @@ def _resources(
     }
     if isinstance(meta.get("dynamic_smem"), int):
         found["dynamic_smem"] = meta["dynamic_smem"]
-    threads = _threads(maker, {**instance.params, **schedule})
+    threads = _threads(script_instance, {**instance.params, **schedule})
     if threads is None or not usages or "dynamic_smem" not in found:
         return found
     found["threads"] = threads
@@ -121,12 +123,12 @@ def _resources(
     return found
 
 
-def _threads(maker: Maker, values: Mapping[str, Value]) -> int | None:
+def _threads(script_instance: ScriptInstance, values: Mapping[str, Value]) -> int | None:
     """The threads of a block, when the schedule fixes them."""
-    if maker.launch is None:
+    if script_instance.launch is None:
         return None
     total = 1
-    for part in maker.launch.block:
+    for part in script_instance.launch.block:
         try:
             number = part.evaluate(values)
         except ExprError:

@@ -27,8 +27,8 @@ from contextlib import suppress
 from tilusbuild.dispatch.model import RESOURCE, Columns, Model
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.manifest.tune import DispatchSection
-from tilusbuild.plan.maker import Maker
-from tilusbuild.plan.model import Instance
+from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import surroundings
 from tilusbuild.signature import DTYPES, Argument
 
@@ -37,8 +37,8 @@ _GIGA, _TERA = 1e9, 1e12
 
 
 def built_in(
-    maker: Maker,
-    instance: Instance,
+    script_instance: ScriptInstance,
+    instance: PlannedInstance,
     keys: Sequence[str],
     columns: Columns,
     dispatch: DispatchSection | None,
@@ -47,8 +47,8 @@ def built_in(
 
     Raises `ExprError` when `bytes` or `flops` reads what no schedule has.
     """
-    roofs = _roofs(maker, instance, keys, dispatch)
-    filled = _filled(maker, instance, {*keys, *instance.params, *columns.names})
+    roofs = _roofs(script_instance, instance, keys, dispatch)
+    filled = _filled(script_instance, instance, {*keys, *instance.params, *columns.names})
     if dispatch is not None and (dispatch.bytes, dispatch.flops) != (None, None):
         return _model(instance, keys, columns, roofs, filled)
     if not filled:
@@ -60,7 +60,7 @@ def built_in(
 
 
 def _model(
-    instance: Instance,
+    instance: PlannedInstance,
     keys: Sequence[str],
     columns: Columns,
     roofs: Mapping[str, str],
@@ -78,12 +78,14 @@ def _model(
     return Model(f"built-in: {', '.join(words)}", cost, columns.read(reads))
 
 
-def _filled(maker: Maker, instance: Instance, known: Collection[str]) -> list[str]:
+def _filled(
+    script_instance: ScriptInstance, instance: PlannedInstance, known: Collection[str]
+) -> list[str]:
     """`full` and `hidden`; none where the device or the launch says too little."""
-    sms, blocks = instance.target.facts.get("sms"), _blocks(maker)
-    if not isinstance(sms, int) or sms < 1 or blocks is None or maker.launch is None:
+    sms, blocks = instance.target.facts.get("sms"), _blocks(script_instance)
+    if not isinstance(sms, int) or sms < 1 or blocks is None or script_instance.launch is None:
         return []
-    if not all(part.names.issubset(known) for part in maker.launch.grid):
+    if not all(part.names.issubset(known) for part in script_instance.launch.grid):
         return []
     places = f"({sms} * {RESOURCE}blocks_per_sm)"
     full = f"({blocks} / (cdiv({blocks}, {places}) * {places}))"
@@ -91,19 +93,22 @@ def _filled(maker: Maker, instance: Instance, known: Collection[str]) -> list[st
     return [f"({full} if {blocks} > 0 else 1.0)", f"min({RESOURCE}occupancy / {_ENOUGH}, 1.0)"]
 
 
-def _blocks(maker: Maker) -> str | None:
-    if maker.launch is None or maker.pipeline != "kernel":
+def _blocks(script_instance: ScriptInstance) -> str | None:
+    if script_instance.launch is None or script_instance.pipeline != "kernel":
         return None
-    return "(" + " * ".join(f"({part.canonical})" for part in maker.launch.grid) + ")"
+    return "(" + " * ".join(f"({part.canonical})" for part in script_instance.launch.grid) + ")"
 
 
 def _roofs(
-    maker: Maker, instance: Instance, keys: Sequence[str], dispatch: DispatchSection | None
+    script_instance: ScriptInstance,
+    instance: PlannedInstance,
+    keys: Sequence[str],
+    dispatch: DispatchSection | None,
 ) -> dict[str, str]:
     """The seconds under each roof that is known, by its name."""
     found = {}
     bandwidth, peak = (_positive(instance.target.facts.get(n)) for n in ("dram_gbs", "tflops"))
-    moved = _moved(maker, instance, keys, dispatch)
+    moved = _moved(script_instance, instance, keys, dispatch)
     if bandwidth is not None and moved is not None:
         found["DRAM"] = f"({moved}) / {bandwidth * _GIGA!r}"
     if peak is not None and dispatch is not None and dispatch.flops is not None:
@@ -117,18 +122,21 @@ def _positive(fact: Value | None) -> float | None:
 
 
 def _moved(
-    maker: Maker, instance: Instance, keys: Sequence[str], dispatch: DispatchSection | None
+    script_instance: ScriptInstance,
+    instance: PlannedInstance,
+    keys: Sequence[str],
+    dispatch: DispatchSection | None,
 ) -> str | None:
     """Bytes of a call; None when they do not follow from the keys."""
     if dispatch is not None and dispatch.bytes is not None:
         return parse(dispatch.bytes).canonical
     parts = []
-    for argument in maker.signature.arguments:
+    for argument in script_instance.signature.arguments:
         if argument.dims is not None:
             if not _names(argument) <= {*keys, *instance.params}:
                 return None
             parts.append(_size(argument))
-    blocks = _blocks(maker)
+    blocks = _blocks(script_instance)
     if blocks is not None and instance.target.kind == "cuda":
         spilled = f"({RESOURCE}spill_stores + {RESOURCE}spill_loads)"
         parts.append(f"1.0 * {blocks} * {RESOURCE}threads * {spilled}")

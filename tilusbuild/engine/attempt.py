@@ -113,7 +113,7 @@ def _compile(
 ) -> Answer:
     changed = "an input"
     for _ in range(_TRIES):
-        work = job.recipe()
+        work = job.render()
         if sha256_text(work.program_txt + work.options_txt) != job.hash:
             return Changed(job.changed_input() or "an input")
         stage = store.stage()

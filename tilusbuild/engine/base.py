@@ -58,7 +58,7 @@ class Job(Protocol[W_co]):
     @property
     def is_default(self) -> bool: ...
 
-    def recipe(self) -> W_co:
+    def render(self) -> W_co:
         """Render. Raises `TilusbuildError` when an input is no longer there."""
         ...
 

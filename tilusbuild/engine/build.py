@@ -110,7 +110,7 @@ class BuildLoop(Generic[W]):
         self.bug: BaseException | None = None
 
     def build(self, jobs: Iterable[Job[W]], began: float) -> Result:
-        self.reporter.tell(events.BuildStarted(self.width, __version__))
+        self.reporter.emit(events.BuildStarted(self.width, __version__))
         try:
             self._plan(jobs)
             self._loop()
@@ -129,7 +129,7 @@ class BuildLoop(Generic[W]):
             error=self.error,
             signal=self.signal,
         )
-        self.reporter.tell(summary)
+        self.reporter.emit(summary)
         return Result(summary, self.ledger.statuses)
 
     # Deciding.
@@ -154,7 +154,7 @@ class BuildLoop(Generic[W]):
             expected += ticket.estimate.seconds or 0.0
         self.to_compile = len(tickets)
         self.line = Line(ticket for ticket in tickets.values() if ticket not in self.running)
-        self.reporter.tell(
+        self.reporter.emit(
             events.Planned(
                 programs=len(statuses) + len(tickets),
                 cached=counts["cached"],
@@ -167,7 +167,7 @@ class BuildLoop(Generic[W]):
         )
         if len(tickets) > 1 and not self.options.dry_run:
             for message in self.warnings:
-                self.reporter.tell(events.Warned(message))
+                self.reporter.emit(events.Warned(message))
             self.warnings = ()
 
     def _known(self, job: Job[W]) -> tuple[Compiled, bool] | None:
@@ -204,7 +204,7 @@ class BuildLoop(Generic[W]):
     def _pretend(self) -> None:
         for ticket in self.line.drain():
             job = ticket.job
-            self.reporter.tell(events.WouldCompile(job.hash, job.label, job.script, job.index))
+            self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
             self._skip(ticket)
 
     def _dispatch(self) -> None:
@@ -281,7 +281,7 @@ class BuildLoop(Generic[W]):
         elif isinstance(message, Began):
             self.ledger.attempts += 1
             job, seconds = message.ticket.job, message.ticket.estimate.seconds
-            self.reporter.tell(events.Started(job.hash, job.label, job.script, job.index, seconds))
+            self.reporter.emit(events.Started(job.hash, job.label, job.script, job.index, seconds))
         elif isinstance(message, Through):
             self.publishing.add(message.ticket)
             self.leave.keep(self._compiling)
@@ -315,14 +315,14 @@ class BuildLoop(Generic[W]):
             self._skip(ticket)
             return
         if not ticket.not_before:
-            self.reporter.tell(events.Waiting(ticket.job.hash, ticket.job.label))
+            self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
         self.line.hold(ticket, self.clock())
 
     def _compiled(self, ticket: Ticket[W], compiled: Compiled) -> None:
         if compiled.status == "killed":
             self.history.at_least(ticket.job, compiled.peak_rss)
         if compiled.status == "killed" and not ticket.alone and not self.stopped.is_set():
-            self.reporter.tell(events.Retried(ticket.job.hash, ticket.job.label, compiled.reason))
+            self.reporter.emit(events.Retried(ticket.job.hash, ticket.job.label, compiled.reason))
             self.line.isolate(ticket)
             return
         if compiled.status in RECORDED:
@@ -333,7 +333,7 @@ class BuildLoop(Generic[W]):
         job = ticket.job
         self.done += 1
         self.ledger.settle([job, *ticket.twins], compiled, cached=cached)
-        self.reporter.tell(
+        self.reporter.emit(
             events.Finished(
                 hash=job.hash,
                 label=job.label,
@@ -370,7 +370,7 @@ class BuildLoop(Generic[W]):
     def _stop(self, why: str, message: str) -> None:
         if not self.stopped.is_set():
             self.stopped.set()
-            self.reporter.tell(events.Stopping(why, message, len(self.running)))
+            self.reporter.emit(events.Stopping(why, message, len(self.running)))
             self._skip_line()
 
     def _skip_line(self) -> None:

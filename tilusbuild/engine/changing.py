@@ -230,7 +230,7 @@ class _Changing(BuildLoop[W]):
 
     def _answered(self, ticket: Ticket[W], answer: Answer) -> None:
         if self._tickets.get(ticket.job.hash) is not ticket:
-            self.reporter.tell(Dropped(ticket.job.hash, ticket.job.label))
+            self.reporter.emit(Dropped(ticket.job.hash, ticket.job.label))
             return
         if isinstance(answer, Gone) and not self.stopped.is_set():
             # It was killed for a plan before this one, and is wanted again.

@@ -233,7 +233,7 @@ class Result:
 class Reporter(Protocol):
     """Is told what happens, always on the thread that called `build`."""
 
-    def tell(self, event: Event, /) -> None: ...
+    def emit(self, event: Event, /) -> None: ...
 
     def tick(self) -> None:
         """Called at every event and about ten times a second in between."""

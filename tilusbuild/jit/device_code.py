@@ -57,12 +57,14 @@ def build(project: Project, script: str, target: str) -> DeviceKernel:
     toolchain = _toolchain(project)
     selection = Selection((script,), (target,), 0)
     planner = Planner(project.manifest, toolchain, project.renderer, project.digests)
-    planned = planner.plan(selection)
-    (instance,), (maker,) = planned.plan.instances, planned.makers
-    (schedule,) = maker.space.take(instance.schedules)
-    made = maker.make(schedule)
-    seen = stamps(project, planned.inputs)
-    described = script_of("", unseal(script_json(project.manifest, instance, maker, [None])))
+    plan = planner.plan(selection)
+    (instance,), (script_instance,) = plan.instances, plan.script_instances
+    (schedule,) = script_instance.space.take(instance.schedules)
+    made = script_instance.render(schedule)
+    seen = stamps(project, plan.inputs)
+    described = script_of(
+        "", unseal(script_json(project.manifest, instance, script_instance, [None]))
+    )
     path = os.path.join(project.cache.state_path, FOLDER, instance.programs[0])
     image, compiled = _kept(path), False
     if image is None:
@@ -84,14 +86,20 @@ def build(project: Project, script: str, target: str) -> DeviceKernel:
         finally:
             private.discard()
         if done.outcome.status != "built":
-            log = maker.readable(schedule, done.outcome.log)
+            log = script_instance.readable(schedule, done.outcome.log)
             raise KernelNotBuilt(f"{instance.label} was not built: {done.outcome.reason}\n{log}")
         image, compiled = done.image, True
         _keep(path, image)
     if made.recipe.launch is None:
         raise input_error(f"{script} has no launch")
     return DeviceKernel(
-        described, image, maker.symbol, made.recipe.launch, made.recipe.constants, compiled, seen
+        described,
+        image,
+        script_instance.symbol,
+        made.recipe.launch,
+        made.recipe.constants,
+        compiled,
+        seen,
     )
 
 

@@ -16,7 +16,7 @@ from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Event, Reporter, Summary
 from tilusbuild.jit.errors import KernelNotBuilt
 from tilusbuild.jit.request import Request
-from tilusbuild.plan.planner import Planned, Planner
+from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
@@ -51,7 +51,7 @@ def stamp_of(path: str) -> Stamp:
     return (seen.st_size, seen.st_mtime_ns, seen.st_ino)
 
 
-def planned_for(project: Project, script: str, target: str) -> tuple[Planned, Selection]:
+def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selection]:
     """The plan of one program; no plan is remembered for it. Raises `InputError`."""
     selection = Selection((script,), (target,), 0)
     remembering = project.planner(selection)
@@ -68,12 +68,12 @@ def stamps(project: Project, inputs: Iterable[str]) -> tuple[tuple[str, Stamp], 
 
 def build(project: Project, script: str, target: str, wanted: Request) -> Built:
     """Have the program in the cache. Raises `InputError`, `CacheTrouble`, `KernelNotBuilt`."""
-    planned, selection = planned_for(project, script, target)
-    (instance,) = planned.plan.instances
-    seen = stamps(project, planned.inputs)
+    plan, selection = planned_for(project, script, target)
+    (instance,) = plan.instances
+    seen = stamps(project, plan.inputs)
     result = build_planned(
         project,
-        planned,
+        plan,
         selection,
         Options(jobs=project.settings.jobs.value),
         _reporter(wanted),
@@ -97,7 +97,7 @@ def _why(label: str, summary: Summary) -> str:
 class _Silent:
     """Tells nobody: what went wrong is in the error."""
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         pass
 
     def tick(self) -> None:

@@ -15,7 +15,7 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.manifest import Manifest
 from tilusbuild.package.errors import CannotPack
-from tilusbuild.plan.model import Instance
+from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.runtime import script as described
 from tilusbuild.runtime.errors import LoadError
@@ -27,7 +27,7 @@ _BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of
 def current(project: Project, selection: Selection) -> tuple[tuple[str, str], ...]:
     """(folder, hash) of the selected scripts as they are planned now. Raises `InputError`, and
     `CannotPack` when not all of it was built."""
-    instances = project.plan(selection).plan.instances
+    instances = project.plan(selection).instances
     missing = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
@@ -46,7 +46,7 @@ def current(project: Project, selection: Selection) -> tuple[tuple[str, str], ..
     return tuple((instance.folder, instance.hash) for instance in instances)
 
 
-def _check(cache: Cache, instance: Instance) -> None:
+def _check(cache: Cache, instance: PlannedInstance) -> None:
     """The script's folder says what its programs are."""
     try:
         found = described.read_script(cache.tree.script_path(instance.folder, instance.hash))

@@ -1,4 +1,4 @@
-"""The plan's programs as the engine's jobs: light until they compile, rendered anew when they do.
+"""The plan's programs as the engine's jobs: light until they compile, rendered again when they do.
 
 What is compiled is always what the hash names: the engine compares the texts that a job makes now
 with the hash of the plan, and everything else that a compile sees is addressed by content.
@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilusbuild.errors import InputError
-from tilusbuild.plan.maker import Made, Maker
-from tilusbuild.plan.model import Instance
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
+from tilusbuild.space import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class ProgramJob:
 
     hash: str
     index: int
-    planned: Instance
-    maker: Maker
+    planned: PlannedInstance
+    script_instance: ScriptInstance
 
     @property
     def label(self) -> str:
@@ -41,33 +42,38 @@ class ProgramJob:
     def is_default(self) -> bool:
         return self.index == self.planned.default
 
-    def recipe(self) -> Made:
-        """Render. Raises `InputError` when the template is no longer right."""
-        return self.maker.make(self.maker.space[self.planned.schedules[self.index]])
+    @property
+    def schedule(self) -> Schedule:
+        """The point of the space that this program is for."""
+        return self.script_instance.space[self.planned.schedules[self.index]]
+
+    def render(self) -> RenderedProgram:
+        """Render the program. Raises `InputError` when the template is no longer right."""
+        return self.script_instance.render(self.schedule)
 
     def changed_input(self) -> str | None:
         """None: a compile sees its own copy of the source, and headers addressed by content."""
         return None
 
     def readable(self, log: str) -> str:
-        """A compiler's log with the template's own places, and what helps when a header lacks."""
+        """A compiler's log with the template's own places, and what helps when a header is missing."""
         from tilusbuild.render.missing import misses_header, missing_header_help
 
-        schedule = self.maker.space[self.planned.schedules[self.index]]
-        text = self.maker.readable(schedule, log)
+        schedule = self.schedule
+        text = self.script_instance.readable(schedule, log)
         if not misses_header(log):
             return text
         try:
-            notes = self.maker.make(schedule).closure.notes
+            notes = self.script_instance.render(schedule).closure.notes
         except InputError:
             notes = ()
-        helping = missing_header_help(log, notes, nvrtc=self.maker.through_nvrtc)
+        helping = missing_header_help(log, notes, nvrtc=self.script_instance.through_nvrtc)
         return text.rstrip("\n") + "\n" + helping
 
 
-def jobs(planned: Planned) -> Iterator[ProgramJob]:
+def jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Every program of every instance, in plan order; shared hashes come as often as they are
     planned, because each instance wants its own verdict."""
-    for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
+    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
         for index, program in enumerate(instance.programs):
-            yield ProgramJob(program, index, instance, maker)
+            yield ProgramJob(program, index, instance, script_instance)

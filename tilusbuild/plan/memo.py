@@ -4,7 +4,7 @@ The hash of a program is a function of its instance's fixed facts, of the schedu
 templates that its rendering asked for, and of the headers that its source can reach. A memo keeps
 the answers together with digests of all four, and gives one only when each is what it was:
 
-- fixed facts (`Maker.fixed`) and the code that makes programs: by digest;
+- fixed facts (`ScriptInstance.fixed`) and the code that makes programs: by digest;
 - templates: by the digest of what the renderer reads now;
 - headers: one source of each kind is kept, and its closure is computed again. Two sources are of
   one kind when a closure cannot tell them apart.
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 
-from tilusbuild.plan.maker import Made, Maker
 from tilusbuild.plan.points import Points
+from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.render.closure import Closure
 from tilusbuild.space import Schedule
 from tilusbuild.state.files import write_atomic
@@ -79,22 +79,24 @@ class PlanMemo:
         self.points = Points(folder, owner, self._code)
         """What was chosen of the scripts' spaces."""
 
-    def programs(self, maker: Maker, schedules: Sequence[Schedule]) -> tuple[str, ...]:
+    def programs(
+        self, script_instance: ScriptInstance, schedules: Sequence[Schedule]
+    ) -> tuple[str, ...]:
         """The hashes of an instance's programs; those that are not known are made. Raises
         `InputError`."""
-        known = self._answers(maker)
-        lookup = _Lookup(maker, known)
+        known = self._answers(script_instance)
+        lookup = _Lookup(script_instance, known)
         found = tuple(lookup.program(schedule) for schedule in schedules)
         if lookup.made:
-            self._changed.add(maker.script)
-            self._scripts[maker.script][maker.label] = lookup.answers()
+            self._changed.add(script_instance.script)
+            self._scripts[script_instance.script][script_instance.label] = lookup.answers()
         return found
 
-    def _answers(self, maker: Maker) -> Answers:
-        if maker.script not in self._scripts:
-            self._scripts[maker.script] = self._read(maker.script)
-        fixed = sha256_text(f"{self._code}\n{maker.fixed()}")
-        known = self._scripts[maker.script].get(maker.label)
+    def _answers(self, script_instance: ScriptInstance) -> Answers:
+        if script_instance.script not in self._scripts:
+            self._scripts[script_instance.script] = self._read(script_instance.script)
+        fixed = sha256_text(f"{self._code}\n{script_instance.fixed()}")
+        known = self._scripts[script_instance.script].get(script_instance.label)
         return known if known is not None and known.fixed == fixed else Answers(fixed)
 
     def save(self) -> None:
@@ -125,8 +127,8 @@ class PlanMemo:
 class _Lookup:
     """One instance under way: each kind is looked at once."""
 
-    def __init__(self, maker: Maker, known: Answers) -> None:
-        self._maker = maker
+    def __init__(self, script_instance: ScriptInstance, known: Answers) -> None:
+        self._instance = script_instance
         self._known = known
         self._valid: dict[int, bool] = {}
         self._numbers: dict[tuple[tuple[str, ...], int], int | None] = {}
@@ -140,7 +142,7 @@ class _Lookup:
         row = self._known.rows.get(key)
         if row is not None and self._holds(row[1]):
             return row[0].hex()
-        made = self._maker.make(schedule)
+        made = self._instance.render(schedule)
         program = made.hash
         kind = self._kind(made)
         if kind is not None:
@@ -154,20 +156,22 @@ class _Lookup:
         return self._valid[number]
 
     def _is_current(self, kind: Kind) -> bool:
-        maker = self._maker
-        if any(maker.template_digest(name) != digest for name, digest in kind.templates):
+        script_instance = self._instance
+        if any(script_instance.template_digest(name) != digest for name, digest in kind.templates):
             return False
-        closure = maker.closure(kind.sample)
+        closure = script_instance.closure(kind.sample)
         if self._closure_digest(closure) != kind.closure:
             return False
-        maker.note_inputs(tuple(name for name, _ in kind.templates), closure)
+        script_instance.note_inputs(tuple(name for name, _ in kind.templates), closure)
         return True
 
-    def _kind(self, made: Made) -> int | None:
+    def _kind(self, made: RenderedProgram) -> int | None:
         """The number of a program's kind; None when there are too many."""
         place = (made.templates, id(made.closure))
         if place not in self._numbers:
-            templates = tuple((name, self._maker.template_digest(name)) for name in made.templates)
+            templates = tuple(
+                (name, self._instance.template_digest(name)) for name in made.templates
+            )
             kind = Kind(templates, made.recipe.source, self._closure_digest(made.closure))
             kinds = self._known.kinds
             self._closures.append(made.closure)
@@ -179,7 +183,7 @@ class _Lookup:
         return self._numbers[place]
 
     def _closure_digest(self, closure: Closure) -> str:
-        return sha256_text("\n".join((closure.digest, *self._maker.other_headers(closure))))
+        return sha256_text("\n".join((closure.digest, *self._instance.other_headers(closure))))
 
     def answers(self) -> Answers:
         """What to keep: kinds that hold, and their rows."""

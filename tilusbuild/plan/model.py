@@ -35,7 +35,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class PlannedInstance:
     """A script with its constants fixed, for one target: what one script directory describes."""
 
     script: str
@@ -67,17 +67,3 @@ def label(script: str, params: Mapping[str, Value], target: str) -> str:
     """What a person calls an instance."""
     fixed = ", ".join(f"{name}={value}" for name, value in params.items())
     return f"{script}[{fixed}] {target}" if fixed else f"{script} {target}"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that a build would make, in order."""
-
-    project: str
-    root: str
-    instances: tuple[Instance, ...]
-
-    @property
-    def size(self) -> int:
-        """How many distinct programs there are."""
-        return len({digest for instance in self.instances for digest in instance.programs})

@@ -13,10 +13,10 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest, snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.headers import roots_of
-from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import Instance, Plan, Target
+from tilusbuild.plan.model import PlannedInstance, Target
 from tilusbuild.plan.points import Chosen
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spec_of
 from tilusbuild.render.closure import Headers, Root, Scans
@@ -27,16 +27,26 @@ from tilusbuild.toolchain import DigestMemory, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan, and what makes its programs again, instance by instance."""
+class Plan:
+    """Everything that a build would make, in order, and what renders its programs again."""
 
-    plan: Plan
-    makers: tuple[Maker, ...]
+    project: str
+    root: str
+    instances: tuple[PlannedInstance, ...]
+    script_instances: tuple[ScriptInstance, ...] = field(compare=False, repr=False)
+    """One for each of `instances`."""
+
+    @property
+    def size(self) -> int:
+        """How many distinct programs there are."""
+        return len({digest for instance in self.instances for digest in instance.programs})
 
     @property
     def inputs(self) -> set[str]:
         """What the plan depends on besides the manifest and the toolchain, by path."""
-        return {path for maker in self.makers for path in maker.inputs}
+        return {
+            path for script_instance in self.script_instances for path in script_instance.inputs
+        }
 
 
 @dataclass(slots=True)
@@ -54,30 +64,30 @@ class Planner:
     _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
     """Scripts that look in the same folders share what was found there."""
 
-    def plan(self, selection: Selection) -> Planned:
+    def plan(self, selection: Selection) -> Plan:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""
         problems: list[Diagnostic] = []
-        instances: list[Instance] = []
-        makers: list[Maker] = []
+        instances: list[PlannedInstance] = []
+        script_instances: list[ScriptInstance] = []
         for script, target in chosen_pairs(self.manifest, selection):
             try:
-                for maker in self.makers(script, target):
-                    instances.append(self._instance(maker, selection.level))
-                    makers.append(maker)
+                for script_instance in self.script_instances(script, target):
+                    instances.append(self._instance(script_instance, selection.level))
+                    script_instances.append(script_instance)
             except InputError as error:
                 problems.extend(d for d in error.diagnostics if d not in problems)
         if problems:
             raise InputError(*problems)
-        plan = Plan(self.manifest.project.name, self.manifest.root, tuple(instances))
-        return Planned(plan, tuple(makers))
+        manifest = self.manifest
+        return Plan(manifest.project.name, manifest.root, tuple(instances), tuple(script_instances))
 
-    def makers(self, script: str, target: Target) -> Iterator[Maker]:
-        """One maker for each instance of a script. Raises `InputError`."""
+    def script_instances(self, script: str, target: Target) -> Iterator[ScriptInstance]:
+        """Yield one `ScriptInstance` for each instance of a script. Raises `InputError`."""
         for params in instances_of(self.manifest, script, target.name):
             spec = spec_of(self.manifest, script, target, params)
             size = None if self.memo is None else self.memo.points.size(script, spec)
             space = space_of(self.manifest, script, target.name, spec, size)
-            yield Maker(
+            yield ScriptInstance(
                 self.manifest,
                 script,
                 target,
@@ -97,17 +107,22 @@ class Planner:
             self._headers[roots] = Headers(roots, digests=self.memory, scans=self.scans)
         return self._headers[roots]
 
-    def _instance(self, maker: Maker, level: int) -> Instance:
-        schedules, default = self._chosen(maker, level)
+    def _instance(self, script_instance: ScriptInstance, level: int) -> PlannedInstance:
+        schedules, default = self._chosen(script_instance, level)
         numbers = tuple(schedule.index for schedule in schedules)
         if self.memo is None:
-            programs = tuple(maker.make(schedule).hash for schedule in schedules)
+            programs = tuple(script_instance.render(schedule).hash for schedule in schedules)
         else:
-            programs = self.memo.programs(maker, schedules)
-        return planned_instance(maker, numbers, position(numbers, default), programs)
+            programs = self.memo.programs(script_instance, schedules)
+        return planned_instance(script_instance, numbers, position(numbers, default), programs)
 
-    def _chosen(self, maker: Maker, level: int) -> Chosen:
-        manifest, script, target, space = self.manifest, maker.script, maker.target, maker.space
+    def _chosen(self, script_instance: ScriptInstance, level: int) -> Chosen:
+        manifest, script, target, space = (
+            self.manifest,
+            script_instance.script,
+            script_instance.target,
+            script_instance.space,
+        )
         if self.memo is None:
             return chosen(manifest, script, target, space, level)
         return self.memo.points.chosen(
@@ -120,26 +135,29 @@ class Planner:
 
 
 def planned_instance(
-    maker: Maker, schedules: tuple[int, ...], default: int | None, programs: tuple[str, ...]
-) -> Instance:
-    """The instance of a maker: `schedules` are places in its space, `default` one in `schedules`,
-    `programs` their hashes."""
+    script_instance: ScriptInstance,
+    schedules: tuple[int, ...],
+    default: int | None,
+    programs: tuple[str, ...],
+) -> PlannedInstance:
+    """Return an instance as planned: `schedules` are places in its space, `default` one in
+    `schedules`, `programs` their hashes."""
     script_txt = identity.script_text(
-        script=maker.script,
-        params=maker.params,
-        target=maker.target.name,
-        arch=maker.target.arch,
-        signature=maker.signature.text().splitlines(),
+        script=script_instance.script,
+        params=script_instance.params,
+        target=script_instance.target.name,
+        arch=script_instance.target.arch,
+        signature=script_instance.signature.text().splitlines(),
         programs=programs,
     )
-    return Instance(
-        script=maker.script,
-        folder=snake_case(maker.script),
-        target=maker.target,
-        params=maker.params,
-        points=maker.space.count,
-        cartesian=maker.space.cartesian,
-        parameters=maker.parameters,
+    return PlannedInstance(
+        script=script_instance.script,
+        folder=snake_case(script_instance.script),
+        target=script_instance.target,
+        params=script_instance.params,
+        points=script_instance.space.count,
+        cartesian=script_instance.space.cartesian,
+        parameters=script_instance.parameters,
         schedules=schedules,
         default=default,
         programs=programs,

@@ -19,9 +19,9 @@ class Several:
     def __init__(self, *reporters: Reporter) -> None:
         self._reporters = reporters
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         for reporter in self._reporters:
-            reporter.tell(event)
+            reporter.emit(event)
 
     def tick(self) -> None:
         for reporter in self._reporters:

@@ -35,7 +35,7 @@ class GithubReporter:
         self._root = root
         self._shard: Sharded | None = None
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         if isinstance(event, Sharded):
             self._shard = event
         elif isinstance(event, Summary):

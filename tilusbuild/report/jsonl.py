@@ -30,7 +30,7 @@ class JsonReporter:
         """Why lines were lost, when somebody would have read them."""
         return self._out.lost
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         self._out.write(json.dumps(as_json(event), separators=(", ", ": ")) + "\n")
 
     def tick(self) -> None: ...

@@ -29,7 +29,7 @@ class JUnitReporter:
         self._stderr = Stream(stderr)
         self._finished: dict[tuple[str, ...], list[Finished]] = {}
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         if isinstance(event, Finished):
             self._finished.setdefault(event.instance, []).append(event)
         elif isinstance(event, Summary):

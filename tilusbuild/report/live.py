@@ -63,8 +63,8 @@ class LiveReporter:
         self._over = False
         self._console: Console | None = None
 
-    def tell(self, event: events.Event, /) -> None:
-        self._progress.tell(event, self._now())
+    def emit(self, event: events.Event, /) -> None:
+        self._progress.update(event, self._now())
         if isinstance(event, events.Summary):
             self.close()
             self._out.write(summary_text(event))

@@ -41,9 +41,9 @@ class PlainReporter:
         self._last = 0.0
         self._waits = False
 
-    def tell(self, event: events.Event, /) -> None:
+    def emit(self, event: events.Event, /) -> None:
         now = self._now()
-        self._progress.tell(event, now)
+        self._progress.update(event, now)
         if isinstance(event, events.Finished):
             self._finished(event, now)
         elif isinstance(event, events.Summary):

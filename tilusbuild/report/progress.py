@@ -46,7 +46,7 @@ class Progress:
         self._expected_done = 0.0
         self._seconds_done = 0.0
 
-    def tell(self, event: Event, now: float) -> None:
+    def update(self, event: Event, now: float) -> None:
         """Take an event into account."""
         if isinstance(event, BuildStarted):
             self.jobs = event.jobs

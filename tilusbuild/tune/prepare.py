@@ -12,7 +12,7 @@ import numpy as np
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.script import Script
 from tilusbuild.signature import Signature
@@ -53,7 +53,7 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> Checking:
     )
 
 
-def work_of(manifest: Manifest, maker: Maker, script: Script) -> Work:
+def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script) -> Work:
     """The programs of an instance that were built. Raises `InputError` when there is none."""
     programs = tuple(
         Program(index, digest, script.library(index), script.schedule(index))
@@ -62,7 +62,7 @@ def work_of(manifest: Manifest, maker: Maker, script: Script) -> Work:
     )
     if not programs:
         raise input_error(f"none of the programs of {script.label} is built")
-    spec = spec_of(manifest, maker.script, maker.target, maker.params)
+    spec = spec_of(manifest, script_instance.script, script_instance.target, script_instance.params)
     return Work(
         label=script.label,
         script=script.name,

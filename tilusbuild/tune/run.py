@@ -16,7 +16,7 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import InputError, TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection, targets_of
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Signature
@@ -79,26 +79,26 @@ class Chosen:
     library: str
 
 
-def choose(project: Project, wanted: Wanted) -> tuple[Planned, Selection, ProgramJob]:
+def choose(project: Project, wanted: Wanted) -> tuple[Plan, Selection, ProgramJob]:
     """The program that `wanted` means. Raises `InputError`."""
     script = project.manifest.scripts.get(wanted.script)
     selection = Selection((wanted.script,), (), 2 if wanted.schedule is not None else 0)
     if script is not None:
         target = wanted.target or _usual_target(project, wanted.script)
         selection = Selection((wanted.script,), (target,), selection.level)
-    planned = project.plan(selection)
-    matching = [job for job in jobs(planned) if _has_params(job.planned.params, wanted.params)]
+    plan = project.plan(selection)
+    matching = [job for job in jobs(plan) if _has_params(job.planned.params, wanted.params)]
     if not matching:
-        known = sorted({str(dict(i.params)) for i in planned.plan.instances})
+        known = sorted({str(dict(i.params)) for i in plan.instances})
         raise input_error(
             f"no instance of {wanted.script} has these constants",
             hint="there are: " + ", ".join(known),
         )
     if wanted.schedule is None:
-        return planned, selection, matching[0]
+        return plan, selection, matching[0]
     for job in matching:
         if job.index == wanted.schedule:
-            return planned, selection, job
+            return plan, selection, job
     count = sum(job.planned is matching[0].planned for job in matching)
     raise input_error(
         f"{wanted.script} has no schedule {wanted.schedule}: they go from 0 to {count - 1}"
@@ -117,16 +117,16 @@ def _has_params(params: Mapping[str, Value], wanted: Mapping[str, str]) -> bool:
 
 
 def build(
-    project: Project, planned: Planned, selection: Selection, job: ProgramJob, reporter: Reporter
+    project: Project, plan: Plan, selection: Selection, job: ProgramJob, reporter: Reporter
 ) -> Chosen:
     """Have the program. Raises `NotBuiltError` when there can be none."""
     options = Options(jobs=1)
-    result = build_planned(project, planned, selection, options, reporter, only=[job])
+    result = build_planned(project, plan, selection, options, reporter, only=[job])
     status = result.statuses.get(job.hash, "missing")
     folder = project.cache.program_path(job.hash)
     if status != "built":
         raise NotBuiltError(f"{job.label} is not built: {status}")
-    values = job.maker.space[job.planned.schedules[job.index]].values
+    values = job.schedule.values
     schedule = {name: values[name] for name in job.planned.parameters}
     return Chosen(job, schedule, f"{folder}/module/lib.so")
 
@@ -138,7 +138,7 @@ def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
     sizes = list(wanted.sizes) or [
         dict(size) for size in (script.tune.sizes if script.tune else ())
     ]
-    signature = chosen.job.maker.signature
+    signature = chosen.job.script_instance.signature
     if not sizes:
         if signature.dimensions:
             names = " ".join(f"--size {a.name}=1024" for a in signature.dimensions)
@@ -149,7 +149,7 @@ def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
         sizes = [{}]
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, wanted.script, unchecked=unchecked)
-    if chosen.job.maker.target.kind == "cpu":
+    if chosen.job.script_instance.target.kind == "cpu":
         launch = trial.load(chosen.library)
         return [_here(chosen, launch, check, size, wanted.seed) for size in sizes]
     program = Program(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
@@ -176,7 +176,7 @@ def _here(
     seed: int,
 ) -> Ran:
     """In this process, through tvm-ffi."""
-    signature = chosen.job.maker.signature
+    signature = chosen.job.script_instance.signature
     made: dict[str, Input] = inputs.generate(signature, size, seed=seed)
     found: trial.Check | None = None
     try:

@@ -19,9 +19,9 @@ from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.maker import Maker
 from tilusbuild.plan.model import Target
-from tilusbuild.plan.planner import Planned
+from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.runtime import compat
 from tilusbuild.runtime.device import Device, cpu, may_have_cuda
@@ -62,7 +62,7 @@ class Wanted:
 class Ready:
     """An instance that is built."""
 
-    maker: Maker
+    script_instance: ScriptInstance
     script: Script
     work: Work
 
@@ -100,35 +100,39 @@ def built(
     """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build
     stops."""
     selection = Selection((wanted.script,), (target.name,), level)
-    planned = _with_params(project.plan(selection), wanted)
-    result = build_planned(project, planned, selection, Options(jobs=jobs), reporter)
+    plan = _with_params(project.plan(selection), wanted)
+    result = build_planned(project, plan, selection, Options(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise KeyboardInterrupt
     if result.summary.error is not None:
         raise NotTunedError(f"the build stopped: {result.summary.error}")
     found = []
-    for instance, maker in zip(planned.plan.instances, planned.makers, strict=True):
+    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
         script = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
-        found.append(Ready(maker, script, prepare.work_of(project.manifest, maker, script)))
+        found.append(
+            Ready(
+                script_instance, script, prepare.work_of(project.manifest, script_instance, script)
+            )
+        )
     return found
 
 
-def _with_params(planned: Planned, wanted: Wanted) -> Planned:
+def _with_params(plan: Plan, wanted: Wanted) -> Plan:
     """The instances that have the constants. Raises `InputError` when there is none."""
     params = wanted.params or {}
     kept = [
-        (instance, maker)
-        for instance, maker in zip(planned.plan.instances, planned.makers, strict=True)
+        (instance, script_instance)
+        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True)
         if all(str(instance.params.get(name)) == text for name, text in params.items())
     ]
     if not kept:
-        known = sorted({str(dict(instance.params)) for instance in planned.plan.instances})
+        known = sorted({str(dict(instance.params)) for instance in plan.instances})
         raise input_error(
             f"no instance of {wanted.script} has these constants",
             hint="there are: " + ", ".join(known),
         )
-    plan = replace(planned.plan, instances=tuple(instance for instance, _ in kept))
-    return Planned(plan, tuple(maker for _, maker in kept))
+    instances, script_instances = zip(*kept, strict=True)
+    return replace(plan, instances=instances, script_instances=script_instances)
 
 
 def target_here(project: Project, wanted: Wanted, gpu: Device | None) -> Target:
@@ -169,14 +173,16 @@ def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
     return min(ranks, default=None)
 
 
-def sizes_of(project: Project, wanted: Wanted, maker: Maker) -> list[dict[str, Value]]:
+def sizes_of(
+    project: Project, wanted: Wanted, script_instance: ScriptInstance
+) -> list[dict[str, Value]]:
     """The sizes to call with. Raises `InputError` when there is none."""
     tune = project.manifest.scripts[wanted.script].tune
     declared: Sequence[Mapping[str, Value]] = tune.sizes if tune else ()
     sizes = [dict(size) for size in (wanted.sizes or declared)]
-    if sizes or not maker.signature.dimensions:
+    if sizes or not script_instance.signature.dimensions:
         return sizes or [{}]
-    names = " ".join(f"--size {a.name}=1024" for a in maker.signature.dimensions)
+    names = " ".join(f"--size {a.name}=1024" for a in script_instance.signature.dimensions)
     raise input_error(
         f"no sizes to tune {wanted.script} for",
         hint=f"give [script.{wanted.script}.tune] sizes, or {names}",
@@ -246,7 +252,7 @@ def _measured(
     said: Mapping[str, Any],
 ) -> Tuned:
     script, work = ready.script, ready.work
-    sizes = sizes_of(project, wanted, ready.maker)
+    sizes = sizes_of(project, wanted, ready.script_instance)
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
     device = _device(said, wanted.device)
     publisher = Publisher(script, device.fingerprint(script.hash))
@@ -263,7 +269,12 @@ def _measured(
         for number, size in enumerate(sizes):
             folder = os.path.join(private.path, str(number))
             case = prepare.prepare_case(
-                folder, ready.maker.signature, size, check, seed=wanted.seed, cold=wanted.cold
+                folder,
+                ready.script_instance.signature,
+                size,
+                check,
+                seed=wanted.seed,
+                cold=wanted.cold,
             )
             folders[case.digest] = folder
             yield case

@@ -24,7 +24,7 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.store import RECORDED
 from tilusbuild.plan.jobs import ProgramJob
-from tilusbuild.plan.maker import Made
+from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.plan.selection import Selection
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.replan import State
@@ -71,7 +71,7 @@ class Building:
         """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
         self._began = began
-        self._control: Control[Made] = Control()
+        self._control: Control[RenderedProgram] = Control()
         self._guard = threading.Lock()
         self._state: State | None = None
         self._over = False
@@ -181,12 +181,12 @@ class Building:
         compiled = {program for _, program in self._reporter.compiled}
         whole = {
             instance.hash
-            for instance in state.planned.plan.instances
+            for instance in state.plan.instances
             if all(result.statuses.get(p) in RECORDED for p in instance.programs)
         }
         known = {
             instance.hash
-            for instance in state.planned.plan.instances
+            for instance in state.plan.instances
             if instance.hash in whole & self._published
             and compiled.isdisjoint(instance.programs)
             and os.path.isdir(cache.tree.script_path(instance.folder, instance.hash))
@@ -194,11 +194,9 @@ class Building:
         selection = self._selection
         if state.wrong:
             # What is wrong may have been right in the last build: that stays in the index.
-            selection = Selection(
-                tuple(instance.script for instance in state.planned.plan.instances)
-            )
+            selection = Selection(tuple(instance.script for instance in state.plan.instances))
         if state.parts:
-            publish(state.project, state.planned, selection, known=known)
+            publish(state.project, state.plan, selection, known=known)
         self._published.clear()
         self._published.update(whole)
 
@@ -210,10 +208,10 @@ class _Noting:
         self._reporter = reporter
         self.compiled: list[tuple[str, str]] = []
 
-    def tell(self, event: events.Event, /) -> None:
+    def emit(self, event: events.Event, /) -> None:
         if isinstance(event, events.Finished) and event.status == "built" and not event.cached:
             self.compiled.append((event.script, event.hash))
-        self._reporter.tell(event)
+        self._reporter.emit(event)
 
     def tick(self) -> None:
         self._reporter.tick()

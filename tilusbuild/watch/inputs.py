@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.maker import Maker
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.render.closure import Root
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.needs import Needs
@@ -36,19 +36,25 @@ _MOST = 10_000
 
 
 def needs_of_part(
-    manifest: Manifest, script: str, makers: Sequence[Maker], roots: Sequence[Root]
+    manifest: Manifest,
+    script: str,
+    script_instances: Sequence[ScriptInstance],
+    roots: Sequence[Root],
 ) -> Needs:
     """What the programs of a script rest on: templates, headers, and where those are looked for."""
     owner = manifest.scripts[script]
-    paths = {path for maker in makers for path in maker.inputs}
+    paths = {path for script_instance in script_instances for path in script_instance.inputs}
     paths.add(os.path.join(manifest.root, owner.template))
     if owner.space_file is not None:
         paths.add(os.path.join(manifest.root, owner.space_file))
     paths.update(root.path for root in roots)
     paths.update(_folders_of(manifest.headers_for(script), roots))
-    if any(maker.seeks_any for maker in makers):
+    if any(script_instance.seeks_any for script_instance in script_instances):
         return Needs(frozenset(paths), None)
-    return Needs(frozenset(paths), frozenset(n for maker in makers for n in maker.sought))
+    return Needs(
+        frozenset(paths),
+        frozenset(n for script_instance in script_instances for n in script_instance.sought),
+    )
 
 
 def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:

@@ -65,7 +65,7 @@ class _Waiting:
                 told = ""
                 while True:
                     if (text := error.render()) != told:
-                        self._screen.tell(events.Problem(text))
+                        self._screen.emit(events.Problem(text))
                     told = text
                     if not self._changed(began):
                         return self._signal or 0
@@ -85,14 +85,14 @@ class _Waiting:
         self._lookout.follow(set(paths), self._root, self._cache)
         found = self._lookout.look(needs, started=began)
         if not found.parts:
-            self._screen.tell(events.Watching(len(paths), self._lookout.polling, False))
+            self._screen.emit(events.Watching(len(paths), self._lookout.polling, False))
         while not found.parts:
             self._wait()
             if self._signal is not None:
                 return False
             if self._lookout.due() is not None:
                 found = self._lookout.look(needs)
-        self._screen.tell(found.event(self._root))
+        self._screen.emit(found.event(self._root))
         return True
 
     def _wait(self) -> None:

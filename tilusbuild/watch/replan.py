@@ -18,9 +18,9 @@ from tilusbuild.build.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.maker import Maker
-from tilusbuild.plan.model import Instance, Plan, Target
-from tilusbuild.plan.planner import Planned, Planner, planned_instance, position
+from tilusbuild.plan.model import PlannedInstance, Target
+from tilusbuild.plan.planner import Plan, Planner, planned_instance, position
+from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.closure import Scans
@@ -37,8 +37,8 @@ Found = Callable[[ProgramJob, str | None], None]
 class Planning:
     """A part of the plan as it is now."""
 
-    instances: tuple[Instance, ...]
-    makers: tuple[Maker, ...]
+    instances: tuple[PlannedInstance, ...]
+    script_instances: tuple[ScriptInstance, ...]
     said: str
     """Everything that the manifest says about it."""
     needs: Needs
@@ -57,7 +57,7 @@ class State:
     parts: dict[Part, Planning]
     renders: int
     """How many renderings it took to come here from the plan before."""
-    planned: Planned
+    plan: Plan
     problems: tuple[Diagnostic, ...]
     """What is wrong with some parts. They are here as they were when they were right, if ever."""
     wrong: frozenset[Part]
@@ -80,15 +80,15 @@ class State:
 
     def jobs(self) -> Iterator[ProgramJob]:
         """Every program of the plan."""
-        return jobs(self.planned)
+        return jobs(self.plan)
 
 
 @dataclass(slots=True)
 class _Draft:
     """An instance under way: its schedules are decided, and some programs made."""
 
-    maker: Maker
-    before: Instance
+    script_instance: ScriptInstance
+    before: PlannedInstance
     """With the schedules of the new one; with its old programs, or none."""
     programs: dict[int, str] = field(default_factory=dict)
 
@@ -96,10 +96,10 @@ class _Draft:
     def first(self) -> int:
         return self.before.default or 0
 
-    def finished(self) -> Instance:
+    def finished(self) -> PlannedInstance:
         old = self.before
         programs = tuple(self.programs[index] for index in range(len(old.schedules)))
-        return planned_instance(self.maker, old.schedules, old.default, programs)
+        return planned_instance(self.script_instance, old.schedules, old.default, programs)
 
 
 @dataclass(slots=True)
@@ -184,17 +184,21 @@ class Replanner:
         if old is not None and old.said == self._said(planner.manifest, part):
             headers = planner.headers(script)
             return [
-                _Draft(maker.renewed(planner.renderer, headers), instance)
-                for maker, instance in zip(old.makers, old.instances, strict=True)
+                _Draft(script_instance.renewed(planner.renderer, headers), instance)
+                for script_instance, instance in zip(
+                    old.script_instances, old.instances, strict=True
+                )
             ]
         drafts = []
-        for maker in planner.makers(script, target):
+        for script_instance in planner.script_instances(script, target):
             self.check()
             level = self.selection.level
-            schedules, default = chosen(planner.manifest, script, target, maker.space, level)
+            schedules, default = chosen(
+                planner.manifest, script, target, script_instance.space, level
+            )
             numbers = tuple(schedule.index for schedule in schedules)
-            before = planned_instance(maker, numbers, position(numbers, default), ())
-            drafts.append(_Draft(maker, before))
+            before = planned_instance(script_instance, numbers, position(numbers, default), ())
+            drafts.append(_Draft(script_instance, before))
         return drafts
 
     def _make(self, draft: _Draft, *, whole: bool) -> None:
@@ -206,18 +210,20 @@ class Replanner:
                 continue
             self.check()
             self._renders += 1
-            program = draft.maker.make(draft.maker.space[old.schedules[index]]).hash
+            program = draft.script_instance.render(
+                draft.script_instance.space[old.schedules[index]]
+            ).hash
             draft.programs[index] = program
             before = old.programs[index] if old.programs else None
             if program != before:
-                self.found(ProgramJob(program, index, old, draft.maker), before)
+                self.found(ProgramJob(program, index, old, draft.script_instance), before)
 
     def _finished(self, planner: Planner, part: Part, drafts: list[_Draft]) -> Planning:
         manifest = planner.manifest
-        makers = tuple(draft.maker for draft in drafts)
-        needs = needs_of_part(manifest, part[0], makers, planner.headers(part[0]).roots)
+        script_instances = tuple(draft.script_instance for draft in drafts)
+        needs = needs_of_part(manifest, part[0], script_instances, planner.headers(part[0]).roots)
         instances = tuple(draft.finished() for draft in drafts)
-        return Planning(instances, makers, self._said(manifest, part), needs)
+        return Planning(instances, script_instances, self._said(manifest, part), needs)
 
     def _said(self, manifest: Manifest, part: Part) -> str:
         """Everything that the manifest, and a T1 file that it names, say about a part."""
@@ -260,11 +266,11 @@ def _renderer(project: Project) -> Renderer:
     return Renderer(project.manifest.root, bytecode_dir=folder)
 
 
-def _together(project: Project, parts: dict[Part, Planning]) -> Planned:
+def _together(project: Project, parts: dict[Part, Planning]) -> Plan:
     instances = tuple(i for planning in parts.values() for i in planning.instances)
-    makers = tuple(m for planning in parts.values() for m in planning.makers)
-    plan = Plan(project.manifest.project.name, project.manifest.root, instances)
-    return Planned(plan, makers)
+    script_instances = tuple(m for planning in parts.values() for m in planning.script_instances)
+    manifest = project.manifest
+    return Plan(manifest.project.name, manifest.root, instances, script_instances)
 
 
 _NOT_OF_THE_PLAN = {"cache_dir", "jobs", "load_average", "nice", "level", "timeout"}

@@ -67,11 +67,11 @@ class Screen:
             self._build = _Guarded(self._make(), self._guard)
             return self._build
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Something happened that is no build's own event."""
         with self._guard:
             if self._json is not None:
-                self._json.tell(event)
+                self._json.emit(event)
             if isinstance(event, events.Watching):
                 self._tell_why(event.polling)
                 how = "looking at" if event.polling else "watching"
@@ -176,9 +176,9 @@ class _Guarded:
         self._reporter = reporter
         self._guard = guard
 
-    def tell(self, event: Event, /) -> None:
+    def emit(self, event: Event, /) -> None:
         with self._guard:
-            self._reporter.tell(event)
+            self._reporter.emit(event)
 
     def tick(self) -> None:
         with self._guard:

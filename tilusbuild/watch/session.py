@@ -200,7 +200,7 @@ class Session:
         else:
             self._executing = None
             self._resting = False
-            self._screen.tell(
+            self._screen.emit(
                 events.CommandEnded(
                     message.command, message.status, message.seconds, message.output
                 )
@@ -222,7 +222,7 @@ class Session:
         self._saves += 1
         self._news = True
         self._resting = False
-        self._screen.tell(seen.event(self._project.manifest.root))
+        self._screen.emit(seen.event(self._project.manifest.root))
         return True
 
     def _needs(self) -> dict[Part, Needs]:
@@ -260,9 +260,9 @@ class Session:
             return
         self._state, self._project = state, state.project
         self._pending = _Pending(set(state.wrong))
-        self._screen.tell(
+        self._screen.emit(
             events.Replanned(
-                programs=state.planned.plan.size,
+                programs=state.plan.size,
                 changed=len(state.programs - (before.programs if before else set())),
                 renders=state.renders,
                 seconds=time.monotonic() - began,
@@ -299,14 +299,14 @@ class Session:
             paths.update(os.path.join(project.manifest.root, path) for path in named)
         self._wider = Needs(frozenset(paths))
         if self._broken != before:
-            self._screen.tell(events.Problem(self._broken))
+            self._screen.emit(events.Problem(self._broken))
 
     def _found(self, job: ProgramJob, instead: str | None) -> None:
         """The replanner knows a new program: it is built while the others are still planned."""
         if self._state is None and self._building is None:
             # The first plan: its order is better than that in which programs are found.
             return
-        toolchain = job.maker.toolchain
+        toolchain = job.script_instance.toolchain
         if self._building is None:
             self._start(self._project, toolchain)
         building = self._building
@@ -368,7 +368,7 @@ class Session:
         if built.error is not None and not isinstance(built.error, TilusbuildError):
             raise built.error
         if built.error is not None:
-            self._screen.tell(events.Problem(built.error.render()))
+            self._screen.emit(events.Problem(built.error.render()))
         if built.state is None or built.state is not self._state:
             return
         self._well = built.ok
@@ -376,7 +376,7 @@ class Session:
         seconds = time.monotonic() - self._saved
         ok = built.ok and self._broken is None
         count = len(built.programs)
-        self._screen.tell(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
+        self._screen.emit(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
         superseded = self._signal is not None or bool(self._pending.parts)
         if ok and self._how.command is not None and not superseded:
             self._execute(self._how.command, scripts, [p for _, p in built.programs])
@@ -384,7 +384,7 @@ class Session:
     def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:
         self._cancel_command()
         project = self._project
-        self._screen.tell(events.CommandStarted(command))
+        self._screen.emit(events.CommandStarted(command))
         self._executing = Execution(
             project.runner,
             command,
@@ -392,7 +392,7 @@ class Session:
             project.environment,
             scripts,
             [project.cache.program_path(program) for program in programs],
-            lambda line: self._screen.tell(events.Printed(line)),
+            lambda line: self._screen.emit(events.Printed(line)),
             self._inbox.put,
         )
 
@@ -405,7 +405,7 @@ class Session:
     def _rest(self) -> None:
         self._resting = True
         ok = self._well and self._broken is None
-        self._screen.tell(events.Watching(len(self._watched()), self._lookout.polling, ok))
+        self._screen.emit(events.Watching(len(self._watched()), self._lookout.polling, ok))
         # Plans that are over are cycles, which the interpreter would let grow to a quarter of all.
         gc.collect()
 

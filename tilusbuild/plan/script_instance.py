@@ -1,8 +1,8 @@
-"""Makes the programs of one instance: from a schedule to a recipe, and the texts that identify it.
+"""One instance of a script: its constants fixed, for one target; and how its programs are rendered.
 
-A maker keeps what is the same for all schedules of its instance (signature, launch, flags, header
-folders) and makes the rest anew each time, so that a program that is only planned leaves nothing
-behind. Making is pure: it reads templates and headers, and writes nothing.
+A `ScriptInstance` keeps what is the same for all schedules (signature, launch, flags, header
+directories) and renders the rest each time, so that a program that is only planned stays out of
+memory. Rendering is pure: it reads templates and headers, and writes nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tilusbuild.toolchain import DigestMemory, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A program, whole: what its hash is made of, and what compiles it."""
+class RenderedProgram:
+    """One program with all its texts: what its hash is made of, and what compiles it."""
 
     program_txt: str
     options_txt: str
@@ -44,8 +44,8 @@ class Made:
         return identity.program_hash(self.program_txt, self.options_txt)
 
 
-class Maker:
-    """One instance: a script with its constants, for one target."""
+class ScriptInstance:
+    """A script with its constants fixed, for one target; `render` makes a program of a schedule."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class Maker:
         """The function that the template defines."""
         return self._owner.kernel or self._owner.entry or ""
 
-    def make(self, schedule: Schedule) -> Made:
-        """Render, and close over the headers. Raises `InputError`."""
+    def render(self, schedule: Schedule) -> RenderedProgram:
+        """Render the template and find the headers that it can reach. Raises `InputError`."""
         context = self.context(schedule)
         rendered = self._renderer.render(self._owner.template, context)
         source = rendered.text
@@ -177,7 +177,7 @@ class Maker:
             source=source,
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
-        return Made(
+        return RenderedProgram(
             program_txt,
             self._options(recipe, closure),
             recipe,
@@ -240,7 +240,7 @@ class Maker:
             names = (*(closure.external or ()), *(header.name for header in closure.headers))
             self.sought.update(part for name in names for part in name.split("/"))
 
-    def renewed(self, renderer: Renderer, headers: Headers) -> Maker:
+    def renewed(self, renderer: Renderer, headers: Headers) -> ScriptInstance:
         """The same instance with templates and headers read anew; its space is not made again."""
         fresh = copy(self)
         fresh._renderer = renderer
