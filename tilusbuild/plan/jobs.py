@@ -56,7 +56,7 @@ class ProgramJob:
         return None
 
     def readable(self, log: str) -> str:
-        """A compiler's log with the template's own places, and what helps when a header is missing."""
+        """A compiler's log with the template's places, and what helps when a header is missing."""
         from tilusbuild.render.missing import misses_header, missing_header_help
 
         schedule = self.schedule
