@@ -109,6 +109,13 @@ def test_looking_into_the_cache(project):
         assert cache(*words).out.strip()
 
 
+def test_an_unknown_script_is_a_mistake_of_the_user(project):
+    project.build()
+    ran = project.run("cache", "ls", "scal", status=2)
+    assert 'no script "scal" in ' in ran.err
+    assert 'did you mean "scale"?' in ran.err
+
+
 def test_the_cache_is_looked_after(project):
     project.build()
     (damaged, other) = project.programs.values()

@@ -122,7 +122,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
         if not listed:
             raise input_error(
                 f'no script "{arguments.folder}" in {cache.root}',
-                hint=did_you_mean(arguments.script, known),
+                hint=did_you_mean(arguments.folder, known),
             )
         return _ls_programs(cache, arguments, listed)
     roots = _roots(cache)
