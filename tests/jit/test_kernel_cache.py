@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from tilusbuild import KernelCache, KernelNotBuilt, Source
 from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import InputError
-from tilusbuild.jit import Stats
+from tilusbuild.jit import Stats, make
 
 X = np.arange(5, dtype="float32")
 
@@ -209,3 +211,62 @@ def test_flags_and_the_hosts_processor_make_other_kernels(source: Source) -> Non
         for how in ({}, {"compile_flags": "-fno-inline"}, {"target_host": "x86-64-v3"})
     }
     assert len(programs) == 3
+
+
+def test_an_edit_that_keeps_size_mtime_and_inode_is_noticed(project: Path) -> None:
+    template = project / "scale.cu.j2"
+    os.utime(template, ns=(5, 5))
+    kernels = KernelCache()
+    kernels.cached("scale", target="host", kind="two", times=3)
+    before = template.stat()
+    template.write_text(template.read_text().replace("a * x[i]", "a + x[i]"))
+    os.utime(template, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = template.stat()
+    same = [(s.st_size, s.st_mtime_ns, s.st_ino) for s in (before, after)]
+    assert same[0] == same[1]
+    edited = kernels.cached("scale", target="host", kind="two", times=3)
+    np.testing.assert_array_equal(edited(1.0, X), 3 * X + 1)
+
+
+def test_a_file_too_young_to_trust_its_stamp_is_read_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit within the file system's tick leaves every number of `stat` as it was."""
+    template = project / "scale.cu.j2"
+    frozen = template.stat()
+    real = os.stat
+
+    def stat(path: str, **more: object) -> os.stat_result:
+        return frozen if str(path) == str(template) else real(path, **more)  # type: ignore[arg-type]
+
+    kernels = KernelCache()
+    monkeypatch.setattr("tilusbuild.state.stamp.os.stat", stat)
+    monkeypatch.setattr("time.time_ns", lambda: frozen.st_ctime_ns + 1)
+    kernels.cached("scale", target="host", kind="two", times=3)
+    template.write_text(template.read_text().replace("a * x[i]", "a + x[i]"))
+    edited = kernels.cached("scale", target="host", kind="two", times=3)
+    np.testing.assert_array_equal(edited(1.0, X), 3 * X + 1)
+
+
+def test_what_changed_while_it_was_read_is_planned_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(project / "scale.cu.j2", ns=(5, 5))
+    time.sleep(0.1)  # the project's own files are older than a tick
+    kernels = KernelCache()
+    planned_for = make.planned_for
+
+    def slowly(*args: Any) -> Any:
+        planned = planned_for(*args)
+        template = project / "scale.cu.j2"
+        template.write_text(template.read_text().replace("a * x[i]", "a + x[i]"))
+        return planned
+
+    with monkeypatch.context() as while_planning:
+        while_planning.setattr(make, "planned_for", slowly)
+        kernels.cached("scale", target="host", kind="two", times=3)
+    edited = kernels.cached("scale", target="host", kind="two", times=3)
+    np.testing.assert_array_equal(edited(1.0, X), 3 * X + 1)
+    time.sleep(0.1)
+    again = kernels.cached("scale", target="host", kind="two", times=3)
+    assert kernels.cached("scale", target="host", kind="two", times=3) is again

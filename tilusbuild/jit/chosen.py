@@ -7,6 +7,7 @@ of its lists and defaults; nothing is written.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from tilusbuild.build.project import Project
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.request import AUTO, Request
-from tilusbuild.jit.source import Source
+from tilusbuild.jit.source import SOURCES, Source
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import imported_space
@@ -23,14 +24,16 @@ from tilusbuild.runtime import compat, option
 from tilusbuild.runtime.device import Device, NoDriverError, cuda, may_have_cuda
 
 
-def opened(wanted: Request) -> tuple[Project, str, str]:
-    """The project, the script's name and the target's. Raises `InputError`."""
+def opened(wanted: Request) -> tuple[Project, str, str, int]:
+    """The project, the script's name, the target's, and when we began to read the project, in ns
+    since 1970. Raises `InputError`."""
     given: dict[str, str | int | None] = {"level": 0}
     if wanted.backend == "nvrtc":
         given["device-compiler"] = "nvrtc"
+    since = time.time_ns()
     if isinstance(wanted.source, Source):
         target, declared = _target_of_source(wanted.target)
-        above = os.path.join(option.get_cache_dir(), "state", "sources")
+        above = os.path.join(option.get_cache_dir(), "state", SOURCES)
         given["cache-dir"] = option.get_cache_dir()
         folder, script = wanted.source.project(above, target, declared), wanted.source.name
         project = Project.open(folder, given, os.environ)
@@ -42,7 +45,7 @@ def opened(wanted: Request) -> tuple[Project, str, str]:
             raise input_error(f'no script "{script}" in {project.manifest.path}', hint=hint)
         target = _target_of_script(project.manifest, script, wanted.target)
     project.manifest = _narrowed(project.manifest, script, target, wanted)
-    return project, script, target
+    return project, script, target, since
 
 
 def gpu_here() -> Device | None:

@@ -17,7 +17,7 @@ from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.errors import KernelNotBuilt
-from tilusbuild.jit.make import Stamp, stamps
+from tilusbuild.jit.make import Inputs
 from tilusbuild.plan.planner import Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.render.closure import layout
@@ -42,11 +42,12 @@ class DeviceKernel:
     launch: Launch
     constants: Mapping[str, Value]
     compiled: bool
-    inputs: tuple[tuple[str, Stamp], ...]
+    inputs: Inputs
 
 
-def build(project: Project, script: str, target: str) -> DeviceKernel:
-    """Have the device code. Raises `InputError` and `KernelNotBuilt`."""
+def build(project: Project, script: str, target: str, since: int) -> DeviceKernel:
+    """Have the device code; `since` is when reading began, in ns since 1970. Raises
+    `InputError` and `KernelNotBuilt`."""
     if project.manifest.targets[target].is_cpu:
         raise input_error(
             f"{script}: the backend nvrtc compiles for GPUs, and {target} is the cpu",
@@ -61,7 +62,7 @@ def build(project: Project, script: str, target: str) -> DeviceKernel:
     (instance,), (script_instance,) = plan.instances, plan.script_instances
     (schedule,) = script_instance.space.take(instance.schedules)
     made = script_instance.render(schedule)
-    seen = stamps(project, plan.inputs)
+    inputs = Inputs(project, plan.inputs, since)
     described = script_of(
         "", unseal(script_json(project.manifest, instance, script_instance, [None]))
     )
@@ -99,7 +100,7 @@ def build(project: Project, script: str, target: str) -> DeviceKernel:
         made.recipe.launch,
         made.recipe.constants,
         compiled,
-        seen,
+        inputs,
     )
 
 

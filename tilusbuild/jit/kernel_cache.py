@@ -1,6 +1,6 @@
 """`KernelCache`: a kernel for the asking, from memory, from disk, or compiled.
 
-A kernel in memory is handed out as long as the files that it was made from look as they did. Two
+A kernel in memory is handed out as long as the files that it was made from are as they were. Two
 threads that ask for one kernel wait for one compile. On disk it is a program of the cache tree like
 any other; in the index it stands under a name of its own, which keeps it from being collected, and
 no build of a project is touched.
@@ -98,13 +98,11 @@ class _Slot:
 
     lock: threading.Lock
     kernel: CachedKernel | None = None
-    inputs: tuple[tuple[str, make.Stamp], ...] = ()
+    inputs: make.Inputs | None = None
 
-    @property
-    def is_current(self) -> bool:
-        return self.kernel is not None and all(
-            make.stamp_of(path) == stamp for path, stamp in self.inputs
-        )
+    def current(self) -> CachedKernel | None:
+        """Return the kernel, unless what it was made from has changed."""
+        return self.kernel if self.inputs is not None and self.inputs.are_current() else None
 
 
 class KernelCache:
@@ -162,12 +160,12 @@ class KernelCache:
         with self._lock:
             slot = self._slots.setdefault(key, _Slot(threading.Lock()))
         with slot.lock:
-            if slot.is_current:
+            kernel = slot.current()
+            if kernel is not None:
                 self._count(memory_hits=1)
-                assert slot.kernel is not None  # noqa: S101 - what is_current says
-                return slot.kernel
-            kernel, compiled, inputs = _made(wanted)
-            slot.kernel, slot.inputs = kernel, inputs
+                return kernel
+            kernel, compiled, slot.inputs = _made(wanted)
+            slot.kernel = kernel
         self._count(**({"compiles": 1} if compiled else {"disk_hits": 1}))
         return kernel
 
@@ -185,19 +183,19 @@ class KernelCache:
             self._stats = replace(self._stats, **counts)
 
 
-def _made(wanted: Request) -> tuple[CachedKernel, bool, tuple[tuple[str, make.Stamp], ...]]:
-    project, script, target = opened(wanted)
+def _made(wanted: Request) -> tuple[CachedKernel, bool, make.Inputs]:
+    project, script, target, since = opened(wanted)
     with project:
         if wanted.backend == "nvrtc":
             from tilusbuild.jit.launchers import through_driver
 
-            found = device_code.build(project, script, target)
+            found = device_code.build(project, script, target, since)
             start = through_driver(
                 found.script, found.image, found.symbol, found.launch, found.constants
             )
             kernel = CachedKernel(found.script, start, backend="nvrtc", out=wanted.out)
             return kernel, found.compiled, found.inputs
-        built = make.build(project, script, target, wanted)
+        built = make.build(project, script, target, wanted, since)
         hold = ReaderLock(built.script.root, [built.script.hash])
     if wanted.backend == "ctypes":
         from tilusbuild.jit.launchers import through_c

@@ -1,7 +1,7 @@
 """A wanted kernel, built into the cache or found there, and what it was made from.
 
-The files that a plan read are looked at again before a kernel is handed out from memory: one that
-was edited is planned anew, as a build would.
+The files that a plan read are checked before a kernel is handed out from memory: one that was
+edited is planned again, as a build would.
 """
 
 from __future__ import annotations
@@ -16,13 +16,46 @@ from tilusbuild.engine.base import Options
 from tilusbuild.engine.events import Event, Reporter, Summary
 from tilusbuild.jit.errors import KernelNotBuilt
 from tilusbuild.jit.request import Request
+from tilusbuild.jit.source import SOURCES
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.hashing import sha256_file, sha256_text
+from tilusbuild.state.stamp import observe
 
-Stamp = tuple[int, int, int] | None
+
+class Inputs:
+    """What a kernel was made from: the manifest and everything that its plan read.
+
+    `since` is the time in ns when reading began. What may have changed after it may have been read
+    before the change: a kernel from such inputs is never current, and the next request plans again.
+    Only the projects that are written for a `Source` are exempt: their content is their name, and
+    they are always that young.
+    """
+
+    def __init__(self, project: Project, paths: Iterable[str], since: int) -> None:
+        self._seen = {
+            path: observe(path, project.digests.digest)
+            for path in sorted({project.manifest.path, *paths})
+        }
+        sources = os.path.join(project.cache.state_path, SOURCES, "")
+        self._is_sure = all(
+            seen.stamp.is_settled(since) or path.startswith(sources)
+            for path, seen in self._seen.items()
+        )
+
+    def are_current(self) -> bool:
+        """Return whether every input has the content that it had.
+
+        One with its old stamp is read again only while it was too young to trust its stamp, so that
+        a call costs one `stat` for each input.
+        """
+        for path, old in self._seen.items():
+            new = self._seen[path] = observe(path, sha256_file, before=old)
+            if new.content != old.content:
+                self._is_sure = False
+        return self._is_sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +66,7 @@ class Built:
     program: int
     compiled: bool
     """Whether a compiler ran for it."""
-    inputs: tuple[tuple[str, Stamp], ...]
-    """Every file that decided it, and how it looked."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the files look as they did."""
-        return all(stamp_of(path) == stamp for path, stamp in self.inputs)
-
-
-def stamp_of(path: str) -> Stamp:
-    """How a file looks to `stat`; None when it is not there."""
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return None
-    return (seen.st_size, seen.st_mtime_ns, seen.st_ino)
+    inputs: Inputs
 
 
 def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selection]:
@@ -61,16 +79,12 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selec
     return planner.plan(selection), selection
 
 
-def stamps(project: Project, inputs: Iterable[str]) -> tuple[tuple[str, Stamp], ...]:
-    """Of the manifest, and of what was read for a plan."""
-    return tuple((path, stamp_of(path)) for path in sorted({project.manifest.path, *inputs}))
-
-
-def build(project: Project, script: str, target: str, wanted: Request) -> Built:
-    """Have the program in the cache. Raises `InputError`, `CacheTrouble`, `KernelNotBuilt`."""
+def build(project: Project, script: str, target: str, wanted: Request, since: int) -> Built:
+    """Have the program in the cache; `since` is when reading began, in ns since 1970. Raises
+    `InputError`, `CacheTrouble`, `KernelNotBuilt`."""
     plan, selection = planned_for(project, script, target)
     (instance,) = plan.instances
-    seen = stamps(project, plan.inputs)
+    inputs = Inputs(project, plan.inputs, since)
     result = build_planned(
         project,
         plan,
@@ -86,7 +100,7 @@ def build(project: Project, script: str, target: str, wanted: Request) -> Built:
     if result.statuses.get(program) != "built":
         raise KernelNotBuilt(_why(instance.label, result.summary))
     found = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
-    return Built(found, 0, result.summary.compiled > 0, seen)
+    return Built(found, 0, result.summary.compiled > 0, inputs)
 
 
 def _why(label: str, summary: Summary) -> str:

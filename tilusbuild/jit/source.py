@@ -16,6 +16,8 @@ from tilusbuild.state.files import write_atomic
 from tilusbuild.state.hashing import sha256_text
 
 TEMPLATE = "kernel.cu.j2"
+SOURCES = "sources"
+"""The directory of their projects, in the cache's directory for state."""
 
 
 class Source:

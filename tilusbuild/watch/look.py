@@ -9,25 +9,11 @@ at the next look, whatever its stamps say.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
+from tilusbuild.state.stamp import ABSENT, Observation, observe
 from tilusbuild.watch.needs import Change, is_dropping
-
-TICK = 50_000_000
-"""Nanoseconds. Linux stamps files with the time of its last timer tick, at most 10 ms ago."""
-_COARSE_TICK = 2_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    stamp: tuple[int, ...]
-    content: str | frozenset[str] | None
-    """A file's digest, the names in a folder, None for nothing."""
-    sure: bool
-    """Whether equal stamps mean equal content."""
 
 
 class Looker:
@@ -36,7 +22,7 @@ class Looker:
     def __init__(self, digest: Callable[[str], str], now: Callable[[], int] = time.time_ns) -> None:
         self._digest = digest
         self._now = now
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, Observation] = {}
 
     def look(
         self, paths: Iterable[str], *, since: int | None = None, read: Collection[str] = ()
@@ -50,43 +36,23 @@ class Looker:
         changes: dict[str, Change] = {}
         for path in paths:
             old = before.get(path)
-            new = self._seen[path] = self._see(path, old)
+            new = observe(path, self._digest, _names, before=old, now=self._now)
+            self._seen[path] = new
             if old is None:
-                if since is not None and path in read and _later(new.stamp, since):
+                if since is not None and path in read and _may_be_later(new, since):
                     changes[path] = Change(path)
             elif new.content != old.content:
                 changes[path] = _change(path, old.content, new.content)
         return changes
-
-    def _see(self, path: str, old: _Seen | None) -> _Seen:
-        at = self._now()
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):
-            return _Seen((), None, True)
-        folder = stat.S_ISDIR(status.st_mode)
-        size = 0 if folder else status.st_size
-        stamp = (size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
-        if old is not None and old.sure and old.stamp == stamp:
-            return old
-        try:
-            content = _names(path) if folder else self._digest(path)
-        except OSError:
-            return _Seen(stamp, None, False)
-        return _Seen(stamp, content, not _later(stamp, at))
 
 
 def _names(folder: str) -> frozenset[str]:
     return frozenset(name for name in os.listdir(folder) if not is_dropping(name))
 
 
-def _later(stamp: tuple[int, ...], moment: int) -> bool:
-    """Whether something with these stamps may have changed after a moment."""
-    if not stamp:
-        return False
-    _, mtime, ctime, *_ = stamp
-    coarse = mtime % 1_000_000_000 == 0 and ctime % 1_000_000_000 == 0
-    return max(mtime, ctime) > moment - (_COARSE_TICK if coarse else TICK)
+def _may_be_later(seen: Observation, moment: int) -> bool:
+    """Return whether something may have changed after `moment`."""
+    return seen.stamp != ABSENT and not seen.stamp.is_settled(moment)
 
 
 def _change(

@@ -1,0 +1,124 @@
+"""The one stamp of a file, and the one rule for when equal stamps mean equal content.
+
+A stamp is what `stat` says of a file: size, mtime, ctime and inode. Different stamps mean that the
+file may have changed. Equal stamps prove that it did not only when the file was already older than
+the file system's tick when it was read: a file that changes again within one tick keeps its times.
+
+`tilusbuild.noop.record` and `tilusbuild.runtime.receipts` hold minimal copies, because the first
+may import nothing and the second nothing of the builder; tests/state/test_stamp.py holds all of
+them against one table of cases.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+TICK = 50_000_000
+"""Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago."""
+COARSE_TICK = 2_000_000_000
+"""Nanoseconds: the coarsest time stamp of a file system in use (FAT, some network ones)."""
+
+
+class Stamp(NamedTuple):
+    """What `stat` says of a file. Times are in ns since 1970."""
+
+    size: int
+    """In bytes; 0 for a directory, whose size says nothing and differs between file systems; -1
+    where there is nothing."""
+    mtime: int
+    ctime: int
+    """Cannot be set back: it tells even of an edit that restores size and mtime."""
+    inode: int
+
+    @property
+    def newest(self) -> int:
+        """The time of the last change."""
+        return max(self.mtime, self.ctime)
+
+    @property
+    def tick(self) -> int:
+        """How far the times may be apart from the clock. A file system that keeps whole seconds is
+        recognised by its stamps."""
+        whole_seconds = self.mtime % 1_000_000_000 == 0 and self.ctime % 1_000_000_000 == 0
+        return COARSE_TICK if whole_seconds else TICK
+
+    def is_settled(self, at: int) -> bool:
+        """Return whether a file that has this stamp and was read at `at` has another stamp if it
+        changed after that."""
+        return is_settled(self.newest, at, self.tick)
+
+
+ABSENT = Stamp(-1, 0, 0, 0)
+"""The stamp of a path where there is nothing."""
+
+
+def is_settled(newest: int, at: int, tick: int = COARSE_TICK) -> bool:
+    """Return whether something last changed at `newest` was old enough at `at` to be trusted.
+
+    This is the only place that compares the time stamps of files with a clock. Without a `tick`
+    the coarsest one counts, for digests that are kept for good.
+    """
+    return newest < at - tick
+
+
+def stamp_of(path: str | os.PathLike[str]) -> Stamp:
+    """Return the stamp of what is at `path`, links followed; `ABSENT` where nothing is."""
+    try:
+        return stamp(os.stat(path))
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        return ABSENT
+
+
+def stamp(status: os.stat_result) -> Stamp:
+    """Return the stamp in what `os.stat` gave."""
+    size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+    return Stamp(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was found at a path, once."""
+
+    stamp: Stamp
+    content: str | frozenset[str] | None
+    """A file's digest, the names in a directory, None for nothing."""
+    settled: bool
+    """Whether an equal stamp means equal content."""
+
+
+def names_in(directory: str) -> frozenset[str]:
+    """Return the names in a directory. Raises `OSError`."""
+    return frozenset(os.listdir(directory))
+
+
+def observe(
+    path: str,
+    digest: Callable[[str], str],
+    names: Callable[[str], frozenset[str]] = names_in,
+    *,
+    before: Observation | None = None,
+    now: Callable[[], int] = time.time_ns,
+) -> Observation:
+    """Return what is at `path`; `before` itself where its stamp proves that nothing changed.
+
+    `digest` gives the digest of a file's content, `names` those of a directory that count; both may
+    raise `OSError`.
+    """
+    at = now()  # before `stat`: a change after it must not count as settled
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return Observation(ABSENT, None, True)
+    found = stamp(status)
+    if before is not None and before.settled and before.stamp == found:
+        return before
+    try:
+        content = names(path) if stat.S_ISDIR(status.st_mode) else digest(path)
+    except OSError:
+        return Observation(found, None, False)
+    return Observation(found, content, found.is_settled(at))
