@@ -12,7 +12,7 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "option",
-    "errors", "noop", "state", "table",
+    "errors", "status", "noop", "state", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "report", "dispatch", "interop", "build", "package", "tune",

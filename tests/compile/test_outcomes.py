@@ -8,6 +8,7 @@ import stat
 import pytest
 
 from tilusbuild.compile import LauncherStore, Prune
+from tilusbuild.status import Cause
 
 
 @pytest.fixture
@@ -25,35 +26,44 @@ def nvcc(tmp_path, toolchain):
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "reason"),
+    ("script", "status", "cause", "reason"),
     [
         (
             'echo "source.cu(3): error: identifier \\"foo\\" is undefined"; exit 2',
             "failed",
+            Cause.SOURCE,
             'source.cu(3): error: identifier "foo" is undefined',
         ),
-        ("exit 7", "failed", "nvcc ended with status 7"),
-        ("exit 0", "no_output", "nvcc ended well but made no program.cubin"),
-        ("kill -9 $$", "crashed", "nvcc was ended by SIGKILL, as when memory runs out"),
-        ("kill -11 $$", "crashed", "nvcc was ended by SIGSEGV"),
-        ("exit 137", "crashed", "nvcc was ended by SIGKILL, as when memory runs out"),
+        ("exit 7", "failed", Cause.SOURCE, "nvcc ended with status 7"),
+        ("exit 0", "no_output", Cause.OUTPUT, "nvcc ended well but made no program.cubin"),
+        ("kill -9 $$", "crashed", Cause.KILLED, "nvcc was ended by SIGKILL"),
+        ("kill -11 $$", "crashed", Cause.CRASH, "nvcc was ended by SIGSEGV"),
+        ("exit 137", "crashed", Cause.KILLED, "nvcc was ended by SIGKILL"),
         (
             "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9",
             "crashed",
+            Cause.KILLED,
             "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
         ),
-        ("sleep 60", "timed_out", "nvcc was stopped after 1 s"),
-        ('printf "" > "$out"', "no_output", "nvcc ended well but program.cubin cannot be read"),
+        ("sleep 60", "timed_out", Cause.TIME, "nvcc was stopped after 1 s"),
+        (
+            'printf "" > "$out"',
+            "no_output",
+            Cause.OUTPUT,
+            "nvcc ended well but program.cubin cannot be read",
+        ),
         (
             "printf '\\177ELF\\002 and then the disk was full' > \"$out\"",
             "no_output",
+            Cause.OUTPUT,
             "nvcc ended well but program.cubin cannot be read",
         ),
     ],
 )
-def test_a_compiler_that_fails(nvcc, recipe, compile_in, tmp_path, script, status, reason):
+def test_a_compiler_that_fails(nvcc, recipe, compile_in, tmp_path, script, status, cause, reason):
     outcome = compile_in(recipe(), nvcc(script), tmp_path / "stage", timeout=1.0)
-    assert (outcome.status, outcome.reason[: len(reason)]) == (status, reason)
+    assert (outcome.status, outcome.cause) == (status, cause)
+    assert outcome.reason[: len(reason)] == reason
     assert outcome.recorded == (status == "failed")
     assert not (tmp_path / "stage/module/lib.so").exists()
     assert os.listdir(tmp_path / "stage") == ["module"]
@@ -62,7 +72,7 @@ def test_a_compiler_that_fails(nvcc, recipe, compile_in, tmp_path, script, statu
 
 def test_a_compiler_that_is_not_there(toolchain, recipe, compile_in, tmp_path):
     outcome = compile_in(recipe(), toolchain("/nowhere/nvcc"), tmp_path / "stage")
-    assert outcome.status == "crashed"
+    assert (outcome.status, outcome.cause) == ("crashed", Cause.TOOL)
     assert outcome.reason.startswith("nvcc cannot be started")
 
 

@@ -17,6 +17,7 @@ from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.events import Event
 from tilusbuild.engine.store import Stage
 from tilusbuild.state.hashing import sha256_text
+from tilusbuild.status import Cause, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class FakeJob:
 class FakeEntry:
     """What a `FakeStore` has."""
 
-    status: str
+    status: Status
     meta: Mapping[str, Any]
 
 
@@ -83,7 +84,7 @@ class FakeStage:
         if self._store.publish_error is not None:
             raise self._store.publish_error
         assert sha256_text(program_txt + options_txt) == program
-        self._store.entries[program] = FakeEntry(str(meta["status"]), meta)
+        self._store.entries[program] = FakeEntry(Status(meta["status"]), meta)
         self.discard()
 
     def discard(self) -> None:
@@ -195,12 +196,17 @@ class FakeSlots:
 
 def built(seconds: float = 0.0, peak_rss: int = 0) -> Compiled:
     """A compile that went well."""
-    return Compiled("built", {"status": "built"}, seconds=seconds, peak_rss=peak_rss)
+    return Compiled(Status.BUILT, {"status": "built"}, seconds=seconds, peak_rss=peak_rss)
 
 
-def failed(log: str = "source.cu(3): error: no", status: str = "failed") -> Compiled:
+def failed(
+    log: str = "source.cu(3): error: no",
+    status: str = Status.FAILED,
+    cause: Cause | None = None,
+) -> Compiled:
     """A compile that did not."""
-    return Compiled(status, {"status": status, "reason": log}, log=log, reason=log)
+    meta = {"status": status, "reason": log}
+    return Compiled(Status(status), meta, log=log, reason=log, cause=cause)
 
 
 class Listener:

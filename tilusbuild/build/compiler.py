@@ -69,7 +69,8 @@ class ProgramCompiler:
         finally:
             del self._running[job.hash]
         return Compiled(
-            status="killed" if "memory runs out" in outcome.reason else outcome.status,
+            status=outcome.status,
+            cause=outcome.cause,
             meta=described(work, outcome),
             log=outcome.log,
             reason=outcome.reason,

@@ -16,6 +16,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.costs import Cost, Usage
+from tilusbuild.status import Status
 
 
 def costs(plan: Plan, cache: Cache) -> list[Cost]:
@@ -33,7 +34,7 @@ def _cost(job: ProgramJob, entry: Entry | None, history: History) -> Cost:
         target=job.planned.target.name,
         label=job.label,
         hash=job.hash,
-        status=entry.status if entry else "missing",
+        status=entry.status if entry else Status.MISSING,
         values=job.script_instance.values(schedule),
         seconds=last.seconds,
         peak_rss=last.peak_rss,

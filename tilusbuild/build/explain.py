@@ -16,6 +16,7 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.planner import Plan
+from tilusbuild.status import Status
 
 _MATCHED_BY = ("params", "schedule")
 
@@ -173,13 +174,13 @@ class Explanation:
 
     label: str
     hash: str
-    state: str
-    """"built", "failed", "pruned": as recorded; "missing": to be compiled."""
+    state: Status
+    """As recorded; `MISSING` is to be compiled."""
     reasons: tuple[str, ...]
 
     @property
     def up_to_date(self) -> bool:
-        return self.state != "missing"
+        return self.state != Status.MISSING
 
 
 def explain(
@@ -188,18 +189,18 @@ def explain(
     """Explain one program from its texts and what the cache holds."""
     entry = cache.lookup(program)
     if entry is not None:
-        reason = (str(entry.meta.get("reason", "")),) if entry.status != "built" else ()
+        reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         return Explanation(label, program, entry.status, reason)
     before = last.find(texts[0])
     if before is None:
-        return Explanation(label, program, "missing", ("the last build had no such program",))
+        return Explanation(label, program, Status.MISSING, ("the last build had no such program",))
     if before == program:
-        return Explanation(label, program, "missing", ("its entry is gone or damaged",))
+        return Explanation(label, program, Status.MISSING, ("its entry is gone or damaged",))
     old = last.texts(before)
     if old is None:
-        return Explanation(label, program, "missing", ("the last build's entry is gone",))
+        return Explanation(label, program, Status.MISSING, ("the last build's entry is gone",))
     found = [*differences(old[0], texts[0]), *differences(old[1], texts[1])]
-    return Explanation(label, program, "missing", tuple(str(reason) for reason in found))
+    return Explanation(label, program, Status.MISSING, tuple(str(reason) for reason in found))
 
 
 def explain_plan(

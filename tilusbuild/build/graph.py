@@ -10,24 +10,24 @@ from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.report.graph import (
-    STATUSES,
     FileNode,
     Graph,
     Kind,
     ProgramNode,
     ScriptNode,
 )
+from tilusbuild.status import KNOWN_IN_CACHE, Status
 
 
 def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
     """The graph of a plan, down to each program or to the scripts. Reads only."""
-    statuses: dict[str, str] = {}
+    statuses: dict[str, Status] = {}
     groups: dict[str, list[ProgramJob]] = {}
     for job in jobs(plan):
         groups.setdefault(_name(job), []).append(job)
         if job.hash not in statuses:
             entry = project.cache.lookup(job.hash)
-            statuses[job.hash] = entry.status if entry else "missing"
+            statuses[job.hash] = entry.status if entry else Status.MISSING
     manifest = FileNode(_shown(project.manifest.path, project.manifest.root), "manifest")
     files = {manifest.path: manifest}
     scripts = []
@@ -45,15 +45,17 @@ def _name(job: ProgramJob) -> str:
 
 
 def _script(
-    group: Sequence[ProgramJob], inputs: tuple[str, ...], statuses: dict[str, str]
+    group: Sequence[ProgramJob], inputs: tuple[str, ...], statuses: dict[str, Status]
 ) -> ScriptNode:
     found = [statuses[program] for program in {job.hash for job in group}]
     target = group[0].planned.target
-    counts = {status: found.count(status) for status in STATUSES}
+    counts: dict[str, int] = {status: found.count(status) for status in KNOWN_IN_CACHE}
     return ScriptNode(group[0].script, target.name, target.arch, inputs, counts)
 
 
-def _programs(groups: dict[str, list[ProgramJob]], statuses: dict[str, str]) -> list[ProgramNode]:
+def _programs(
+    groups: dict[str, list[ProgramJob]], statuses: dict[str, Status]
+) -> list[ProgramNode]:
     owners: dict[str, dict[str, ProgramJob]] = {}
     for name, group in groups.items():
         for job in group:
@@ -61,7 +63,7 @@ def _programs(groups: dict[str, list[ProgramJob]], statuses: dict[str, str]) -> 
     return [_program(program, statuses[program], by) for program, by in owners.items()]
 
 
-def _program(program: str, status: str, by: dict[str, ProgramJob]) -> ProgramNode:
+def _program(program: str, status: Status, by: dict[str, ProgramJob]) -> ProgramNode:
     first = next(iter(by.values()))
     schedule = first.schedule
     return ProgramNode(

@@ -23,6 +23,7 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 from tilusbuild.state.files import write_atomic
+from tilusbuild.status import RECORDED, Status
 
 _LIBRARY = "/module/lib.so"
 _KEPT = 256
@@ -44,7 +45,7 @@ def remember(project: Project, planned: Plan, result: Result, jobs: int, asked: 
 
     Nothing is raised: a build that is not remembered is only looked at in full again.
     """
-    if any(status not in ("built", "failed", "pruned") for status in result.statuses.values()):
+    if any(status not in RECORDED for status in result.statuses.values()):
         return
     path = record.path(asked.key, project.environment)
     if path is None:
@@ -91,7 +92,7 @@ def _entries(
     scripts = project.cache.tree.script_path("", "")
     found: dict[tuple[str, str], list[str]] = {}
     for program, status in statuses.items():
-        suffix = _LIBRARY if status == "built" else "/meta.json"
+        suffix = _LIBRARY if status == Status.BUILT else "/meta.json"
         found.setdefault((programs, suffix), []).append(program)
     folders = [f"{each.folder}/{each.hash}" for each in planned.instances]
     for part in ("/script.txt", "/programs", "/failed"):

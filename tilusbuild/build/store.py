@@ -17,6 +17,7 @@ from tilusbuild.cache.entries import Entry
 from tilusbuild.cache.layout import LIBRARY, META
 from tilusbuild.cache.stage import Stage
 from tilusbuild.noop.record import snapshot
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,7 +57,7 @@ class BuildStore:
         stamp = self._seen.get(program)
         same = stamp is not None and snapshot(os.path.join(path, LIBRARY)) == stamp
         if same and os.path.exists(os.path.join(path, META)):
-            return Entry(program, path, "built", {})
+            return Entry(program, path, Status.BUILT, {})
         return self._cache.lookup(program)
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.sealed import CorruptFileError, unseal
+from tilusbuild.status import RECORDED, Status
 
 SCHEMA = 1
 
@@ -26,8 +27,8 @@ class Entry:
 
     hash: str
     path: str
-    status: str
-    """One of `layout.STATUSES`."""
+    status: Status
+    """One of `RECORDED`."""
     meta: Mapping[str, Any]
     """meta.json, less its seal."""
 
@@ -50,7 +51,7 @@ def read_entry(path: str, program: str) -> Entry:
         problem = size_problem(os.path.join(path, name), size)
         if problem:
             raise CorruptFileError(f"{name} {problem}")
-    return Entry(program, path, meta["status"], meta)
+    return Entry(program, path, Status(meta["status"]), meta)
 
 
 def find_entry(path: str, program: str) -> Entry | None:
@@ -111,13 +112,13 @@ def _problem(meta: Mapping[str, Any], program: str) -> str | None:
         return f"written in a form that this version does not read: {meta.get('schema')!r}"
     if meta.get("program") != program:
         return "it speaks of another program"
-    if meta.get("status") not in layout.STATUSES:
+    if meta.get("status") not in RECORDED:
         return f"no such status: {meta.get('status')!r}"
     files = meta.get("files")
     if not isinstance(files, dict) or not all(_is_listing(n, f) for n, f in files.items()):
         return "its list of files is malformed"
     needed = [layout.PROGRAM_TXT, layout.OPTIONS_TXT]
-    if meta["status"] == "built":
+    if meta["status"] == Status.BUILT:
         needed.append(layout.LIBRARY)
     missing = [name for name in needed if name not in files]
     return f"it does not list {missing[0]}" if missing else None

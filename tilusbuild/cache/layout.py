@@ -24,9 +24,6 @@ TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 """
 IGNORE_TEXT = b"*\n"
 
-STATUSES = ("built", "failed", "pruned")
-"""What a published program can be: the answers that are not asked for again."""
-
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 _STAGING = re.compile(r"[0-9a-f]{16}", re.ASCII)

@@ -12,6 +12,7 @@ from tilusbuild.cache.garbage import measured
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
+from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def scripts(tree: Tree) -> list[ScriptListing]:
 def stats(tree: Tree) -> Stats:
     """Counts and sizes. Raises `InputError` for no cache."""
     entries = {p: find_entry(tree.program_path(p), p) for p in programs(tree)}
-    counts = dict.fromkeys((*layout.STATUSES, "broken"), 0)
+    counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():
         counts[entry.status if entry else "broken"] += 1
     sizes = {name: measured(tree.path(name))[0] for name in layout.FOLDERS}
@@ -85,13 +86,13 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
                 text = read_script(tree.script_path(folder, digest), digest)
             except (FileNotFoundError, CorruptFileError):
                 continue
-            counts = dict.fromkeys((*layout.STATUSES, "missing"), 0)
+            counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
             size = 0
             for program in dict.fromkeys(text.programs):
                 if program not in entries:
                     entries[program] = find_entry(tree.program_path(program), program)
                 entry = entries[program]
-                counts[entry.status if entry else "missing"] += 1
+                counts[entry.status if entry else Status.MISSING] += 1
                 size += entry.size if entry else 0
             yield ScriptListing(folder, digest, text.head, text.programs, counts, size)
 

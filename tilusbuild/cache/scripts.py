@@ -20,6 +20,7 @@ from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import explained
 from tilusbuild.state.hashing import sha256_text
+from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, table
 
 _PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)
@@ -124,9 +125,9 @@ def links_of(
     if statuses is None:
         statuses = _looked_up(tree, programs)
     return {
-        f"{layout.PROGRAMS if status == 'built' else layout.FAILED}/{index}": program
+        f"{layout.PROGRAMS if status == Status.BUILT else layout.FAILED}/{index}": program
         for index, program in enumerate(programs)
-        if (status := statuses.get(program)) in layout.STATUSES
+        if (status := statuses.get(program)) in RECORDED
     }
 
 

@@ -18,6 +18,7 @@ from tilusbuild.cache.sealed import CorruptFileError, seal
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.cache.trouble import explained
 from tilusbuild.state.hashing import sha256_file, sha256_text
+from tilusbuild.status import RECORDED, Status
 
 
 class Stage:
@@ -43,7 +44,7 @@ class Stage:
         try:
             if sha256_text(program_txt + options_txt) != program:
                 raise ValueError(f"the texts are not those of program {program}")
-            if meta.get("status") not in layout.STATUSES:
+            if meta.get("status") not in RECORDED:
                 raise ValueError(f"{meta.get('status')!r} is no answer to publish")
             with explained(final):
                 self._fill(program, program_txt, options_txt, meta)
@@ -72,7 +73,7 @@ class Stage:
             runs = found.st_mode & stat.S_IXUSR or name.endswith(".sh")
             disk.set_mode(path, 0o755 if runs else 0o644)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
-        if meta["status"] == "built" and layout.LIBRARY not in files:
+        if meta["status"] == Status.BUILT and layout.LIBRARY not in files:
             raise ValueError(f"what was built has a {layout.LIBRARY}")
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))

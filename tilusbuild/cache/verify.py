@@ -21,6 +21,7 @@ from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.trouble import CacheBusy, explained
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 BY_HAND = "nothing of ours: move it elsewhere or delete it"
@@ -213,7 +214,7 @@ def _link_problem(
     entry = find_entry(tree.program_path(program), program)
     if entry is None:
         return "points to a program that is not there, or not whole"
-    if (entry.status == "built") != (part == layout.PROGRAMS):
+    if (entry.status == Status.BUILT) != (part == layout.PROGRAMS):
         return f"points to a program that is {entry.status}"
     return None
 

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(project: Project, plan: Plan, number: int) -> dict[str, Any]:
     instance = plan.instances[number]
     statuses = [
-        entry.status if (entry := project.cache.lookup(program)) else "missing"
+        entry.status if (entry := project.cache.lookup(program)) else Status.MISSING
         for program in instance.programs
     ]
     return {
@@ -58,10 +59,10 @@ def _row(project: Project, plan: Plan, number: int) -> dict[str, Any]:
         "cartesian": instance.cartesian,
         "valid": instance.points,
         "programs": len(instance.programs),
-        "built": statuses.count("built"),
-        "failed": statuses.count("failed"),
-        "pruned": statuses.count("pruned"),
-        "to_compile": statuses.count("missing"),
+        "built": statuses.count(Status.BUILT),
+        "failed": statuses.count(Status.FAILED),
+        "pruned": statuses.count(Status.PRUNED),
+        "to_compile": statuses.count(Status.MISSING),
         "default": instance.default,
         "hash": instance.hash,
     }

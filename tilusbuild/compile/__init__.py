@@ -1,7 +1,7 @@
 """From a recipe to a `lib.so`: the three pipelines, the launcher, `compile.sh`, `options.txt`."""
 
 from tilusbuild.compile.device import DeviceCode, compile_device, nvrtc_tools
-from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe, Status
+from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe
 from tilusbuild.compile.options import options_text
 from tilusbuild.compile.program import (
     compile_program,
@@ -19,7 +19,6 @@ __all__ = [
     "Pipeline",
     "Prune",
     "Recipe",
-    "Status",
     "compile_device",
     "compile_program",
     "launcher_folder",

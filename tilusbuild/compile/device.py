@@ -17,6 +17,7 @@ from tilusbuild.compile.steps import image_name
 from tilusbuild.compile.tools import Tools
 from tilusbuild.process.base import Runner
 from tilusbuild.state.objects import LauncherStore
+from tilusbuild.status import Cause
 from tilusbuild.toolchain import Nvrtc
 
 
@@ -56,7 +57,7 @@ def compile_device(
     Raises `Cancelled` and `OSError` (of the folder's file system).
     """
     if problem := checks.launch_problem(recipe):
-        return DeviceCode(Outcome("failed", f"{problem}\n", reason=problem), b"")
+        return DeviceCode(Outcome(Cause.SOURCE, f"{problem}\n", reason=problem), b"")
     work = os.path.join(folder, "work")
     try:
         compiling = Compile(recipe, tools, folder, work, runner, LauncherStore(), timeout)
@@ -66,7 +67,7 @@ def compile_device(
             file.write(recipe.source)
         os.utime(source, (1, 1))
         outcome = compiling.run(device_only=True)
-        if outcome.status != "built":
+        if outcome.cause is not None:
             return DeviceCode(outcome, b"")
         with open(os.path.join(work, image_name(recipe)), "rb") as image:
             return DeviceCode(outcome, image.read())

@@ -14,9 +14,9 @@ from tilusbuild.arch import Arch
 from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
 from tilusbuild.expr import Expr, Value
 from tilusbuild.signature import Signature
+from tilusbuild.status import RECORDED, Cause, Status
 
 Pipeline = Literal["kernel", "host", "cpu"]
-Status = Literal["built", "failed", "pruned", "crashed", "timed_out", "no_output"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a compile ended.
+    """How a compile ended."""
 
-    `built`, `failed` and `pruned` are results, which a cache records. `crashed`, `timed_out` and
-    `no_output` say nothing of the program: it is tried again.
-    """
-
-    status: Status
+    cause: Cause | None
+    """None: the library is there."""
     log: str
     """What the compilers printed, free of times and temporary names."""
     usages: tuple[KernelUsage, ...] = ()
@@ -92,6 +89,11 @@ class Outcome:
     """What the compile added, relative to the stage."""
 
     @property
+    def status(self) -> Status:
+        """What became of the program."""
+        return Status.BUILT if self.cause is None else self.cause.status
+
+    @property
     def recorded(self) -> bool:
-        """Whether this is a result that will be the same next time."""
-        return self.status in ("built", "failed", "pruned")
+        """Whether this is a result, which will be the same next time."""
+        return self.status in RECORDED

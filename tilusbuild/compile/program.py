@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -25,8 +24,9 @@ from tilusbuild.binary import (
     read_cubin,
 )
 from tilusbuild.compile import checks
+from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.launcher import launcher_source, program_source
-from tilusbuild.compile.model import Outcome, Recipe, Status
+from tilusbuild.compile.model import Outcome, Recipe
 from tilusbuild.compile.nvrtc import CUDA_HEADERS, NVRTC_COMMAND, dated
 from tilusbuild.compile.parameters import parameter_problem, parameter_sizes
 from tilusbuild.compile.script import ENVIRONMENT, compile_script
@@ -45,23 +45,11 @@ from tilusbuild.compile.tools import Tools, tools_of
 from tilusbuild.process.base import Command, Finished, Runner
 from tilusbuild.state.hashing import sha256_bytes, sha256_text
 from tilusbuild.state.objects import LauncherStore
+from tilusbuild.status import Cause
 from tilusbuild.toolchain import nvrtc_command
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
-
-_CRASHES = (
-    "died due to signal",
-    "signal terminated program",
-    "internal compiler error",
-    "nvrtc: fatal",
-    "Internal compiler error",
-    "virtual memory exhausted",
-    "No space left on device",
-    "Cannot allocate memory",
-    "out of memory allocating",
-)
-"""What compilers print when it is the machine, or they, that failed, and not the source."""
 
 _EXPORT_MAP = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
 
@@ -122,8 +110,8 @@ def launcher_object(
     try:
         os.makedirs(os.path.join(work, "tmp"))
         return compiling.launcher(next(s for s in steps(recipe) if s.name == "launcher"))
-    except _Stop as stop:
-        return Outcome(stop.status, "".join(compiling.logs), reason=stop.reason)
+    except StepError as stop:
+        return Outcome(stop.cause, "".join(compiling.logs), reason=stop.reason)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -143,7 +131,7 @@ def compile_program(
     process. Raises `Cancelled` and `OSError` (of the stage's file system).
     """
     if recipe.pipeline == "kernel" and (problem := checks.launch_problem(recipe)):
-        return _finish(stage, Outcome("failed", "", reason=problem))
+        return _finish(stage, Outcome(Cause.SOURCE, "", reason=problem))
     work = os.path.join(stage, "work")
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
@@ -160,13 +148,6 @@ def _finish(stage: str, outcome: Outcome) -> Outcome:
     with open(os.path.join(stage, "module", "nvcc_output.txt"), "w", encoding="utf-8") as file:
         file.write(log)
     return outcome
-
-
-class _Stop(Exception):  # noqa: N818 - how a compile ends early
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status: Status = status
-        self.reason = reason
 
 
 @dataclass(slots=True)
@@ -211,7 +192,7 @@ class Compile:
     def run(self, *, device_only: bool = False) -> Outcome:
         """All steps; with `device_only`, those that make the kernel pipeline's device code."""
         images: tuple[CodeImage, ...] = ()
-        status: Status = "built"
+        cause: Cause | None = None
         reason = ""
         try:
             if self.recipe.through_nvrtc:
@@ -228,10 +209,10 @@ class Compile:
                         break
             else:
                 images = self._publish()
-        except _Stop as stop:
-            status, reason = stop.status, stop.reason
+        except StepError as stop:
+            cause, reason = stop.cause, stop.reason
         return Outcome(
-            status=status,
+            cause=cause,
             log="".join(self.logs),
             usages=tuple(usage for _, usage in self.usages),
             ptxas=self.ptxas,
@@ -247,7 +228,7 @@ class Compile:
             self.recipe.source, os.path.realpath(headers) if os.path.exists(headers) else None
         ):
             self.logs.append(error + "\n")
-            raise _Stop("failed", error)
+            raise StepError(Cause.SOURCE, error)
 
     @property
     def compiler(self) -> str:
@@ -259,17 +240,14 @@ class Compile:
         try:
             finished = self.execute(step)
         except OSError as error:
-            raise _Stop("crashed", f"{tool} cannot be started: {error}") from None
+            raise not_started(tool, error) from None
         log = self.scrub(finished.output)
         if log:
             self.logs.append(log if log.endswith("\n") else log + "\n")
-        if problem := _broken(tool, finished, log):
-            raise problem
-        if finished.status != 0:
-            said = checks.link_problem(self.recipe, log) or _first_error(log)
-            raise _Stop("failed", said or f"{tool} ended with status {finished.status}")
+        if ended := failure(tool, finished, log, checks.link_problem(self.recipe, log)):
+            raise ended
         if not os.path.isfile(os.path.join(self.work, step.output)):
-            raise _Stop("no_output", f"{tool} ended well but made no {step.output}")
+            raise StepError(Cause.OUTPUT, f"{tool} ended well but made no {step.output}")
 
     def execute(self, step: Step) -> Finished:
         """Run one step's command in the private folder. Raises `OSError` if it cannot start."""
@@ -308,15 +286,15 @@ class Compile:
             found = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
             sizes = [parameter_sizes(cubin.data, self.recipe.symbol) for cubin in cubins]
         except BinaryError as error:
-            raise _Stop(
-                "no_output", f"{self.compiler} ended well but {name} cannot be read: {error}"
+            raise StepError(
+                Cause.OUTPUT, f"{self.compiler} ended well but {name} cannot be read: {error}"
             ) from None
         if not found:
-            raise _Stop("no_output", f"{self.compiler} ended well but {name} holds no code")
+            raise StepError(Cause.OUTPUT, f"{self.compiler} ended well but {name} holds no code")
         self.ptxas = parse_ptxas("".join(self.logs))
         for _, kernels in found:
             if problem := checks.symbol_problem(self.recipe, [kernel.name for kernel in kernels]):
-                raise _Stop("failed", problem)
+                raise StepError(Cause.SOURCE, problem)
         self.usages = [
             (arch, kernel)
             for arch, kernels in found
@@ -325,11 +303,11 @@ class Compile:
         ]
         for taken in sizes:
             if problem := parameter_problem(self.recipe.signature, taken):
-                raise _Stop("failed", problem)
+                raise StepError(Cause.SOURCE, problem)
         if problem := checks.kernel_problem(self.recipe, self.usages):
-            raise _Stop("failed", problem)
+            raise StepError(Cause.SOURCE, problem)
         if reason := checks.prune_reason(self.recipe, self.usages, self.ptxas):
-            raise _Stop("pruned", reason)
+            raise StepError(Cause.LIMIT, reason)
         return tuple(cubin.image for cubin in cubins)
 
     def _publish(self) -> tuple[CodeImage, ...]:
@@ -340,40 +318,7 @@ class Compile:
         if self.recipe.pipeline == "host":
             self.ptxas = parse_ptxas("".join(self.logs))
         if problem := checks.library_problem(self.recipe, data, images):
-            raise _Stop("no_output", problem)
+            raise StepError(Cause.OUTPUT, problem)
         os.chmod(made, 0o755)  # noqa: S103 - a library, as linkers leave it
         os.replace(made, os.path.join(self.stage, "module", "lib.so"))
         return images
-
-
-def _broken(tool: str, finished: Finished, log: str) -> _Stop | None:
-    """An end that says nothing of the program: killed, hung, or the compiler's own failure."""
-    if finished.timed_out:
-        return _Stop("timed_out", f"{tool} was stopped after {finished.seconds:.0f} s")
-    if finished.status < 0 or 128 < finished.status < 255:
-        number = -finished.status if finished.status < 0 else finished.status - 128
-        return _Stop("crashed", f"{tool} was ended by {_signal_name(number)}")
-    if finished.status != 0:
-        for mark in _CRASHES:
-            if mark in log:
-                line = next(line for line in log.splitlines() if mark in line)
-                return _Stop("crashed", line.strip())
-    return None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-    return f"{name}, as when memory runs out" if name == "SIGKILL" else name
-
-
-def _first_error(log: str) -> str | None:
-    """The first line that a compiler marks as an error."""
-    lines: Sequence[str] = log.splitlines()
-    for mark in ("undefined reference", "error:", "error ", "fatal", "Error:"):
-        for line in lines:
-            if mark in line:
-                return line.strip()
-    return lines[0].strip() if lines else None

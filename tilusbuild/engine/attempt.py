@@ -8,17 +8,17 @@ the compiler is through. A stage is published or discarded, whatever is raised.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilusbuild.engine.base import Compiled, Compiler, Job, W
-from tilusbuild.engine.store import RECORDED, Entry, Store
+from tilusbuild.engine.store import Entry, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Cancelled
 from tilusbuild.state.hashing import sha256_text
+from tilusbuild.status import RECORDED, Cause, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,6 @@ class Trouble:
 Answer: TypeAlias = Busy | Found | Done | Changed | Gone | Trouble
 
 _TRIES = 2
-
-# What the tools print when the machine fails them. A schedule is not to blame and must not be
-# recorded as one that does not compile.
-_DISK = re.compile(r"No space left on device|Disk quota exceeded|Input/output error", re.IGNORECASE)
-_MEMORY = re.compile(
-    r"Cannot allocate memory|std::bad_alloc|virtual memory exhausted|out of memory allocating"
-    r"|ended by SIGKILL|died due to signal 9\b|Killed signal terminated program"
-    r"|(?:fatal|internal error|compiler|cc1plus|ptxas|nvcc|cicc)\b.*\bout of memory",
-    re.IGNORECASE,
-)
 
 
 class DiskError(OSError):
@@ -150,16 +140,13 @@ def _placed(job: Job[W], reason: str) -> str:
 
 
 def judged(compiled: Compiled) -> Compiled:
-    """The same, but a failure that was the machine's is no failure of the schedule: "killed" when
-    memory ran out, as far as that can be told.
+    """Return what the engine makes of a compile: one that lacked memory is "killed", and retried.
 
-    Raises `DiskError` when the compiler met a full or broken disk.
+    Raises `DiskError` when a tool met a full or broken disk: no program is to blame, and every
+    other compile would meet it too.
     """
-    if compiled.status not in ("failed", "crashed"):
-        return compiled
-    said = f"{compiled.reason}\n{compiled.log}"
-    if disk := _DISK.search(said):
-        raise DiskError(f"the compiler could not write: {disk.group()}")
-    if memory := _MEMORY.search(said):
-        return replace(compiled, status="killed", reason=compiled.reason or memory.group())
+    if compiled.cause is Cause.DISK:
+        raise DiskError(f"the compiler could not write: {compiled.reason}")
+    if compiled.cause in (Cause.KILLED, Cause.MEMORY):
+        return replace(compiled, status=Status.KILLED)
     return compiled

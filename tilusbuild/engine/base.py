@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from tilusbuild.engine.store import Stage
+from tilusbuild.status import Cause, Status
 
 
 class Work(Protocol):
@@ -75,14 +76,15 @@ class Job(Protocol[W_co]):
 class Compiled:
     """What came of one run of the compiler."""
 
-    status: str
-    """ "built", "failed" and "pruned" are answers and are published; "crashed", "killed",
-    "timed_out" and "no_output" are accidents and are tried again by the next build."""
+    status: Status
+    """One of `RECORDED` is published; the others are accidents: the next build tries again."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The entry's meta.json, but for what the store itself writes there."""
     log: str = ""
     reason: str = ""
-    """One line: why it is not "built". For a failure best its first error."""
+    """One line for people: why it is not "built". For a failure best its first error."""
+    cause: Cause | None = None
+    """What the engine decides by, where the status alone does not say enough."""
     seconds: float = 0.0
     peak_rss: int = 0
     """Bytes."""

@@ -28,9 +28,10 @@ from tilusbuild.engine.ledger import Ledger
 from tilusbuild.engine.messages import Began, Ended, SlotFree, Through
 from tilusbuild.engine.order import Line, Ticket
 from tilusbuild.engine.slots import Leave, Slots, Unasked
-from tilusbuild.engine.store import RECORDED, Entry, Store
+from tilusbuild.engine.store import Entry, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.machine import usable_cores
+from tilusbuild.status import RECORDED, Status
 
 TICK = 0.1
 """Seconds between two ticks of the reporter while nothing else happens."""
@@ -303,7 +304,7 @@ class BuildLoop(Generic[W]):
             self._compiled(ticket, answer.compiled)
         elif isinstance(answer, Changed):
             reason = f"{answer.name} changed while it was built; build again"
-            self._finish(ticket, Compiled("changed", reason=reason))
+            self._finish(ticket, Compiled(Status.CHANGED, reason=reason))
         elif isinstance(answer, Gone):
             self._skip(ticket)
         elif isinstance(answer, Trouble):
@@ -319,9 +320,9 @@ class BuildLoop(Generic[W]):
         self.line.hold(ticket, self.clock())
 
     def _compiled(self, ticket: Ticket[W], compiled: Compiled) -> None:
-        if compiled.status == "killed":
+        if compiled.status == Status.KILLED:
             self.history.at_least(ticket.job, compiled.peak_rss)
-        if compiled.status == "killed" and not ticket.alone and not self.stopped.is_set():
+        if compiled.status == Status.KILLED and not ticket.alone and not self.stopped.is_set():
             self.reporter.emit(events.Retried(ticket.job.hash, ticket.job.label, compiled.reason))
             self.line.isolate(ticket)
             return
@@ -378,7 +379,7 @@ class BuildLoop(Generic[W]):
             self._skip(ticket)
 
     def _skip(self, ticket: Ticket[W]) -> None:
-        self.ledger.settle([ticket.job, *ticket.twins], Compiled("skipped"), cached=False)
+        self.ledger.settle([ticket.job, *ticket.twins], Compiled(Status.SKIPPED), cached=False)
 
     def _end_workers(self) -> None:
         """On the ordinary way they are idle; after an exception their compilers are killed."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from tilusbuild.status import Status
+
 SCHEMA = 1
 
 
@@ -99,8 +101,7 @@ class Finished(Event):
     instance: tuple[str, ...]
     """Script, constants and target, as in `Verdict`."""
     index: int
-    status: str
-    """"built", "failed", "pruned", "crashed", "killed", "timed_out", "no_output" or "changed"."""
+    status: Status
     cached: bool
     """True when this run compiled nothing for it: another builder did, meanwhile or before."""
     reason: str

@@ -11,9 +11,10 @@ from typing import Any
 
 from tilusbuild.engine.base import Compiled, Job
 from tilusbuild.engine.events import Summary
-from tilusbuild.engine.store import RECORDED, Store
+from tilusbuild.engine.store import Store
 from tilusbuild.engine.verdict import Failure, Tally, grouped, headline
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.status import RECORDED, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 _EXCERPT = 16 << 10
@@ -25,7 +26,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.statuses: dict[str, str] = {}
+        self.statuses: dict[str, Status] = {}
         self.counts = dict.fromkeys(COLUMNS, 0)
         self.attempts = 0
         self.unbuilt = 0
@@ -42,11 +43,11 @@ class Ledger:
         self.again(first, status)
         for twin in twins:
             self.again(twin, status)
-        if status not in ("built", "pruned", "skipped"):
+        if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
             self._failures.append(self._failure(first, compiled))
             self.unbuilt += not cached
 
-    def again(self, job: Job[Any], status: str) -> None:
+    def again(self, job: Job[Any], status: Status) -> None:
         """A job has the answer of a program that was counted before."""
         tally = self._tallies.get(job.instance)
         if tally is None:
@@ -105,7 +106,7 @@ class Ledger:
         )
 
 
-def _column(status: str, cached: bool) -> str:
-    if status == "built":
+def _column(status: Status, cached: bool) -> str:
+    if status == Status.BUILT:
         return "cached" if cached else "compiled"
     return status if status in COLUMNS else "crashed"

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-RECORDED = ("built", "failed", "pruned")
-"""Statuses that are a program's answer: published, and not asked for again."""
+from tilusbuild.status import Status
 
 
 class Entry(Protocol):
     """What the store has under a hash. `meta` has a "reason" when the status is not "built"."""
 
     @property
-    def status(self) -> str: ...
+    def status(self) -> Status: ...
     @property
     def meta(self) -> Mapping[str, Any]: ...
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tilusbuild.engine.events import FailureGroup, Verdict
+from tilusbuild.status import ACCIDENTS, Status
 
-_ACCIDENTS = ("crashed", "killed", "timed_out", "no_output", "changed")
 _SHOWN_LABELS = 8
 
 _ERROR = re.compile(r"\b(?:fatal )?error\b", re.IGNORECASE)
@@ -29,10 +29,10 @@ class Tally:
 
     script: str
     instance: tuple[str, ...]
-    counts: dict[str, int] = field(default_factory=dict)
-    default: str | None = None
+    counts: dict[Status, int] = field(default_factory=dict)
+    default: Status | None = None
 
-    def add(self, status: str, is_default: bool) -> None:
+    def add(self, status: Status, is_default: bool) -> None:
         self.counts[status] = self.counts.get(status, 0) + 1
         if is_default:
             self.default = status
@@ -44,20 +44,20 @@ class Tally:
             script=self.script,
             instance=self.instance,
             schedules=sum(self.counts.values()),
-            built=self.counts.get("built", 0),
-            failed=self.counts.get("failed", 0),
-            pruned=self.counts.get("pruned", 0),
+            built=self.counts.get(Status.BUILT, 0),
+            failed=self.counts.get(Status.FAILED, 0),
+            pruned=self.counts.get(Status.PRUNED, 0),
             ok=not reason,
             reason=reason,
         )
 
     def _reason(self, strict: bool, part: bool) -> str:
-        accidents = sum(self.counts.get(status, 0) for status in _ACCIDENTS)
-        failed = self.counts.get("failed", 0)
-        skipped = self.counts.get("skipped", 0)
-        if self.default is not None and self.default not in ("built", "skipped"):
+        accidents = sum(self.counts.get(status, 0) for status in ACCIDENTS)
+        failed = self.counts.get(Status.FAILED, 0)
+        skipped = self.counts.get(Status.SKIPPED, 0)
+        if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
             return f"its default schedule {_ENDED[self.default]}"
-        if not self.counts.get("built", 0) and not skipped and not part:
+        if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
             return "none of its schedules builds"
         if accidents:
             return f"{_count(accidents, 'schedule has', 'schedules have')} no answer"
@@ -67,13 +67,13 @@ class Tally:
 
 
 _ENDED = {
-    "failed": "does not compile",
-    "pruned": "is pruned",
-    "crashed": "crashes the compiler",
-    "killed": "was killed",
-    "timed_out": "takes too long to compile",
-    "no_output": "makes the compiler write nothing",
-    "changed": "changed while it was built",
+    Status.FAILED: "does not compile",
+    Status.PRUNED: "is pruned",
+    Status.CRASHED: "crashes the compiler",
+    Status.KILLED: "was killed",
+    Status.TIMED_OUT: "takes too long to compile",
+    Status.NO_OUTPUT: "makes the compiler write nothing",
+    Status.CHANGED: "changed while it was built",
 }
 
 
@@ -86,7 +86,7 @@ class Failure:
     """A program that is not built, with what it takes to show it."""
 
     label: str
-    status: str
+    status: Status
     reason: str
     error: str
     """Its first error line."""

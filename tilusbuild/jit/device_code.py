@@ -25,6 +25,7 @@ from tilusbuild.runtime.script import Script, script_of
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import write_atomic
 from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.status import Status
 from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
 
 FOLDER = "device"
@@ -86,7 +87,7 @@ def build(project: Project, script: str, target: str, since: int) -> DeviceKerne
             )
         finally:
             private.discard()
-        if done.outcome.status != "built":
+        if done.outcome.status != Status.BUILT:
             log = script_instance.readable(schedule, done.outcome.log)
             raise KernelNotBuilt(f"{instance.label} was not built: {done.outcome.reason}\n{log}")
         image, compiled = done.image, True

@@ -23,6 +23,7 @@ from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.state.hashing import sha256_file, sha256_text
 from tilusbuild.state.stamp import observe
+from tilusbuild.status import Status
 
 
 class Inputs:
@@ -97,7 +98,7 @@ def build(project: Project, script: str, target: str, wanted: Request, since: in
     if result.summary.signal is not None:
         raise KeyboardInterrupt
     (program,) = instance.programs
-    if result.statuses.get(program) != "built":
+    if result.statuses.get(program) != Status.BUILT:
         raise KernelNotBuilt(_why(instance.label, result.summary))
     found = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
     return Built(found, 0, result.summary.compiled > 0, inputs)

@@ -9,13 +9,14 @@ from tilusbuild.binary import BinaryError, read_archs
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.listing import programs
+from tilusbuild.status import Status
 
 
 def code_problems(cache: Cache) -> Iterator[str]:
     """What is wrong, in the order of hashes. What is not whole is left to the cache's own check."""
     for program in programs(cache.tree):
         entry = cache.lookup(program)
-        if entry is None or entry.status != "built":
+        if entry is None or entry.status != Status.BUILT:
             continue
         where = f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"
         try:

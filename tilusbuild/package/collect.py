@@ -37,6 +37,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import FILE as TABLE
 from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.status import Status
 
 _AGAIN = "`tilusbuild cache verify --repair` removes what is damaged, `tilusbuild build` makes it"
 
@@ -156,7 +157,7 @@ def _collect_program(
     cache: Cache, script: Script, program: str, wanted: Wanted, found: _Collected
 ) -> ProgramEntry:
     entry = cache.lookup(program)
-    if entry is None or entry.status != "built":
+    if entry is None or entry.status != Status.BUILT:
         raise CannotPack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
     folder = f"{layout.PROGRAMS}/{program}"
     texts: dict[str, bytes] = {}

@@ -27,6 +27,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.state.hashing import sha256_text
+from tilusbuild.status import Status
 
 Key: TypeAlias = tuple[str, str, str]
 """A script's name, target and constants."""
@@ -101,7 +102,7 @@ def _of_cache(cache: Cache) -> Side:
     libraries = {}
     for program in programs(cache.tree):
         entry = find_entry(cache.program_path(program), program)
-        if entry is not None and entry.status == "built":
+        if entry is not None and entry.status == Status.BUILT:
             digests = {name: digest for name, _, digest in listed(entry.meta)}
             libraries[program] = digests[layout.LIBRARY]
     paths = [cache.tree.script_path(*pair) for pair in current]

@@ -26,6 +26,7 @@ from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.state.hashing import sha256_file
+from tilusbuild.status import Status
 
 _SCRIPT = "module/compile.sh"
 
@@ -89,7 +90,7 @@ def sample(found: Iterable[str], share: float) -> set[str]:
 
 def _recorded(cache: Cache, share: float) -> dict[str, str]:
     entries = (cache.lookup(program) for program in programs(cache.tree))
-    built = {entry.hash: entry for entry in entries if entry and entry.status == "built"}
+    built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
         program: str(built[program].meta["files"][layout.LIBRARY]["sha256"])
         for program in sample(built, share)

@@ -20,6 +20,7 @@ from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.runtime import script as described
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.names import snake_case
+from tilusbuild.status import Status
 
 _BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"
 
@@ -54,7 +55,7 @@ def _check(cache: Cache, instance: PlannedInstance) -> None:
         raise CannotPack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in enumerate(instance.programs):
         entry = cache.lookup(program)
-        if entry is None or (entry.status == "built") == (index in found.not_built):
+        if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
             raise CannotPack(
                 f"what is published of {instance.label} is older than its programs", hint=_BUILD
             )

@@ -13,10 +13,8 @@ from statistics import median
 
 from tilusbuild.expr import Value
 from tilusbuild.report.text import counted
+from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import Cell, cell_text, table
-
-STATUSES = ("built", "failed", "pruned", "missing")
-"""What a program can be; "missing" is to be compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Cost:
     target: str
     label: str
     hash: str
-    status: str
+    status: Status
     values: Mapping[str, Value]
     """Constants, parameters and derived values."""
     seconds: float | None = None
@@ -87,7 +85,7 @@ def total(costs: Iterable[Cost]) -> Total:
     seconds = [cost.seconds for cost in once if cost.seconds is not None]
     statuses = [cost.status for cost in once]
     return Total(
-        statuses={status: statuses.count(status) for status in STATUSES},
+        statuses={status: statuses.count(status) for status in KNOWN_IN_CACHE},
         timed=len(seconds),
         seconds=round(sum(seconds), 3),
         median=median(seconds) if seconds else None,
@@ -161,8 +159,8 @@ def _total_row(script: str, target: str, each: Total) -> tuple[Cell, ...]:
         script,
         target,
         each.programs,
-        each.statuses["built"],
-        each.statuses["failed"] + each.statuses["pruned"],
+        each.statuses[Status.BUILT],
+        each.statuses[Status.FAILED] + each.statuses[Status.PRUNED],
         _seconds(each.seconds if each.timed else None),
         _seconds(each.median),
         _seconds(each.longest),

@@ -13,15 +13,18 @@ from typing import Literal
 
 from tilusbuild.expr import Value
 from tilusbuild.report.text import counted, one_line
+from tilusbuild.status import Status
 from tilusbuild.table import cell_text
 
 Kind = Literal["manifest", "template", "header"]
 
-STATUSES = ("built", "failed", "pruned", "missing")
-"""What a program can be; "missing" is to be compiled."""
-
 _SHAPES = {"manifest": "folder", "template": "note", "header": "note"}
-_COLOURS = {"built": "palegreen", "failed": "lightcoral", "pruned": "khaki", "missing": "white"}
+_COLOURS = {
+    Status.BUILT: "palegreen",
+    Status.FAILED: "lightcoral",
+    Status.PRUNED: "khaki",
+    Status.MISSING: "white",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class ProgramNode:
     """A program, and the names of the scripts that it is a schedule of."""
 
     hash: str
-    status: str
+    status: Status
     label: str
     values: Mapping[str, Value]
     """Constants, parameters and derived values."""

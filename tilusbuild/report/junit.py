@@ -16,6 +16,7 @@ from tilusbuild.engine.events import Event, Finished, Summary, Verdict
 from tilusbuild.report.failures import message_of
 from tilusbuild.report.text import Stream, cleaned, one_line
 from tilusbuild.state.files import write_atomic
+from tilusbuild.status import Status
 
 _NO_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document can hold (its section 2.2)."""
@@ -70,7 +71,7 @@ class JUnitReporter:
                 name=_text(finished.label),
                 time=f"{finished.seconds:.3f}",
             )
-            if finished.status != "built":
+            if finished.status != Status.BUILT:
                 log = message_of(finished, summary.failures)
                 reason = f"{finished.status}: {finished.reason}"
                 _say(case, _kind(finished.status, verdict.ok), reason, log)
@@ -82,9 +83,9 @@ class JUnitReporter:
 
 
 def _kind(status: str, script_is_ok: bool) -> str:
-    if status == "pruned" or (status == "failed" and script_is_ok):
+    if status == Status.PRUNED or (status == Status.FAILED and script_is_ok):
         return "skipped"
-    return "failure" if status == "failed" else "error"
+    return "failure" if status == Status.FAILED else "error"
 
 
 def _say(case: Xml.Element, kind: str, message: str, log: str) -> None:

@@ -19,6 +19,7 @@ from tilusbuild.report.plain import note, plan_line
 from tilusbuild.report.progress import Progress, Running
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, duration, one_line
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +97,7 @@ class LiveReporter:
     def _line(self, event: events.Event) -> str | None:
         """What an event leaves above the frame."""
         if isinstance(event, events.Finished):
-            if event.status not in ("built", "pruned"):
+            if event.status not in (Status.BUILT, Status.PRUNED):
                 return failure_line(event.label, event.status, event.reason)
             if self._verbose:
                 return f"{one_line(event.label)} {event.status} {duration(event.seconds)}"

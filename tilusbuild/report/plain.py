@@ -15,10 +15,11 @@ from tilusbuild.engine import events
 from tilusbuild.report.progress import Progress
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line
+from tilusbuild.status import Status
 
 _FIRST = 10
 _PAUSE = 1.0
-_GOOD = ("built", "pruned")
+_GOOD = (Status.BUILT, Status.PRUNED)
 
 
 class PlainReporter:
@@ -65,7 +66,7 @@ class PlainReporter:
             self._out.write(f"{counter}{line}\n")
         elif not self._quiet and self._due(event, now):
             took = "by another build" if event.cached else duration(event.seconds)
-            pruned = f" pruned: {one_line(event.reason)}" if event.status == "pruned" else ""
+            pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
             self._out.write(f"{counter}{one_line(event.label)} {took}{pruned}{self._eta(now)}\n")
 
     def _due(self, event: events.Finished, now: float) -> bool:

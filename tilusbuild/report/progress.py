@@ -19,6 +19,7 @@ from tilusbuild.engine.events import (
     Started,
     Waiting,
 )
+from tilusbuild.status import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Progress:
         self.running.pop(event.hash, None)
         self.waiting.discard(event.hash)
         self.done = event.done
-        self.failed += event.status not in ("built", "pruned")
+        self.failed += event.status not in (Status.BUILT, Status.PRUNED)
         self._expected_done += event.expected_seconds or 0.0
         if not event.cached:
             self.compiled += 1

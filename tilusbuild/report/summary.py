@@ -9,16 +9,17 @@ import shlex
 
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
 from tilusbuild.report.text import cleaned, counted, duration, one_line
+from tilusbuild.status import Status
 
 _SAMPLE_LINES = 24
 
-_VERB = {
-    "failed": "does not compile",
-    "crashed": "crashed the compiler",
-    "killed": "was killed",
-    "timed_out": "took too long",
-    "no_output": "left no output",
-    "changed": "changed meanwhile",
+_VERB: dict[str, str] = {
+    Status.FAILED: "does not compile",
+    Status.CRASHED: "crashed the compiler",
+    Status.KILLED: "was killed",
+    Status.TIMED_OUT: "took too long",
+    Status.NO_OUTPUT: "left no output",
+    Status.CHANGED: "changed meanwhile",
 }
 
 

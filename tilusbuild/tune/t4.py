@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilusbuild.runtime.script import Script
+from tilusbuild.status import Status
 from tilusbuild.tune.bench.bench import CRASH, INCORRECT, LAUNCH_ERROR, OK, TIMEOUT
 from tilusbuild.tune.bench.race import Decision, Outcome
 
@@ -22,7 +23,7 @@ _INVALIDITY = {
     CRASH: "runtime",
     LAUNCH_ERROR: "runtime",
 }
-_NOT_BUILT = {"failed": "compile", "pruned": "constraints"}
+_NOT_BUILT: dict[str, str] = {Status.FAILED: "compile", Status.PRUNED: "constraints"}
 
 
 def t4_json(tuned: list[tuple[Script, str, tuple[Decision, ...]]]) -> str:

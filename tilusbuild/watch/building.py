@@ -22,10 +22,10 @@ from tilusbuild.engine.base import Options
 from tilusbuild.engine.changing import Control, build_changing
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.store import RECORDED
 from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.plan.selection import Selection
+from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.replan import State
 
@@ -209,7 +209,7 @@ class _Noting:
         self.compiled: list[tuple[str, str]] = []
 
     def emit(self, event: events.Event, /) -> None:
-        if isinstance(event, events.Finished) and event.status == "built" and not event.cached:
+        if isinstance(event, events.Finished) and event.status == Status.BUILT and not event.cached:
             self.compiled.append((event.script, event.hash))
         self._reporter.emit(event)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import Table
+from tilusbuild.status import Status
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
@@ -49,11 +50,13 @@ class Source:
 
     @property
     def built(self) -> tuple[Program, ...]:
-        return tuple(program for program in self.programs if program.status == "built")
+        return tuple(program for program in self.programs if program.status == Status.BUILT)
 
     @property
     def refused(self) -> tuple[Program, ...]:
-        return tuple(each for each in self.programs if each.status in ("failed", "pruned"))
+        return tuple(
+            each for each in self.programs if each.status in (Status.FAILED, Status.PRUNED)
+        )
 
 
 @dataclass(frozen=True, slots=True)

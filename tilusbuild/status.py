@@ -1,0 +1,88 @@
+"""What can become of a program, and why: the two vocabularies that all parts of a build share.
+
+A `Status` is what users see, in events, reports and `meta.json`; its values are a contract. A
+`Cause` is the fact behind a status that is not "built", and is what code decides by: no decision is
+taken on the text of a message. Both are strings, so that JSON holds their values.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Status(str, Enum):
+    """What became of a program."""
+
+    BUILT = "built"
+    FAILED = "failed"
+    """It does not compile."""
+    PRUNED = "pruned"
+    """It compiles, and exceeds a limit of the manifest."""
+
+    CRASHED = "crashed"
+    KILLED = "killed"
+    TIMED_OUT = "timed_out"
+    NO_OUTPUT = "no_output"
+    CHANGED = "changed"
+    """An input changed while it was compiled."""
+
+    SKIPPED = "skipped"
+    """The build stopped before its turn."""
+    MISSING = "missing"
+    """In reports about a cache: it is to be compiled."""
+
+    __str__ = str.__str__  # Python 3.10 would print "Status.BUILT" in f-strings
+
+
+RECORDED = (Status.BUILT, Status.FAILED, Status.PRUNED)
+"""The results: the same inputs give them every time, so they are published and not tried again."""
+
+ACCIDENTS = (
+    Status.CRASHED,
+    Status.KILLED,
+    Status.TIMED_OUT,
+    Status.NO_OUTPUT,
+    Status.CHANGED,
+)
+"""These say nothing about the program: the next build tries again."""
+
+KNOWN_IN_CACHE = (*RECORDED, Status.MISSING)
+"""What a program can be for who reads a cache and builds nothing."""
+
+
+class Cause(str, Enum):
+    """Why a compile did not give a library."""
+
+    SOURCE = "source"
+    """The program is wrong, or does not do what the manifest declares."""
+    LIMIT = "limit"
+    """The compiled code exceeds one of the manifest's limits."""
+    CRASH = "crash"
+    """A tool failed, and not because of the program."""
+    KILLED = "killed"
+    """SIGKILL ended a tool, and we did not send it: mostly the kernel, for lack of memory."""
+    MEMORY = "memory"
+    """A tool could not allocate memory."""
+    DISK = "disk"
+    """A tool could not read or write: the disk is full or broken."""
+    TIME = "time"
+    """A tool exceeded the time limit and was stopped."""
+    OUTPUT = "output"
+    """A tool reported success, and its output is missing or cannot be read."""
+    TOOL = "tool"
+    """A tool could not be started."""
+
+    __str__ = str.__str__
+
+    @property
+    def status(self) -> Status:
+        """What a program is for which this ended the compile."""
+        return _STATUSES.get(self, Status.CRASHED)
+
+
+_STATUSES = {
+    Cause.SOURCE: Status.FAILED,
+    Cause.LIMIT: Status.PRUNED,
+    Cause.TIME: Status.TIMED_OUT,
+    Cause.OUTPUT: Status.NO_OUTPUT,
+}
