@@ -13,6 +13,7 @@ import typing
 from typing import Any
 
 from tilusbuild.engine import events
+from tilusbuild.status import Status
 
 EVENTS: tuple[type[events.Event], ...] = (
     events.BuildStarted,
@@ -57,6 +58,8 @@ def _object(kind: Any, name: str | None = None) -> dict[str, Any]:
 def _type(hint: Any) -> dict[str, Any]:
     if hint in _PRIMITIVES:
         return dict(_PRIMITIVES[hint])
+    if hint is Status:  # not as an "enum": a later version may add a status
+        return dict(_PRIMITIVES[str])
     if dataclasses.is_dataclass(hint):
         return _object(hint)
     arguments = typing.get_args(hint)
