@@ -160,7 +160,7 @@ def parse_argument(
     if not _NAME.fullmatch(name):
         raise SignatureError(f'"{name}" is no name: use letters, digits and _', argument=name)
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
-        raise SignatureError(f'"{text}" is no argument type', 1, argument=name, hint=_TYPE_HINT)
+        raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
     if match["star"] is None:
         if match["shape"] is not None:
@@ -309,7 +309,7 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
     if argument.dtype in DTYPES or argument.dtype in constants:
         return
     raise SignatureError(
-        f'"{argument.dtype}" is no dtype and no constant of the script',
+        f'"{argument.dtype}" is neither a dtype nor a constant of the script',
         1,
         argument=argument.name,
         hint=did_you_mean(argument.dtype, [*DTYPES, *constants]),
@@ -329,7 +329,7 @@ def _check_dim(
                 )
             scalars = [a.name for a in by_name.values() if a.dims is None]
             raise SignatureError(
-                f'dimension "{name}" is no argument and no constant of the script',
+                f'dimension "{name}" is neither an argument nor a constant of the script',
                 argument=argument.name,
                 hint=did_you_mean(name, [*scalars, *constants])
                 or f'declare it among the arguments: {name} = "i32"',

@@ -11,7 +11,7 @@ from tilusbuild.arch import parse_arch
 from tilusbuild.dispatch.model import Columns, declared, resources_of
 from tilusbuild.dispatch.roofline import built_in
 from tilusbuild.expr import ExprError, parse
-from tilusbuild.manifest.tune import DispatchSection
+from tilusbuild.manifest.script_sections import DispatchSection
 from tilusbuild.plan.model import Target
 
 SCHEDULES = [{"tile": 32, "warps": 4}, {"tile": 256, "warps": 4}, {"tile": 64, "warps": 4}]

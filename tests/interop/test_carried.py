@@ -16,7 +16,7 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches.recognise import SYSTEMS, read
-from tilusbuild.manifest.package import PackageSection
+from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import adopt, pack
 from tilusbuild.package.adopted import Adopted
 from tilusbuild.package.arriving import Limits

@@ -25,7 +25,7 @@ def said(data: bytes) -> str:
     [
         (b"", "tilus.toml: error: the manifest is empty"),
         (b" \r\n\t", "tilus.toml: error: the manifest is empty"),
-        (b"# x\n", 'tilus.toml: error: the manifest lacks "edition"'),
+        (b"# x\n", 'tilus.toml: error: the manifest is missing "edition"'),
         (
             b"a = 1\nb = '\xc3\xa9\xff'\n",
             "tilus.toml:2:7: error: not UTF-8: byte 0xff at offset 13",
@@ -60,7 +60,10 @@ def test_what_was_probably_meant(project: Path, data: bytes, hint: str) -> None:
 
 
 def test_a_missing_manifest_and_a_folder(project: Path) -> None:
-    for path, words in (("nowhere.toml", "there is no such manifest"), ("include", "is a folder")):
+    for path, words in (
+        ("nowhere.toml", "there is no such manifest"),
+        ("include", "is a directory"),
+    ):
         with pytest.raises(InputError, match=words):
             load(path)
 

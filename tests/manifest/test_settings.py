@@ -99,7 +99,7 @@ def test_find_walks_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
     with pytest.raises(InputError) as raised:
         find(str(inner))
     hint = raised.value.diagnostics[0].hint or ""
-    assert hint.startswith(f"looked in:\n  {inner}\n  {inner.parent}\n`tilusbuild init`")
+    assert hint.startswith(f"searched in:\n  {inner}\n  {inner.parent}\n`tilusbuild init`")
 
     (tmp_path / "repo" / "tilus.toml").write_text("")
     assert find(str(inner)) == str(tmp_path / "repo" / "tilus.toml")

@@ -48,9 +48,9 @@ class TestArgument:
     @pytest.mark.parametrize(
         ("text", "column", "message"),
         [
-            ("", 1, "is no argument type"),
-            ("f16**[m]", 1, "is no argument type"),
-            ("*[m]", 1, "is no argument type"),
+            ("", 1, "is not an argument type"),
+            ("f16**[m]", 1, "is not an argument type"),
+            ("*[m]", 1, "is not an argument type"),
             ("f16[m]", 4, "a tensor needs a * before its shape"),
             ("f16*", 5, 'a tensor needs its shape: "f16*[n]"'),
             ("f16*[m", 7, "the shape has no closing ]"),
@@ -112,11 +112,11 @@ class TestSignature:
     @pytest.mark.parametrize(
         ("texts", "name", "message"),
         [
-            ({"x": "f32*[n]"}, "x", 'dimension "n" is no argument and no constant'),
+            ({"x": "f32*[n]"}, "x", 'dimension "n" is neither an argument nor a constant'),
             ({"x": "f32*[n]", "n": "f32"}, "x", 'dimension "n" is f32: a dimension is an integer'),
             ({"x": "f32*[n]", "n": "i16"}, "x", 'dimension "n" is i16: declare it as i32 or i64'),
             ({"x": "f32*[y]", "y": "i32*[2]"}, "x", 'dimension "y" is i32*[2]'),
-            ({"x": "f33*[2]"}, "x", '"f33" is no dtype and no constant'),
+            ({"x": "f33*[2]"}, "x", '"f33" is neither a dtype nor a constant'),
             ({"x": "f32*[arch.number + 1]"}, "x", "a shape cannot depend on arch.number"),
         ],
     )

@@ -48,7 +48,7 @@ def package(arguments: argparse.Namespace) -> int:
     """Write the package, and print the path of each carrier."""
     from tilusbuild.errors import input_error
     from tilusbuild.interop.caches.recognise import read
-    from tilusbuild.manifest.package import PackageSection
+    from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package import adopt, pack
     from tilusbuild.package.opening import is_cache
 

@@ -16,7 +16,7 @@ from tilusbuild.dispatch.trees import Tree, tree_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest import Manifest, expression
-from tilusbuild.manifest.tune import COSTS, Bucket, DispatchSection
+from tilusbuild.manifest.script_sections import COSTS, Bucket, DispatchSection
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import surroundings

@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from tilusbuild.dispatch.model import RESOURCE, Columns, Model
 from tilusbuild.expr import Expr, ExprError, Value, parse
-from tilusbuild.manifest.tune import DispatchSection
+from tilusbuild.manifest.script_sections import DispatchSection
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import surroundings

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.loading import load
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
-    from tilusbuild.manifest.project import IncludeDir
     from tilusbuild.manifest.requirement import parse_requirement
+    from tilusbuild.manifest.sections import IncludeDir
     from tilusbuild.manifest.space import expression
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "IncludeDir": "project",
+    "IncludeDir": "sections",
     "Manifest": "model",
     "expression": "space",
     "load": "loading",

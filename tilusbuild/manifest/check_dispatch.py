@@ -13,9 +13,9 @@ from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script_sections import COSTS, DispatchSection, TuneSection
 from tilusbuild.manifest.space import expression
 from tilusbuild.manifest.table import kind_of
-from tilusbuild.manifest.tune import COSTS, DispatchSection, TuneSection
 from tilusbuild.signature import SignatureError, parse_argument
 
 
@@ -38,8 +38,8 @@ def _keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScop
         place = partial(checks.document.value, *path, "keys", number)
         if key not in scope.sizes:
             known = did_you_mean(key, scope.sizes)
-            what = "no integer argument" if key in scope.arguments else "no argument"
-            checks.error(f'"{key}" is {what}', place, known)
+            what = "an integer argument" if key in scope.arguments else "an argument"
+            checks.error(f'"{key}" is not {what}', place, known)
         elif key in dispatch.keys[:number]:
             checks.error(f'"{key}" is listed twice', place)
 
@@ -94,7 +94,7 @@ def _use(checks: Checks, path: Path, use: Mapping[str, Value], script: ScriptSec
     for name in use:
         if name not in known and script.space_file is None:
             checks.error(
-                f'"{name}" is no parameter of the space',
+                f'"{name}" is not a parameter of the space',
                 checks.document.key(*path, name),
                 did_you_mean(name, known),
             )
@@ -110,7 +110,7 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
         for name, value in size.items():
             if name not in checks.names_in(*path[:2], "args"):
                 checks.error(
-                    f'"{name}" is no argument',
+                    f'"{name}" is not an argument',
                     checks.document.key(*path, number, name),
                     did_you_mean(name, scalars),
                 )
@@ -130,7 +130,7 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
         lacking = [name for name in dimensions if name not in size]
         if lacking:
             checks.error(
-                "a size lacks " + ", ".join(f'"{name}"' for name in lacking),
+                "a size is missing " + ", ".join(f'"{name}"' for name in lacking),
                 checks.document.value(*path, number),
                 f"give every dimension: {', '.join(dimensions)}",
             )

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.manifest.arguments import Arg, LaunchOverride
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script_sections import COSTS, Arg, DispatchSection, LaunchOverride
 from tilusbuild.manifest.space import expression
-from tilusbuild.manifest.tune import COSTS, DispatchSection
 from tilusbuild.signature import (
     Argument,
     Signature,
@@ -207,7 +206,7 @@ def _name_problem(
             "only launch and dispatch depend on arguments",
         )
     if name in scope.arguments:
-        return f'"{name}" is no integer argument', "expressions see integer arguments only"
+        return f'"{name}" is not an integer argument', "expressions see integer arguments only"
     if scope.open_space:
         return None
     if _declared_elsewhere(checks, path, name):

@@ -9,7 +9,7 @@ from functools import partial
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
-from tilusbuild.manifest.project import IncludeDir
+from tilusbuild.manifest.sections import IncludeDir
 
 
 def check_files(checks: Checks) -> None:
@@ -57,7 +57,7 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
         elif stat.S_ISDIR(mode):
             checks.error(f"the {what} is a folder, not a file", place, _contents(full, name))
         elif not stat.S_ISREG(mode):
-            checks.error(f"the {what} is no regular file", place)
+            checks.error(f"the {what} is not a regular file", place)
 
 
 def _inside(path: str, root: str) -> bool:
@@ -74,7 +74,7 @@ def _similar(full: str, name: str) -> str | None:
     try:
         names = os.listdir(folder)
     except OSError:
-        return f'there is no folder "{os.path.dirname(name)}"'
+        return f'there is no directory "{os.path.dirname(name)}"'
     near = did_you_mean(base, names)
     if near is None or not near.startswith("did"):
         return None
@@ -103,7 +103,7 @@ def _includes(checks: Checks, path: Path, folders: tuple[IncludeDir, ...]) -> No
         full = os.path.join(checks.manifest.root, os.path.expanduser(folder.path))
         if not os.path.exists(full):
             checks.error(
-                f'there is no include folder "{folder.path}"',
+                f'there is no include directory "{folder.path}"',
                 place,
                 _similar(os.path.normpath(full), folder.path),
             )

@@ -67,15 +67,15 @@ def _flags(checks: Checks, path: Path, flags: Sequence[str]) -> None:
         words = _shell_words(flag)
         if len(words) > 1:
             checks.error(
-                "one argument an item: this is a shell string",
+                "one argument per item: this is a shell string",
                 place,
                 f"write {', '.join(toml_text(word) for word in words)}",
             )
         elif passed_on:
             if "-march=" in flag:
-                checks.error(f'"{flag}" is for tilusbuild to set', place, _MARCH)
+                checks.error(f'"{flag}" is set by tilusbuild', place, _MARCH)
         elif hint := owned(flag):
-            checks.error(f'"{flag}" is for tilusbuild to set', place, hint)
+            checks.error(f'"{flag}" is set by tilusbuild', place, hint)
         passed_on = flag in _PASSES_ON
 
 

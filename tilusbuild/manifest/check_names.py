@@ -58,7 +58,7 @@ def _folders(checks: Checks) -> None:
         folder = snake_case(name)
         if folder in seen:
             checks.error(
-                f'scripts "{seen[folder]}" and "{name}" would share the folder "{folder}"',
+                f'scripts "{seen[folder]}" and "{name}" would share the directory "{folder}"',
                 checks.document.key("script", name),
                 "rename one: capitals and - become _ in the cache tree",
             )

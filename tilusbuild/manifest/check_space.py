@@ -263,7 +263,7 @@ def _default(
                 None,
             )
             checks.error(
-                f'"{name}" is no parameter of the space',
+                f'"{name}" is not a parameter of the space',
                 checks.document.key(*path, name),
                 f"it is declared in {elsewhere}" if elsewhere else did_you_mean(name, known),
             )
@@ -285,7 +285,7 @@ def check_chosen(
     for position, name in picked:
         if not any(_same([chosen[name]], [row[position]]) for row in rows):
             checks.error(
-                f'{toml_text(chosen[name])} is no value of "{name}"',
+                f'{toml_text(chosen[name])} is not a value of "{name}"',
                 checks.document.value(*path, name),
                 _values_hint(parameter, position),
             )
@@ -293,7 +293,7 @@ def check_chosen(
     wanted = [chosen[name] for _, name in picked]
     if not any(_same(wanted, [row[position] for position, _ in picked]) for row in rows):
         checks.error(
-            f"{toml_text(wanted)} is no row of the linked parameters {key}",
+            f"{toml_text(wanted)} is not a row of the linked parameters {key}",
             checks.document.value(*path, picked[-1][1]),
             _values_hint(parameter),
         )

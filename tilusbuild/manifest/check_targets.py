@@ -10,7 +10,7 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.script import ScriptSection
-from tilusbuild.manifest.target import TargetSection
+from tilusbuild.manifest.sections import TargetSection
 
 
 def check_targets(checks: Checks) -> None:
@@ -133,7 +133,7 @@ def _geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
             if not any(checks.wrote(*table, key) is not None for table in written):
                 has_table = checks.wrote(*path, "launch") is not None
                 checks.error(
-                    f'script "{name}" lacks launch.{key}, which GPU targets need',
+                    f'script "{name}" is missing launch.{key}, which GPU targets need',
                     checks.document.key(*path, *(["launch"] if has_table else [])),
                     f'as in:\n[script.{name}.launch]\ngrid = ["cdiv(n, 256)"]\nblock = [256]',
                 )

@@ -129,7 +129,7 @@ def _bytes(path: str) -> bytes:
     place = Place(shown_path(path))
     try:
         if os.path.isdir(path):
-            raise input_error("is a folder, not a manifest", place=place)
+            raise input_error("is a directory, not a manifest", place=place)
         with open(path, "rb") as file:
             data = file.read(_MANIFEST_LIMIT + 1)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def _bytes(path: str) -> bytes:
     except OSError as error:
         raise input_error(f"cannot be read: {error.strerror}", place=place) from None
     if len(data) > _MANIFEST_LIMIT:
-        raise input_error("is larger than 16 MiB: this is no manifest", place=place)
+        raise input_error("is larger than 16 MiB: this is not a manifest", place=place)
     return data
 
 

@@ -29,7 +29,7 @@ def find(start: str) -> str:
             break
     raise input_error(
         f"no {MANIFEST_NAME} here or above",
-        hint="looked in:\n"
+        hint="searched in:\n"
         + "".join(f"  {folder}\n" for folder in looked)
         + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
     )

@@ -11,12 +11,16 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.package import PackageSection
-from tilusbuild.manifest.project import BuildSection, IncludeDir, ProjectSection
 from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.sections import (
+    BuildSection,
+    IncludeDir,
+    PackageSection,
+    ProjectSection,
+    TargetSection,
+    ToolchainSection,
+)
 from tilusbuild.manifest.table import Entries, Table, entries, not_boolean
-from tilusbuild.manifest.target import TargetSection
-from tilusbuild.manifest.toolchain import ToolchainSection
 
 
 class Manifest(Table):

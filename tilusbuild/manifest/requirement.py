@@ -24,7 +24,7 @@ def parse_requirement(text: str) -> SpecifierSet:
     version = text.strip()
     if _is_version(version):
         hint = f'write ">={version}" for that or later, "=={version}.*" for that'
-        raise RequirementError("misses a comparison", hint)
+        raise RequirementError("is missing a comparison", hint)
     for part in text.split(","):
         try:
             refused = Specifier(part.strip()).operator in _REFUSED

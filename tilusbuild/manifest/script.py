@@ -13,8 +13,16 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest.arguments import Arg, LaunchOverride, LaunchSection
-from tilusbuild.manifest.project import IncludeDir
+from tilusbuild.manifest.script_sections import (
+    Arg,
+    DispatchSection,
+    LaunchOverride,
+    LaunchSection,
+    LevelsSection,
+    PruneSection,
+    TuneSection,
+)
+from tilusbuild.manifest.sections import IncludeDir
 from tilusbuild.manifest.space import (
     ParameterSection,
     ParamValues,
@@ -33,7 +41,6 @@ from tilusbuild.manifest.table import (
     fault,
     kind_of,
 )
-from tilusbuild.manifest.tune import DispatchSection, LevelsSection, PruneSection, TuneSection
 from tilusbuild.space.spec import Parameter
 
 Entry = TypeVar("Entry")
@@ -163,8 +170,8 @@ class ScriptSection(Table):
     )
     default: Entries[AnyValue] = Field(
         default_factory=entries,
-        description="The schedule that is used when nothing better is known; it goes before the "
-        "`default` of a parameter.",
+        description="The schedule that is used when nothing better is known; it "
+        "takes precedence over the `default` of a parameter.",
         examples=[{"block_m": 128}],
     )
     override: Entries[OverrideSection] = Field(

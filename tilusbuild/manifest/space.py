@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 
 from tilusbuild.expr import Expr, Value, parse
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.project import or_shorthand
+from tilusbuild.manifest.sections import or_shorthand
 from tilusbuild.manifest.table import (
     VALUE_SCHEMA,
     Table,

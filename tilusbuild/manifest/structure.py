@@ -173,7 +173,7 @@ def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
     if kind == "too_long":
         return f"takes at most {_counted(context['max_length'])}", hint
     if kind == "missing_positional_only_argument":
-        return "lacks an item", hint
+        return "is missing an item", hint
     return f"is wrong: {detail['msg']}", hint
 
 
@@ -211,7 +211,7 @@ def _missing_key(document: Document, path: Path) -> Diagnostic:
     if table and isinstance(table[-1], int):
         subject = _called(tuple(table))
     return Diagnostic(
-        f'{subject} lacks "{key}"',
+        f'{subject} is missing "{key}"',
         document.key(*table),
         f"as in: {example}" if example else None,
     )

@@ -126,7 +126,7 @@ def _size(value: object) -> int:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match or match.group(2) not in _SIZE_UNITS:
-        raise fault("is no size", right)
+        raise fault("is not a size", right)
     size = int(float(match.group(1)) * _SIZE_UNITS[match.group(2)])
     if size <= 0:
         raise fault("must be more than nothing", right)
@@ -141,7 +141,7 @@ def _duration(value: object) -> float:
         parts = _DURATION_PART.findall(value)
         seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
     else:
-        raise fault("is no duration", right)
+        raise fault("is not a duration", right)
     if not 0 < seconds < math.inf:
         raise fault("must be more than nothing", right)
     return seconds

@@ -15,7 +15,7 @@ from tilusbuild import __version__
 from tilusbuild.build.project import Project
 from tilusbuild.errors import input_error
 from tilusbuild.manifest import Manifest
-from tilusbuild.manifest.package import PackageSection
+from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import output
 from tilusbuild.package.collect import Wanted, collect
 from tilusbuild.package.contents import Contents
