@@ -16,14 +16,14 @@ from cold import ONE_PASS, emptied, ours, peer, sources
 
 from tilusbuild.errors import InputError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover_nvrtc
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover_nvrtc
 
 
 def found() -> str | None:
     """The version of this machine's NVRTC."""
     with LocalRunner() as runner:
         try:
-            return discover_nvrtc(ToolchainRequest(), os.environ, runner, StatMemory()).version
+            return discover_nvrtc(ToolchainRequest(), os.environ, runner, DigestMemory()).version
         except InputError as error:
             print(f"nothing to compare: {error.diagnostics[0].message}")
             return None

@@ -30,7 +30,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import parse_argument, resolve, signature
-from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
 HERE = Path(__file__).parent
 
@@ -118,7 +118,7 @@ def find_cuda(**env: str):
     """The CUDA toolkit that this environment has first, as tilusbuild finds it; None without."""
     with LocalRunner() as running:
         try:
-            return discover(ToolchainRequest(), env, running, StatMemory())
+            return discover(ToolchainRequest(), env, running, DigestMemory())
         except InputError:
             return None
 
@@ -137,7 +137,7 @@ def nvrtc_toolchain():
     with LocalRunner() as running:
         try:
             request = ToolchainRequest(needs_cuda=False, needs_nvrtc=True)
-            return discover(request, dict(os.environ), running, StatMemory())
+            return discover(request, dict(os.environ), running, DigestMemory())
         except InputError as error:
             pytest.skip(error.diagnostics[0].message)
 

@@ -23,7 +23,7 @@ from tilusbuild.runtime.errors import LibraryChangedError
 from tilusbuild.runtime.kernel import Kernel, programs_there
 from tilusbuild.runtime.library import launcher
 from tilusbuild.runtime.tables import TableEntry, read_tables
-from tilusbuild.toolchain import StatMemory, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
 MAIN = """\
 #include "dispatch.h"
@@ -46,7 +46,7 @@ def refreshed(copied: Any) -> Any:
     def make(name: str = "mark", **params: object) -> str | None:
         with LocalRunner() as runner:
             request = ToolchainRequest(needs_cuda=False)
-            toolchain = discover(request, dict(os.environ), runner, StatMemory())
+            toolchain = discover(request, dict(os.environ), runner, DigestMemory())
             script = copied.script(name, **params)
             return dispatcher.refresh(Cache(str(copied.cache)), script, toolchain, runner)
 

@@ -1,4 +1,4 @@
-"""Digests remembered between runs: read once, written once, and never a stale answer."""
+"""Digests remembered, also between runs: read once, written once, and never a stale answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,146 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.state import stat_digests as digests
-from tilusbuild.state.digests import RememberedDigests
+from tilusbuild.state import digests
+from tilusbuild.state.digests import DigestMemory, Record
 from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.stamp import COARSE_TICK
+
+LATER = 3_600_000_000_000
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+def memory_of(path: Path, *, after_change: int) -> DigestMemory:
+    """A memory whose clock stands `after_change` ns after the file's last change."""
+    status = path.stat()
+    newest = max(status.st_mtime_ns, status.st_ctime_ns)
+    return DigestMemory(now=lambda: newest + after_change)
+
+
+def poison(memory: DigestMemory) -> None:
+    """Let the memory be wrong, so that a test sees whether it was asked."""
+    ((key, row),) = memory._log.items()
+    memory._log.put(key, [*row[:3], "remembered"])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tool"
+    path.write_bytes(b"one")
+    return path
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(file: Path) -> None:
+    memory = memory_of(file, after_change=LATER)
+    assert memory.digest(str(file)) == sha256_bytes(b"one")
+    poison(memory)
+    assert memory.digest(str(file)) == "remembered"
+
+
+def test_a_file_hashed_within_the_tick_of_its_change_is_read_again(file: Path) -> None:
+    memory = memory_of(file, after_change=COARSE_TICK)
+    memory.digest(str(file))
+    poison(memory)
+    assert memory.digest(str(file)) == sha256_bytes(b"one")
+
+
+def test_a_file_from_the_future_is_read_every_time(file: Path) -> None:
+    os.utime(file, ns=(4_102_444_800 * 10**9,) * 2)
+    memory = DigestMemory()
+    memory.digest(str(file))
+    poison(memory)
+    assert memory.digest(str(file)) == sha256_bytes(b"one")
+
+
+def test_the_same_size_and_mtime_do_not_hide_a_change(file: Path) -> None:
+    memory = memory_of(file, after_change=LATER)
+    memory.digest(str(file))
+    times = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert memory.digest(str(file)) == sha256_bytes(b"two")
+
+
+def test_a_file_put_in_its_place_is_another(file: Path) -> None:
+    memory = memory_of(file, after_change=LATER)
+    memory.digest(str(file))
+    times = file.stat()
+    other = file.with_name("other")
+    other.write_bytes(b"two")
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.replace(file)
+    assert memory.digest(str(file)) == sha256_bytes(b"two")
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        DigestMemory().digest(str(tmp_path / "none"))
+
+
+def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None:
+    memory = DigestMemory()
+    for name in ("here", "there"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "a.h").write_text("a")
+        (tmp_path / name / "sub/b.h").write_text("b")
+    here, there = (memory.tree(str(tmp_path / n), "all", everything) for n in ("here", "there"))
+    assert here == there
+    (tmp_path / "there/a.h").rename(tmp_path / "there/c.h")
+    assert memory.tree(str(tmp_path / "there"), "all", everything) != here
+
+
+def test_a_tree_notices_a_rewrite_in_place(tmp_path: Path) -> None:
+    memory = DigestMemory(now=lambda: 2**62)
+    (tmp_path / "a.h").write_text("one")
+    before = memory.tree(str(tmp_path), "all", everything)
+    (tmp_path / "a.h").write_text("two")
+    assert memory.tree(str(tmp_path), "all", everything) != before
+    (tmp_path / "a.h").write_text("one")
+    assert memory.tree(str(tmp_path), "all", everything) == before
+
+
+def test_a_tree_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    memory = DigestMemory(now=lambda: 2**62)
+    (tmp_path / "a.h").write_text("one")
+    memory.tree(str(tmp_path), "all", everything)
+    poison(memory)
+    assert memory.tree(str(tmp_path), "all", everything) == "remembered"
+    assert memory.tree(str(tmp_path), "other", everything) != "remembered"
+
+
+def test_what_is_not_selected_is_not_in_a_tree(tmp_path: Path) -> None:
+    memory = DigestMemory()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.h").write_text("a")
+    before = memory.tree(str(tmp_path), "in", lambda name: name.startswith("in/"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/b.h").write_text("b")
+    (tmp_path / "c.h").write_text("c")
+    assert memory.tree(str(tmp_path), "in", lambda name: name.startswith("in/")) == before
+
+
+def test_links_are_followed_once_and_dead_ones_ignored(tmp_path: Path) -> None:
+    memory = DigestMemory()
+    (tmp_path / "a.h").write_text("a")
+    before = memory.tree(str(tmp_path), "all", everything)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "dead").symlink_to(tmp_path / "nothing")
+    assert memory.tree(str(tmp_path), "all", everything) == before
+    (tmp_path / "b.h").symlink_to(tmp_path / "a.h")
+    assert memory.tree(str(tmp_path), "all", everything) != before
+
+
+def test_a_tree_of_nothing_is_an_empty_text(tmp_path: Path) -> None:
+    assert DigestMemory().tree(str(tmp_path / "none"), "all", everything) == sha256_bytes(b"")
+
+
+def test_a_record_holds_only_for_its_own_evidence() -> None:
+    record = Record("10 1 1 7", newest=0, at=COARSE_TICK + 1, digest="d")
+    assert record.holds("10 1 1 7")
+    assert not record.holds("10 1 1 8")
 
 
 @pytest.fixture
@@ -24,8 +161,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real(path)
 
     monkeypatch.setattr(digests, "sha256_file", counted)
-    # As if long ago were clearly past: the rule itself is tested beside it.
-    monkeypatch.setattr(digests, "TICK_NS", -(10**18))
+    # As if everything were old enough to trust its stamp: the rule itself is tested beside it.
+    monkeypatch.setattr(digests, "is_settled", lambda newest, at: True)
     return found
 
 
@@ -44,41 +181,41 @@ def state(tmp_path: Path) -> str:
 
 def test_a_file_is_read_once_over_several_runs(reads: list[str], header: str, state: str) -> None:
     for _ in range(3):
-        memory = RememberedDigests(state)
+        memory = DigestMemory(state)
         assert memory.digest(header) == sha256_bytes(b"one")
         memory.save()
     assert reads == ["tile.cuh"]
 
 
 def test_trees_and_answers_last_too(reads: list[str], header: str, state: str) -> None:
-    first, second = (RememberedDigests(state) for _ in range(2))
+    first, second = (DigestMemory(state) for _ in range(2))
     folder = os.path.dirname(header)
     digest = first.tree(folder, "headers", lambda name: True)
     first.record("nvcc abc\nversion", "13.0.88")
     first.save()
-    second = RememberedDigests(state)
+    second = DigestMemory(state)
     assert second.tree(folder, "headers", lambda name: True) == digest
     assert second.recall("nvcc abc\nversion") == "13.0.88"
     assert reads == ["tile.cuh"]
 
 
 def test_an_edit_is_seen_by_the_next_run(reads: list[str], header: str, state: str) -> None:
-    memory = RememberedDigests(state)
+    memory = DigestMemory(state)
     memory.digest(header)
     memory.save()
     replacement = header + ".new"
     Path(replacement).write_bytes(b"two")
     os.utime(replacement, ns=(0, os.stat(header).st_mtime_ns))
     os.replace(replacement, header)
-    assert RememberedDigests(state).digest(header) == sha256_bytes(b"two")
+    assert DigestMemory(state).digest(header) == sha256_bytes(b"two")
 
 
 def test_nothing_new_writes_nothing(reads: list[str], header: str, state: str) -> None:
-    memory = RememberedDigests(state)
+    memory = DigestMemory(state)
     memory.digest(header)
     memory.save()
     before = os.stat(f"{state}/digests")
-    again = RememberedDigests(state)
+    again = DigestMemory(state)
     again.digest(header)
     again.save()
     assert os.stat(f"{state}/digests") == before
@@ -86,26 +223,28 @@ def test_nothing_new_writes_nothing(reads: list[str], header: str, state: str) -
 
 @pytest.mark.parametrize("record", [None, 1, "x", [], ["s", 1, 2], {"a": 1}, ["s", "1", 2, "d"]])
 def test_a_record_of_a_wrong_shape_is_ignored(header: str, state: str, record: object) -> None:
-    memory = RememberedDigests(state)
-    memory._file.put(f"files:{header}", record)
+    memory = DigestMemory(state)
+    memory._log.put(f"files:{header}", record)
+    memory._log.put("answers:key", record if record != "x" else 3)
     memory.save()
-    assert RememberedDigests(state).digest(header) == sha256_bytes(b"one")
+    assert DigestMemory(state).digest(header) == sha256_bytes(b"one")
+    assert DigestMemory(state).recall("key") is None
 
 
 def test_what_is_gone_is_forgotten_when_the_file_is_rewritten(header: str, state: str) -> None:
-    memory = RememberedDigests(state)
+    memory = DigestMemory(state)
     memory.digest(header)
     memory.tree(os.path.dirname(header), "all", lambda name: True)
     memory.record("key", "text")
     os.unlink(header)
     os.rmdir(os.path.dirname(header))
     memory.save()
-    kept = dict(RememberedDigests(state)._file.items())
+    kept = dict(DigestMemory(state)._log.items())
     assert kept == {"answers:key": "text"}
 
 
 def test_several_threads_share_one(reads: list[str], tmp_path: Path, state: str) -> None:
-    memory = RememberedDigests(state)
+    memory = DigestMemory(state)
     paths = [tmp_path / f"{number}.cuh" for number in range(20)]
     for path in paths:
         path.write_text(path.name)
@@ -118,8 +257,3 @@ def test_several_threads_share_one(reads: list[str], tmp_path: Path, state: str)
     for thread in threads:
         thread.join()
     assert sorted(reads) == sorted(path.name for path in paths)
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        RememberedDigests(None).digest(str(tmp_path / "missing"))

@@ -12,7 +12,7 @@ import pytest
 from support.fake_runner import FakeRunner, finished
 from tilusbuild.process.base import Command, Finished
 from tilusbuild.toolchain import (
-    StatMemory,
+    DigestMemory,
     Toolchain,
     ToolchainRequest,
     discover,
@@ -37,7 +37,7 @@ class World:
 
     root: Path
     runner: FakeRunner = field(default_factory=FakeRunner)
-    memory: StatMemory = field(default_factory=StatMemory)
+    memory: DigestMemory = field(default_factory=DigestMemory)
     env: dict[str, str] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
     ptxas_releases: dict[str, str] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError
 from tilusbuild.toolchain import (
+    DigestMemory,
     Nvrtc,
-    StatMemory,
     ToolchainRequest,
     discover,
     discover_nvrtc,
@@ -102,7 +102,7 @@ def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: 
     world.env |= {"CUDA_HOME": str(world.root / "broken"), "CUDA_PATH": str(world.root / "good")}
     request = ToolchainRequest(None, False, str(world.root))
     world.host()
-    found = discover(request, world.env, world.runner, StatMemory())
+    found = discover(request, world.env, world.runner, DigestMemory())
     assert found.nvrtc is None
     assert find(world).library == str(good)
     (world.root / "good/lib64/libnvrtc-builtins.so.13.0").unlink()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.toolchain import HeaderFolders, StatMemory
+from tilusbuild.toolchain import DigestMemory, HeaderFolders
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit, outermost
 
 
@@ -52,24 +52,24 @@ def folders(tmp_path: Path) -> HeaderFolders:
 
 def test_a_program_of_core_headers_adds_nothing(folders: HeaderFolders) -> None:
     includes = ["cuda_fp16.h", "vector", "stdio.h", "windows.h"]
-    assert folders.beyond(includes, StatMemory()) == ()
+    assert folders.beyond(includes, DigestMemory()) == ()
 
 
 @pytest.mark.parametrize("name", ["cublas_v2.h", "zlib.h"])
 def test_any_other_header_adds_all_others(folders: HeaderFolders, name: str) -> None:
-    lines = folders.beyond(["stdio.h", name], StatMemory())
+    lines = folders.beyond(["stdio.h", name], DigestMemory())
     assert [line.split()[0] for line in lines] == ["other-cuda-headers", "other-headers"]
-    assert lines == folders.beyond(None, StatMemory())
+    assert lines == folders.beyond(None, DigestMemory())
 
 
 def test_a_header_that_is_installed_later_is_noticed(folders: HeaderFolders) -> None:
-    assert folders.beyond(["late.h"], StatMemory()) == ()
+    assert folders.beyond(["late.h"], DigestMemory()) == ()
     Path(folders.system[0], "late.h").write_text("// late")
-    assert folders.beyond(["late.h"], StatMemory())
+    assert folders.beyond(["late.h"], DigestMemory())
 
 
 def test_an_unrelated_header_is_no_part_of_core(folders: HeaderFolders) -> None:
-    memory = StatMemory()
+    memory = DigestMemory()
     before = (folders.core_of_toolkit(memory), folders.core_of_system(memory))
     Path(folders.toolkit[0], "cufft.h").write_text("// cufft")
     Path(folders.system[0], "jpeglib.h").write_text("// jpeg")
@@ -79,7 +79,7 @@ def test_an_unrelated_header_is_no_part_of_core(folders: HeaderFolders) -> None:
 def test_an_empty_folder_in_the_search_path_changes_nothing_and_a_header_in_it_does(
     folders: HeaderFolders, tmp_path: Path
 ) -> None:
-    memory = StatMemory()
+    memory = DigestMemory()
     local = tmp_path / "local"
     more = HeaderFolders(folders.toolkit, folders.compiler, (str(local), *folders.system))
     assert more.core_of_system(memory) == folders.core_of_system(memory)

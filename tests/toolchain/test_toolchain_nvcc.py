@@ -11,8 +11,8 @@ import pytest
 
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.state.stat_digests import walk
-from tilusbuild.toolchain import StatMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.state.digests import walk
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
 from tilusbuild.toolchain.packages import compiler_roots
 
@@ -30,12 +30,12 @@ def runner() -> Iterator[LocalRunner]:
 
 
 @pytest.fixture(scope="module")
-def memory() -> StatMemory:
-    return StatMemory()
+def memory() -> DigestMemory:
+    return DigestMemory()
 
 
 @pytest.fixture(scope="module")
-def toolchain(runner: LocalRunner, memory: StatMemory) -> Toolchain:
+def toolchain(runner: LocalRunner, memory: DigestMemory) -> Toolchain:
     return discover(ToolchainRequest(), os.environ, runner, memory)
 
 
@@ -60,7 +60,7 @@ def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
 
 
 def test_through_a_link_it_is_the_same(
-    toolchain: Toolchain, runner: LocalRunner, memory: StatMemory, tmp_path: Path
+    toolchain: Toolchain, runner: LocalRunner, memory: DigestMemory, tmp_path: Path
 ) -> None:
     assert toolchain.cuda
     (tmp_path / "linked").symlink_to(toolchain.cuda.root)
@@ -70,7 +70,7 @@ def test_through_a_link_it_is_the_same(
 
 
 def test_wheels_of_the_same_release_are_the_same(
-    toolchain: Toolchain, runner: LocalRunner, memory: StatMemory
+    toolchain: Toolchain, runner: LocalRunner, memory: DigestMemory
 ) -> None:
     assert toolchain.cuda
     roots = [root for root in compiler_roots() if root != toolchain.cuda.root]

@@ -22,7 +22,7 @@ from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
-from tilusbuild.state.digests import RememberedDigests
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class Project:
         return cache
 
     @cached_property
-    def digests(self) -> RememberedDigests:
+    def digests(self) -> DigestMemory:
         """Content digests, remembered from one run to the next."""
-        return RememberedDigests(self.cache.state_path)
+        return DigestMemory(self.cache.state_path)
 
     @cached_property
     def memo(self) -> PlanMemo:

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.manifest import find, load, settings
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.runtime import option
-    from tilusbuild.toolchain import StatMemory, ToolchainRequest, diagnose
+    from tilusbuild.toolchain import DigestMemory, ToolchainRequest, diagnose
 
     manifest: Manifest | None = None
     broken: InputError | None = None
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     runner = LocalRunner()
     try:
         request = ToolchainRequest(nvcc=nvcc, needs_cuda=True, project_root=root)
-        findings = diagnose(request, os.environ, runner, StatMemory())
+        findings = diagnose(request, os.environ, runner, DigestMemory())
     finally:
         runner.close()
     needed = _needed(manifest, chosen.device_compiler.value)

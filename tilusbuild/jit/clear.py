@@ -9,6 +9,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import alone, unread
 from tilusbuild.jit.device_code import FOLDER
+from tilusbuild.jit.source import SOURCES
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 
 
@@ -32,5 +33,5 @@ def clear(root: str) -> None:
             cache.tree.take_away(cache.tree.script_path(folder, digest))
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:
             cache.tree.take_away(cache.program_path(program))
-    for name in ("sources", FOLDER):
+    for name in (SOURCES, FOLDER):
         shutil.rmtree(os.path.join(cache.state_path, name), ignore_errors=True)

@@ -1,7 +1,7 @@
 """Kernels through NVRTC alone: no nvcc, no host compiler, no linker; the driver launches.
 
-What NVRTC made is kept in the cache's state folder by its program's hash, with its own digest: one
-that is damaged, or was made for other inputs, is made again.
+What NVRTC made is kept among the cache's state, in a file that is called by its program's hash: one
+that is damaged counts as missing and is made again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tilusbuild.plan.planner import Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
-from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
-from tilusbuild.state.files import write_atomic
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.runtime.sealed import unseal
+from tilusbuild.state.envelope import Envelope
 from tilusbuild.status import Status
 from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
 
 FOLDER = "device"
+_ENVELOPE = Envelope("device code 2")
 _NONE = HostTool("-", "", "-", "-")
 _NO_HOST = Host(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
 
@@ -67,8 +67,8 @@ def build(project: Project, script: str, target: str, since: int) -> DeviceKerne
     described = script_of(
         "", unseal(script_json(project.manifest, instance, script_instance, [None]))
     )
-    path = os.path.join(project.cache.state_path, FOLDER, instance.programs[0])
-    image, compiled = _kept(path), False
+    path = os.path.join(project.cache.state_path, FOLDER, f"{instance.programs[0]}.bin")
+    image, compiled = _ENVELOPE.read(path), False
     if image is None:
         project.cache.ensure()
         private = project.cache.tree.private()
@@ -91,7 +91,7 @@ def build(project: Project, script: str, target: str, since: int) -> DeviceKerne
             log = script_instance.readable(schedule, done.outcome.log)
             raise KernelNotBuilt(f"{instance.label} was not built: {done.outcome.reason}\n{log}")
         image, compiled = done.image, True
-        _keep(path, image)
+        _ENVELOPE.write(path, image)
     if made.recipe.launch is None:
         raise input_error(f"{script} has no launch")
     return DeviceKernel(
@@ -122,21 +122,3 @@ def _toolchain(project: Project) -> Toolchain:
         fingerprint_nvrtc=nvrtc.fingerprint(project.digests),
         fingerprint_joiner=nvrtc.joiner_fingerprint(project.digests),
     )
-
-
-def _kept(path: str) -> bytes | None:
-    """The image that was kept under a name, if it is whole."""
-    try:
-        with open(f"{path}.json", "rb") as file:
-            facts = unseal(file.read())
-        with open(f"{path}.bin", "rb") as file:
-            image = file.read()
-    except (OSError, CorruptFileError):
-        return None
-    return image if facts.get("sha256") == sha256_bytes(image) else None
-
-
-def _keep(path: str, image: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_atomic(f"{path}.bin", image)
-    write_atomic(f"{path}.json", seal({"sha256": sha256_bytes(image), "size": len(image)}))

@@ -1,8 +1,8 @@
-"""Compiled templates kept between runs, in a folder of this user's own.
+"""Compiled templates kept between runs, in a directory of this user's own.
 
-Loading bytecode runs it, so only a folder and files that this user owns and nobody else can write
-are trusted, and the content is checked before Python's reader, which crashes on garbage, sees it.
-Anything that is missing, foreign, old or corrupt means that the template is compiled again.
+Loading bytecode runs it, so only a directory and files that this user owns and nobody else can
+write are trusted, and the content is checked before `marshal`, which crashes on garbage, sees it.
+A file that is missing, foreign, old or corrupt means that the template is compiled again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import jinja2
 from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
 
+from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import write_atomic
-from tilusbuild.state.hashing import sha256_bytes, sha256_file, sha256_text
-
-_DIGEST = 64
+from tilusbuild.state.hashing import sha256_file, sha256_text
 
 
 def _implementation() -> str:
@@ -48,24 +47,25 @@ class PrivateBytecode(BytecodeCache):
                 data = file.read()
         except OSError:
             return
-        payload = data[_DIGEST:]
-        if data[:_DIGEST] != self._seal(bucket, payload):
-            return
-        bucket.code = marshal.loads(payload)  # noqa: S302 - checked above
+        payload = _envelope(bucket).unwrap(data)
+        if payload is not None:
+            bucket.code = marshal.loads(payload)  # noqa: S302 - checked above
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         payload = marshal.dumps(bucket.code)
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            write_atomic(self._path(bucket), self._seal(bucket, payload) + payload, mode=0o600)
+            write_atomic(self._path(bucket), _envelope(bucket).wrap(payload), mode=0o600)
         except OSError:
             pass
 
     def _path(self, bucket: Bucket) -> str:
         return os.path.join(self._folder, bucket.key)
 
-    def _seal(self, bucket: Bucket, payload: bytes) -> bytes:
-        return sha256_bytes(f"{bucket.key}\n{bucket.checksum}\n".encode() + payload).encode()
+
+def _envelope(bucket: Bucket) -> Envelope:
+    """Return the form of the bucket's file: only that of this very template, as it is now."""
+    return Envelope(f"template 2 {bucket.key} {bucket.checksum}")
 
 
 def _check_private(status: os.stat_result) -> None:

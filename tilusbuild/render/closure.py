@@ -25,7 +25,7 @@ KEEP = ".keep"
 _EMPTY = sha256_bytes(b"")
 
 
-class DigestMemory(Protocol):
+class FileDigests(Protocol):
     """Digests of files, remembered as long as the files' times do not change."""
 
     def digest(self, path: str) -> str:
@@ -124,7 +124,7 @@ class Headers:
         self,
         roots: Sequence[Root],
         *,
-        digests: DigestMemory | None = None,
+        digests: FileDigests | None = None,
         scans: Scans | None = None,
     ) -> None:
         self._roots = tuple(roots)
@@ -216,7 +216,7 @@ def closure(
     extra: Sequence[str] = (),
     *,
     defines: Mapping[str, str] | None = None,
-    digests: DigestMemory | None = None,
+    digests: FileDigests | None = None,
 ) -> Closure:
     """The closure of one source. For many sources over the same roots, keep a `Headers`."""
     return Headers(roots, digests=digests).closure(source, extra=extra, defines=defines)

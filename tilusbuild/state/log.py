@@ -1,11 +1,10 @@
 """A small persistent map from text to JSON values that survives anything: an append-only log.
 
-The file is a header line, then frames: a line with the body's sha256 and its length in bytes, then
-the body, one line with a JSON object. Later frames win. What is kept here only saves work, so
-nothing about it is ever an error: a file that is corrupt or cut short counts as far as it is whole
-and is rewritten by the next save; one of another version is ignored and replaced; one that cannot
-be written is left alone. A save appends one frame with a single write, so that several builders may
-share a file; when the log has grown to several times its content it is rewritten atomically.
+The file is the head line and frames of `tilusbuild.state.envelope`, each with one line of JSON: an
+object with some of the map's entries. Later frames win. A file that is damaged or cut short counts
+up to the damage and is rewritten by the next save; one of another version is replaced; one that
+cannot be written is left alone. A save appends one frame with a single write, so that several
+builders may share a file; when the log has grown to several times its content it is rewritten.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from tilusbuild.state import envelope
 from tilusbuild.state.files import write_atomic
-from tilusbuild.state.hashing import sha256_bytes
 
 _VERSION = 1
-_DIGITS = 64
 _SLACK = 4
 """The log may hold so many times more records than the map before it is rewritten."""
 _SMALL = 1000
@@ -28,35 +26,13 @@ _SMALL = 1000
 
 
 def header(kind: str) -> bytes:
-    """The first line of a file of this kind."""
-    return f"tilusbuild state {_VERSION} {kind}\n".encode()
+    """Return the first line of a log of this kind."""
+    return envelope.head(f"state {_VERSION} {kind}")
 
 
 def frame(records: dict[str, Any]) -> bytes:
-    """Records as they stand in the file."""
-    body = json.dumps(records, separators=(",", ":")).encode()
-    return f"{sha256_bytes(body)} {len(body)}\n".encode() + body + b"\n"
-
-
-def frames(data: bytes, start: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """The whole frames from `start` on, each with the offset behind it; ends at the first other."""
-    while start < len(data):
-        line_end = data.find(b"\n", start, start + _DIGITS + 32)
-        digest, _, length = data[start : max(line_end, start)].partition(b" ")
-        if line_end < 0 or not length.isdigit():
-            return
-        end = line_end + 1 + int(length)
-        body = data[line_end + 1 : end]
-        if data[end : end + 1] != b"\n" or sha256_bytes(body).encode() != digest:
-            return
-        try:
-            records = json.loads(body)
-        except ValueError:
-            return
-        if not isinstance(records, dict):
-            return
-        yield records, end + 1
-        start = end + 1
+    """Return records as they stand in the file."""
+    return envelope.frame(json.dumps(records, separators=(",", ":")).encode())
 
 
 class StateFile:
@@ -71,15 +47,15 @@ class StateFile:
         self._rewrite = False
 
     def get(self, key: str) -> Any:
-        """The value, or None. Whoever asks checks its shape: the file is not to be trusted."""
+        """Return the value, or None. The caller checks its shape: the file is not to be trusted."""
         return self._loaded().get(key)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Every key with its value."""
+        """Yield every key with its value."""
         yield from self._loaded().items()
 
     def put(self, key: str, value: Any) -> None:
-        """Remember; written by the next `save`."""
+        """Remember a value; it is written by the next `save`."""
         self._loaded()[key] = value
         self._unsaved[key] = value
 
@@ -110,6 +86,7 @@ class StateFile:
         self._logged = len(records)
 
     def _append(self, path: str) -> None:
+        # One write to a file opened for appending: builders that share the file do not mix frames.
         data = frame(self._unsaved)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -132,9 +109,15 @@ class StateFile:
             data = b""
         end = len(self._header)
         if data.startswith(self._header):
-            for found, behind in frames(data, end):
+            for body, behind in envelope.frames(data, end):
+                try:
+                    found = json.loads(body)
+                except ValueError:
+                    break
+                if not isinstance(found, dict):
+                    break
                 records.update(found)
                 self._logged += len(found)
                 end = behind
-        # An absent file is "rewritten" too: that is how it comes to be.
+        # A missing file is "rewritten" too: that is how it comes to be.
         self._rewrite = end != len(data)

@@ -1,6 +1,6 @@
 """The compilers: found, checked, and known by what they are instead of where they are."""
 
-from tilusbuild.state.stat_digests import DigestMemory, StatMemory
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.diagnose import Finding, diagnose
 from tilusbuild.toolchain.discovery import (
@@ -24,7 +24,6 @@ __all__ = [
     "HostTool",
     "Looked",
     "Nvrtc",
-    "StatMemory",
     "Toolchain",
     "ToolchainRequest",
     "diagnose",

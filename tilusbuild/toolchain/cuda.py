@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
-from tilusbuild.state.stat_digests import DigestMemory
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import HostTool
 from tilusbuild.toolchain.packages import mixed_releases, pip_command, wheel_releases

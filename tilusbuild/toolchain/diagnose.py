@@ -15,7 +15,7 @@ from typing import Literal
 
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
-from tilusbuild.state.stat_digests import DigestMemory
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.disassembler import NAME as NVDISASM
 from tilusbuild.toolchain.disassembler import disassembler

@@ -20,7 +20,7 @@ from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
-from tilusbuild.state.stat_digests import DigestMemory
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.host import Host, HostTool, find_host

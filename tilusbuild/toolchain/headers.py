@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import translate
 
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.hashing import sha256_text
-from tilusbuild.state.stat_digests import DigestMemory
 
 _NO_FILES = sha256_text("")
 

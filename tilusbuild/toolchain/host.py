@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic, InputError
-from tilusbuild.state.stat_digests import DigestMemory
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderFolders
 from tilusbuild.toolchain.probe import Probe, ProbeError
 

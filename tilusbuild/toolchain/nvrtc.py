@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.process.base import Command
-from tilusbuild.state.stat_digests import DigestMemory
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain import nvrtc_command
 from tilusbuild.toolchain.cuda import Rejected, embedded_version
 from tilusbuild.toolchain.headers import HeaderFolders

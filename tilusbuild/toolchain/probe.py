@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.process.base import Command, Runner
+from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.hashing import sha256_text
-from tilusbuild.state.stat_digests import DigestMemory
 
 SCRUBBED = frozenset(
     {

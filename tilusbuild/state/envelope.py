@@ -1,0 +1,81 @@
+"""The one form of files that only save work: a head line that says what the file is, then frames.
+
+A frame is a line with the sha256 of its body and the body's length in bytes, the body, and a line
+feed. An `Envelope` is a file with one frame; `tilusbuild.state.log` appends frames to its file.
+Nothing about such a file is ever an error: one that is missing, damaged, cut short, or of another
+kind or version is as good as none, and one that cannot be written is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tilusbuild.state.files import write_atomic
+from tilusbuild.state.hashing import sha256_bytes
+
+_DIGEST_DIGITS = 64
+_MAX_LENGTH_DIGITS = 20
+
+
+def head(title: str) -> bytes:
+    """Return the first line of a file; `title` is its kind and version."""
+    return f"tilusbuild {title}\n".encode()
+
+
+def frame(body: bytes) -> bytes:
+    """Return the frame of a body."""
+    return f"{sha256_bytes(body)} {len(body)}\n".encode() + body + b"\n"
+
+
+def frames(data: bytes, start: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the body of each whole frame from `start` on, with the offset behind the frame.
+
+    What follows a damaged frame is not trusted: where the next one begins is not known.
+    """
+    while start < len(data):
+        line_end = data.find(b"\n", start, start + _DIGEST_DIGITS + _MAX_LENGTH_DIGITS)
+        digest, _, length = data[start : max(line_end, start)].partition(b" ")
+        if line_end < 0 or not length.isdigit():
+            return
+        end = line_end + 1 + int(length)
+        body = data[line_end + 1 : end]
+        if data[end : end + 1] != b"\n" or sha256_bytes(body).encode() != digest:
+            return
+        yield body, end + 1
+        start = end + 1
+
+
+class Envelope:
+    """Files of one kind and version, each with one checksummed body."""
+
+    def __init__(self, title: str) -> None:
+        """`title` is the kind and the version, as in "plan 2": raise the number with each change of
+        what the bodies mean, so that files of before count as missing."""
+        self._head = head(title)
+
+    def wrap(self, body: bytes) -> bytes:
+        """Return the content of a file that holds `body`."""
+        return self._head + frame(body)
+
+    def unwrap(self, data: bytes) -> bytes | None:
+        """Return the body; None when `data` is not a whole file of this kind and version."""
+        if data.startswith(self._head):
+            for body, end in frames(data, len(self._head)):
+                return body if end == len(data) else None
+        return None
+
+    def read(self, path: str) -> bytes | None:
+        """Return the body of the file; None when there is no such file."""
+        try:
+            with open(path, "rb") as file:
+                return self.unwrap(file.read())
+        except OSError:
+            return None
+
+    def write(self, path: str, body: bytes) -> None:
+        """Write the file, and its directory if need be; do nothing where that is not possible."""
+        with suppress(OSError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, self.wrap(body))
