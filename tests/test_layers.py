@@ -15,8 +15,8 @@ LAYERS = [
     "errors", "status", "noop", "state", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "interop", "build", "package", "tune",
-    "watch", "jit", "cli",
+    "cache", "engine", "report", "dispatch", "build", "package", "tune",
+    "watch", "jit", "interop", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

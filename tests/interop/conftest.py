@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.interop.caches.model import Cache
-from tilusbuild.interop.caches.recognise import read
+from tilusbuild.interop.caches.model import ForeignCache
+from tilusbuild.interop.caches.systems import read
 
 DATA = Path(__file__).parents[1] / "binary" / "data"
 LIBRARY = (DATA / "library.so").read_bytes()
@@ -117,7 +117,7 @@ def problems() -> Callable[[Path], list[str]]:
     """What is wrong with a cache, in one line each."""
 
     def found(root: Path) -> list[str]:
-        cache: Cache = read(str(root))
+        cache: ForeignCache = read(str(root))
         return [str(problem) for problem in cache.broken]
 
     return found

@@ -15,10 +15,14 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.interop.caches.recognise import SYSTEMS, read
+from tilusbuild.interop.caches.systems import SYSTEMS, home_of, read
+from tilusbuild.interop.install import InstalledCache
+from tilusbuild.interop.install import install as install_cache
+from tilusbuild.interop.listing import ListedCache, cache_of
+from tilusbuild.interop.pack import collect
+from tilusbuild.interop.preflight import preflight
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package import adopt, pack
-from tilusbuild.package.adopted import Adopted
+from tilusbuild.package import pack
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import verify
 from tilusbuild.package.diff import changes, side
@@ -29,22 +33,19 @@ from tilusbuild.package.errors import (
     ListMalformed,
     PackageError,
 )
-from tilusbuild.package.homes import home_of
-from tilusbuild.package.install_adopted import Brought, bring
 from tilusbuild.package.listing import FileList, parse
 from tilusbuild.package.opening import opened
 from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host
-from tilusbuild.package.preflight_adopted import preflight
 from tilusbuild.runtime.device import Device
 
-SYSTEM_NAMES = [each.SYSTEM for each in SYSTEMS]
+SYSTEM_NAMES = list(SYSTEMS)
 Made = Callable[..., Path]
 
 
 def packed(cache: Path, output: Path, form: str = "tar.zst", *, skip_broken: bool = False) -> str:
     """The path of the package that a cache makes."""
     found = read(str(cache))
-    contents = adopt.gather(found, "carried", "1", skip_broken=skip_broken).contents
+    contents = collect(found, "carried", "1", skip_broken=skip_broken).contents
     (made,) = pack.write(
         pack.Order("carried", PackageSection(), found.system, "1"), contents, [form], str(output)
     )
@@ -56,9 +57,9 @@ def listed(package: str) -> FileList:
         return parse(reader.list_bytes())
 
 
-def install(package: str, place: Path) -> Brought:
+def install(package: str, place: Path) -> InstalledCache:
     with opened(package) as reader:
-        return bring(reader, parse(reader.list_bytes()), str(place), Limits())
+        return install_cache(reader, parse(reader.list_bytes()), str(place), Limits())
 
 
 def problems_of(package: str) -> list[PackageError]:
@@ -131,11 +132,11 @@ def test_what_is_broken_is_carried_only_around(make: Made, tmp_path: Path) -> No
     tilus, hidet = make("tilus"), make("hidet")
     for library in (next(tilus.rglob("lib.so")), next(hidet.glob("graphs/*/kernels/0/lib.so"))):
         library.write_bytes(library.read_bytes()[:-100])
-    with pytest.raises(CannotPack, match=r"is broken: .*lib\.so: is no library.*, and 1 more"):
+    with pytest.raises(CannotPack, match=r"is broken: .*lib\.so: is not a library.*, and 1 more"):
         packed(tilus, tmp_path / "dist")
     with pytest.raises(CannotPack, match="no entry"):
         packed(tilus, tmp_path / "dist", skip_broken=True)
-    (unit,) = _adopted(listed(packed(hidet, tmp_path / "dist", skip_broken=True))).units
+    (unit,) = cache_of(listed(packed(hidet, tmp_path / "dist", skip_broken=True))).units
     assert unit.startswith("ops/")
 
 
@@ -143,7 +144,7 @@ def test_a_link_that_leads_elsewhere_is_not_carried(make: Made, tmp_path: Path) 
     cache = make("hidet")
     (source,) = cache.glob("ops/*/*/*/task.txt")
     (source.parent / "source.cu").symlink_to("/etc/passwd")
-    with pytest.raises(CannotPack, match="which is no entry"):
+    with pytest.raises(CannotPack, match="which is not an entry"):
         packed(cache, tmp_path / "dist")
 
 
@@ -161,7 +162,7 @@ def test_an_entry_that_is_there_stays(make: Made, tmp_path: Path) -> None:
 def test_killed_between_two_entries_and_again(system: str, make: Made, tmp_path: Path) -> None:
     cache, place = make(system), tmp_path / "there"
     package = packed(cache, tmp_path / "dist")
-    units = len(_adopted(listed(package)).units)
+    units = len(cache_of(listed(package)).units)
     for survived in range(units):
         _killed_after(survived, package, place)
         whole = read(str(place)).entries if survived else ()
@@ -209,15 +210,10 @@ def test_what_would_run_elsewhere(make: Made, tmp_path: Path) -> None:
     assert ask("cpu") == [("binary", False), ("kernel add", False)]
 
 
-def _adopted(listing: FileList) -> Adopted:
-    assert listing.adopted is not None
-    return listing.adopted
-
-
-HOSTILE: dict[str, tuple[Callable[[FileList, Adopted], FileList], str]] = {
+HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {
     "a link out": (
         lambda found, cache: _with(found, links={next(iter(cache.links)): "../../etc"}),
-        "which is no entry",
+        "which is not an entry",
     ),
     "a link in the place of an entry": (
         lambda found, cache: _with(found, links={cache.units[0]: cache.units[0]}),
@@ -242,7 +238,10 @@ HOSTILE: dict[str, tuple[Callable[[FileList, Adopted], FileList], str]] = {
         "has no library",
     ),
     "no unit": (lambda found, cache: _with(found, units=cache.units[1:]), "belongs to no unit"),
-    "no cache": (lambda found, cache: dataclasses.replace(found, adopted=None), "no listed cache"),
+    "no cache": (
+        lambda found, cache: dataclasses.replace(found, part=None),
+        "says nothing",
+    ),
     "a terminal's control characters": (
         lambda found, cache: _with(found, version="\x1b[2J"),
         "cannot be printed",
@@ -255,8 +254,8 @@ def _any(found: FileList) -> object:
 
 
 def _with(found: FileList, **changes: object) -> FileList:
-    changed = dataclasses.replace(_adopted(found), **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(found, adopted=changed)
+    changed = dataclasses.replace(cache_of(found), **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(found, part=changed)
 
 
 @pytest.mark.parametrize("case", HOSTILE)
@@ -264,7 +263,7 @@ def test_lists_that_nobody_should_write(case: str, make: Made, tmp_path: Path) -
     change, said = HOSTILE[case]
     honest = listed(packed(make("tilus"), tmp_path / "dist"))
     with pytest.raises(PackageError, match=said) as caught:
-        change(honest, _adopted(honest)).encode()
+        change(honest, cache_of(honest)).encode()
     assert type(caught.value).__name__ in ("ListMalformed", "UnsafeName")
     with pytest.raises(ListMalformed, match="not in its canonical form"):
         parse(honest.encode() + b" ")
@@ -273,8 +272,8 @@ def test_lists_that_nobody_should_write(case: str, make: Made, tmp_path: Path) -
 def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> None:
     cache = make("tilelang")
     found = read(str(cache))
-    contents = adopt.gather(found, "carried", "1").contents
-    entries = tuple(dataclasses.replace(e, images=()) for e in _adopted(contents.listed).entries)
+    contents = collect(found, "carried", "1").contents
+    entries = tuple(dataclasses.replace(e, images=()) for e in cache_of(contents.listed).entries)
     wrong = _with(contents.listed, entries=entries)
     contents = dataclasses.replace(contents, listed=wrong, encoded=wrong.encode())
     order = pack.Order("carried", PackageSection(), found.system, "1")

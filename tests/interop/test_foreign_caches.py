@@ -15,9 +15,9 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches.gc import decide, remove
-from tilusbuild.interop.caches.recognise import SYSTEMS, read, system_of
+from tilusbuild.interop.caches.systems import SYSTEMS, read, system_of
 
-SYSTEM_NAMES = [each.SYSTEM for each in SYSTEMS]
+SYSTEM_NAMES = list(SYSTEMS)
 Made = Callable[..., Path]
 Problems = Callable[[Path], list[str]]
 
@@ -133,10 +133,10 @@ def test_an_abandoned_staging_folder_is_litter(make: Made) -> None:
     staging = made / "0.1.15/linux-x86_64/.staging/key_123_0a1b2c3d"
     staging.mkdir(parents=True)
     (staging / "executable.so").write_bytes(b"x" * 10)
-    assert read(str(made)).litter == ()  # somebody may be writing it
+    assert read(str(made)).stale == ()  # somebody may be writing it
     for path in (staging / "executable.so", staging):
         os.utime(path, (0, 0))
-    (piece,) = read(str(made)).litter
+    (piece,) = read(str(made)).stale
     assert (piece.path, piece.size) == (str(staging.relative_to(made)), 10)
 
 
@@ -186,7 +186,7 @@ def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
 
 def test_a_folder_that_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
-    with pytest.raises(InputError, match="is no cache that is known"):
+    with pytest.raises(InputError, match="is not a known cache"):
         read(str(tmp_path))
 
 
@@ -202,7 +202,7 @@ def test_names_that_try_to_lead_out(make: Made, problems: Problems, tmp_path: Pa
     library.unlink()
     library.symlink_to(tmp_path / "secret")
     said = problems(made)
-    assert any("which is no file of an entry" in line for line in said)
+    assert any("which is not a file of an entry" in line for line in said)
     assert any("executable.so: is missing" in line for line in said)
 
 
@@ -220,7 +220,7 @@ def test_the_command_line(make: Made, tmp_path: Path) -> None:
     assert "the same code as another" in run("stats", made)
     (library,) = Path(made).glob("ops/*/*/*/lib.so")
     library.write_bytes(library.read_bytes()[:100])
-    assert "lib.so: is no library" in run("verify", made, status=1)
+    assert "lib.so: is not a library" in run("verify", made, status=1)
     assert "would remove 1 of 2 entries" in run("gc", made, "--broken", "--dry-run")
     assert library.exists()
     assert "removed 1 of 2 entries" in run("gc", made, "--broken")

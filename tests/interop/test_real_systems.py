@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.interop.caches.model import Cache
-from tilusbuild.interop.caches.recognise import read
+from tilusbuild.interop.caches.model import ForeignCache
+from tilusbuild.interop.caches.systems import read
 
 pytestmark = pytest.mark.slow
 
@@ -92,22 +92,22 @@ CUDABackend.make_ttir = CUDABackend.make_cubin = None
 Peer = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def tilelang(peer: Peer, folder: Path) -> Cache:
+def tilelang(peer: Peer, folder: Path) -> ForeignCache:
     peer("tilelang", _kept(folder, "tl.py", TILELANG), TILELANG_CACHE_DIR=str(folder / "cache"))
     return read(str(folder / "cache"))
 
 
-def hidet(peer: Peer, folder: Path) -> Cache:
+def hidet(peer: Peer, folder: Path) -> ForeignCache:
     peer("hidet", _kept(folder, "hd.py", HIDET))
     return read(str(folder / "cache"))
 
 
-def triton(peer: Peer, folder: Path) -> Cache:
+def triton(peer: Peer, folder: Path) -> ForeignCache:
     peer("triton", _kept(folder, "tr.py", TRITON), TRITON_CACHE_DIR=str(folder / "cache"))
     return read(str(folder / "cache"))
 
 
-def tilus(peer: Peer, folder: Path) -> Cache:
+def tilus(peer: Peer, folder: Path) -> ForeignCache:
     peer("tilus", _kept(folder, "ti.py", TILUS))
     return read(str(folder / "cache"))
 
@@ -132,7 +132,7 @@ def _kept(folder: Path, name: str, code: str) -> str:
 )
 def test_made_listed_broken_and_found_out(
     system: str,
-    make: Callable[[Peer, Path], Cache],
+    make: Callable[[Peer, Path], ForeignCache],
     held: str,
     kinds: set[str],
     peer: Peer,
@@ -182,7 +182,7 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_made_packaged_installed_elsewhere_and_hit(
     system: str,
-    make: Callable[[Peer, Path], Cache],
+    make: Callable[[Peer, Path], ForeignCache],
     script: str,
     into: str | None,
     peer: Peer,

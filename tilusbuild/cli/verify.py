@@ -92,12 +92,10 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
     listing = found.listing
     if listing is None:
         return problems, ""
-    held = f"{len(listing.scripts)} scripts, {len(listing.programs)} programs"
-    if listing.adopted is not None:
-        held = f"{len(listing.adopted.entries)} entries of {listing.adopted.system}"
     return problems, (
-        f"{listing.title} {listing.version} ({kind}): {held}, {len(listing.files)} files,"
-        f" {listing.size} bytes: no problems\nsha256 {listing.digest}{signed}"
+        f"{listing.title} {listing.version} ({kind}): {listing.summary},"
+        f" {len(listing.files)} files, {listing.size} bytes: no problems"
+        f"\nsha256 {listing.digest}{signed}"
     )
 
 

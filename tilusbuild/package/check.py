@@ -22,12 +22,12 @@ from tilusbuild.package.arriving import (
     raising,
     written,
 )
-from tilusbuild.package.check_adopted import CacheChecker
 from tilusbuild.package.check_program import READ, check_include, check_program
 from tilusbuild.package.check_script import check_script
 from tilusbuild.package.check_wheel import check_wheel
 from tilusbuild.package.errors import OverLimit, PackageError
 from tilusbuild.package.formats.read_wheel import WheelReader
+from tilusbuild.package.kinds import ContentChecker, kind_with_key
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileEntry, FileList, parse
 from tilusbuild.package.reader import Reader
@@ -92,12 +92,12 @@ class Checker:
     _left: dict[str, int] = field(default_factory=dict)
     """How many files of each script have not been kept."""
     _waiting: int = 0
-    _cache: CacheChecker | None = None
-    """Of another system's cache."""
+    _content: ContentChecker | None = None
+    """Of a package of another kind."""
 
     def __post_init__(self) -> None:
-        if self.listing.adopted is not None:
-            self._cache = CacheChecker(self.listing, self.listing.adopted)
+        if self.listing.part is not None:
+            self._content = kind_with_key(self.listing.part.key).checker(self.listing)
         for path, entry in self.listing.files.items():
             kind, _, digest = names.root_of(path)
             if kind == layout.SCRIPTS:
@@ -107,10 +107,10 @@ class Checker:
 
     def take(self, arrival: Arrival, *, keep: bool) -> None:
         """Read a file to its end. Raises `FileChanged`, `OverLimit`, and what the reader raises."""
-        kind, _, digest = names.root_of(arrival.path)
-        if kind == names.CACHES:
-            self._take_adopted(arrival, keep=keep)
+        if self._content is not None:
+            self._take_part(self._content, arrival, keep=keep)
             return
+        kind, _, digest = names.root_of(arrival.path)
         name = _within(arrival.path)
         wanted = {layout.PROGRAMS: READ, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
         pieces = written(arrival, self.folder) if keep else arrival.pieces()
@@ -137,13 +137,12 @@ class Checker:
             if not self._left[script.hash]:
                 self._told(check_script, self.listing, script, self.folder)
 
-    def _take_adopted(self, arrival: Arrival, *, keep: bool) -> None:
-        assert self._cache is not None  # noqa: S101 - the list is coherent
-        wanted = self._cache.wants(arrival)
+    def _take_part(self, checker: ContentChecker, arrival: Arrival, *, keep: bool) -> None:
+        wanted = checker.wants(arrival)
         pieces = written(arrival, self.folder) if keep else arrival.pieces()
         data = b"".join(piece if wanted else b"" for piece in pieces)
         if wanted:
-            self._told(self._cache.check, arrival.path, data)
+            self._told(checker.check, arrival.path, data)
 
     def _admit(self, arrival: Arrival, most: int) -> None:
         if arrival.entry.size > most:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from tilusbuild.cache import layout
-from tilusbuild.package import adopted, names
+from tilusbuild.package import kinds, names
 from tilusbuild.package.errors import ListMalformed
 from tilusbuild.state.hashing import sha256_text
 
@@ -27,8 +27,10 @@ def check(found: FileList) -> None:
     names.check_paths(found.files)
     if list(found.needs.libraries) != sorted(set(found.needs.libraries)):
         _refuse("needs.libraries is not sorted")
-    if found.adopted is not None:
-        adopted.check(found, found.adopted)
+    if found.part is not None:
+        if found.scripts or found.programs or found.targets:
+            _refuse(f"it lists both programs and {found.part.summary}")
+        found.part.check(found)
     _scripts(found)
     _programs(found)
     _owners(found)
@@ -42,8 +44,7 @@ def digest_of_inputs(
     entries: Iterable[str] = (),
 ) -> str:
     """One digest for what was packed: sha256 over a line each for the scripts' hashes, the
-    programs', the dispatch tables' paths and digests, and the paths of another system's entries,
-    all sorted."""
+    programs', the dispatch tables' paths and digests, and what another kind counts, all sorted."""
     lines = [f"script {each}" for each in sorted(scripts)]
     lines += [f"program {each}" for each in sorted(programs)]
     lines += [f"table {digest} {path}" for path, digest in sorted(tables.items())]
@@ -99,14 +100,14 @@ def _owners(found: FileList) -> None:
             _refuse(f"{path} belongs to no listed program")
         if kind == layout.SCRIPTS and (folder, digest) not in folders:
             _refuse(f"{path} belongs to no listed script")
-        if kind == names.CACHES and found.adopted is None:
-            _refuse(f"{path} belongs to no listed cache")
+        if found.part is None and kinds.kind_at(kind):
+            _refuse(f"{path} is below {kind}, of which the list says nothing")
 
 
 def _inputs(found: FileList) -> None:
     tables = {path: file.sha256 for path, file in found.files.items() if is_table(path)}
     scripts = [script.hash for script in found.scripts]
-    entries = [entry.path for entry in found.adopted.entries] if found.adopted else []
+    entries = found.part.inputs() if found.part else ()
     if found.inputs != digest_of_inputs(scripts, found.programs, tables, entries):
         _refuse("the digest of the inputs is another one")
 

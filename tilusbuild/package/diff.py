@@ -26,7 +26,6 @@ from tilusbuild.plan.identity import value_text
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_tables
-from tilusbuild.state.hashing import sha256_text
 from tilusbuild.status import Status
 
 Key: TypeAlias = tuple[str, str, str]
@@ -43,7 +42,7 @@ class Side:
     scripts: Mapping[Key, Script]
     libraries: Mapping[str, str]
     units: Mapping[str, str] = field(default_factory=dict)
-    """Of another system's cache, what appears as one, with a digest of all that it holds."""
+    """Of another kind of package: what counts as one thing, with a digest of all that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +79,8 @@ def side(path: str, limits: Limits) -> Iterator[Side]:
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
-        yield Side(folder, _facts(listing), _scripts(paths, folder), libraries, _units(listing))
-
-
-def _units(listing: FileList) -> dict[str, str]:
-    cache = listing.adopted
-    if cache is None:
-        return {}
-    held = {path.removeprefix(cache.prefix): file.sha256 for path, file in listing.files.items()}
-    held |= cache.links
-    lines: dict[str, list[str]] = {unit: [] for unit in cache.units}
-    for path, unit in cache.owners(sorted(held)):
-        lines[unit or path].append(f"{held[path]} {path}\n")
-    return {unit: sha256_text("".join(each)) for unit, each in lines.items()}
+        units = listing.part.unit_digests(listing) if listing.part else {}
+        yield Side(folder, _facts(listing), _scripts(paths, folder), libraries, units)
 
 
 def _of_cache(cache: Cache) -> Side:

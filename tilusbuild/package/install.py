@@ -54,8 +54,8 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
     of the package is in use that was not before.
     """
     listing = parse(reader.list_bytes())
-    if listing.adopted is not None:
-        raise NoPackage(f"it carries a cache of {listing.adopted.system}, not of tilusbuild")
+    if listing.part is not None:
+        raise NoPackage(f"it holds {listing.part.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
     parts = layers(listing)
     with cache.tree.held(Span("use", shared=True)):

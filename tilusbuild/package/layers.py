@@ -2,8 +2,8 @@
 travels together, and what did not change is not sent again.
 
 The list alone decides. A program belongs to the script and target that the list gives it; header
-folders, which many programs share, make a last layer of their own. A cache of another system is one
-layer. Files are sorted by path.
+folders, which many programs share, make a last layer of their own. What another kind keeps in one
+directory below its root is one layer. Files are sorted by path.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tilusbuild.package.listing import FileList
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Some of a package's files. `script` and `target` are "" for the layer of headers; for that of
-    another system's cache `script` is the system."""
+    """Some of a package's files. `script` and `target` are "" for the layer of headers; for one of
+    another kind `script` is the directory below the kind's root."""
 
     script: str
     target: str
@@ -40,12 +40,12 @@ def named_layers(found: FileList) -> tuple[Layer, ...]:
         if kind == layout.INCLUDE:
             headers.append(path)
             continue
-        if kind == names.CACHES:
-            owner = (digest, "")
-        elif kind == layout.SCRIPTS:
+        if kind == layout.SCRIPTS:
             owner = owners[digest]
-        else:
+        elif kind == layout.PROGRAMS:
             owner = (found.programs[digest].script, found.programs[digest].target)
+        else:
+            owner = (digest, "")
         parts.setdefault(owner, []).append(path)
     made = [Layer(script, target, tuple(parts[script, target])) for script, target in sorted(parts)]
     return (*made, Layer("", "", tuple(headers))) if headers else tuple(made)

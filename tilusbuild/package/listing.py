@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import rfc8785
 
-from tilusbuild.package import adopted, images
-from tilusbuild.package.adopted import Adopted
+from tilusbuild.package import images, kinds
 from tilusbuild.package.coherent import check
 from tilusbuild.package.errors import ListMalformed
 from tilusbuild.package.images import Image as Image
+from tilusbuild.package.kinds import Part
 from tilusbuild.package.values import Field, decode
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.state.hashing import sha256_bytes
@@ -31,6 +31,9 @@ TOOL = "tilusbuild"
 MOST_BYTES = 64 << 20
 MOST_FILES = 1_000_000
 LARGEST_FILE = 1 << 40
+
+ANY_MACHINE = "any"
+"""`needs.machine` of a package of another kind without host code."""
 
 _HEAD = ("schema", "name", "version", "project", "tool", "inputs")
 _BODY = ("targets", "needs", "scripts", "programs", "files")
@@ -50,10 +53,10 @@ class Target:
 class Needs:
     """What the libraries ask of a host. None: they ask for nothing of the kind.
 
-    `machine` as `uname -m` says it, or "any" for a cache of another system without host code; `isa`
-    an x86-64 level or what `-march` was; `glibc` the lowest version ("2.17"); `libraries` the names
-    in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI; `libstdcxx` the greatest GLIBCXX version
-    ("3.4.30").
+    `machine` as `uname -m` says it, or "any" for a package of another kind without host code;
+    `isa` an x86-64 level or what `-march` was; `glibc` the lowest version ("2.17"); `libraries` the
+    names in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI; `libstdcxx` the greatest GLIBCXX
+    version ("3.4.30").
     """
 
     machine: str
@@ -103,8 +106,8 @@ class FileEntry:
 @dataclass(frozen=True, slots=True)
 class FileList:
     """The whole list. `tool` is the version of tilusbuild that made it; `inputs` is
-    `coherent.digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of a cache
-    of another system has `adopted`, and neither targets, scripts nor programs."""
+    `coherent.digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of
+    another kind has a `part`, and neither targets, scripts nor programs."""
 
     name: str
     version: str
@@ -116,7 +119,7 @@ class FileList:
     scripts: tuple[ScriptEntry, ...]
     programs: Mapping[str, ProgramEntry]
     files: Mapping[str, FileEntry]
-    adopted: Adopted | None = None
+    part: Part | None = None
 
     def encode(self) -> bytes:
         """The one text of the list. Raises `ListMalformed` for one that `parse` would refuse."""
@@ -137,6 +140,13 @@ class FileList:
     def title(self) -> str:
         """What the package is called among those of other projects."""
         return title_of(self.project, self.name)
+
+    @property
+    def summary(self) -> str:
+        """Say in a few words what the package holds."""
+        if self.part is not None:
+            return self.part.summary
+        return f"{len(self.scripts)} scripts, {len(self.programs)} programs"
 
     @property
     def size(self) -> int:
@@ -162,7 +172,7 @@ def parse(data: bytes) -> FileList:
 
 
 def _value(found: FileList) -> dict[str, Any]:
-    more = {} if found.adopted is None else {adopted.KEY: adopted.value(found.adopted)}
+    more = {} if found.part is None else {found.part.key: found.part.value()}
     return {
         **more,
         "schema": SCHEMA,
@@ -209,7 +219,8 @@ def _value(found: FileList) -> dict[str, Any]:
 
 
 def _list(field: Field) -> FileList:
-    more = [adopted.KEY] if isinstance(field.value, dict) and adopted.KEY in field.value else []
+    there = field.value if isinstance(field.value, dict) else {}
+    more = [key for key in kinds.OTHERS if key in there]
     schema, name, version, project, tool, inputs, *rest = field.table(*_HEAD, *_BODY, *more)
     targets, needs, scripts, programs, files, *others = rest
     if schema.integer(1 << 20) != SCHEMA:
@@ -227,7 +238,7 @@ def _list(field: Field) -> FileList:
         inputs=inputs.digest(),
         targets={key: _target(value) for key, value in targets.mapping()},
         needs=Needs(
-            machine=machine.one_of("x86_64", "aarch64", *([adopted.ANY_MACHINE] if more else [])),
+            machine=machine.one_of("x86_64", "aarch64", *([ANY_MACHINE] if more else [])),
             isa=isa.optional(Field.name),
             glibc=glibc.optional(Field.version),
             libraries=tuple(each.text(255) for each in libraries.items()),
@@ -237,7 +248,7 @@ def _list(field: Field) -> FileList:
         scripts=tuple(_script(each) for each in scripts.items()),
         programs={key: _program(value) for key, value in programs.mapping()},
         files={key: _file(value) for key, value in files.mapping(MOST_FILES)},
-        adopted=adopted.read(others[0]) if others else None,
+        part=kinds.kind_with_key(more[0]).read(others[0]) if others else None,
     )
 
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from tilusbuild.cache import layout
-from tilusbuild.interop.caches import recognise
+from tilusbuild.package import kinds
 from tilusbuild.package.errors import UnsafeName
 
 LIST = "tilus-package.json"
@@ -24,17 +24,13 @@ SIGNATURE, PROVENANCE, SBOM = (
 BESIDE = (SIGNATURE, PROVENANCE, SBOM)
 """Files about the list, which are never in it."""
 
-CACHES = "caches"
-SYSTEMS = frozenset(each.SYSTEM for each in recognise.SYSTEMS)
-"""Whose caches a package can carry."""
-
 LONGEST_PATH = 4096
 LONGEST_PART = 255
 
 
 def check_path(path: str) -> None:
     """Raises `UnsafeName` unless this can be a listed file: relative, in its one spelling, below
-    `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST` or `caches/SYSTEM`."""
+    `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST` or the root of another kind."""
     problem = _problem(path)
     if problem:
         raise UnsafeName(f"{path!r:.200} cannot name a file of a package: {problem}")
@@ -68,8 +64,8 @@ def fold(path: str) -> str:
 
 
 def root_of(path: str) -> tuple[str, str, str]:
-    """(kind, script folder, hash) of a checked path; the folder is "" but for scripts, and the hash
-    of a file of another system's cache is the system's name."""
+    """(root, script folder, hash) of a checked path; the folder is "" but for scripts. The hash of
+    another kind's file is the directory below the kind's root."""
     parts = path.split("/", 3)
     if parts[0] == layout.SCRIPTS:
         return parts[0], parts[1], parts[2]
@@ -96,9 +92,9 @@ def _problem(path: str) -> str | None:
 
 def _root_problem(parts: list[str]) -> str | None:
     root, rest = parts[0], parts[1:]
-    if root == CACHES:
-        known = len(rest) > 1 and rest[0] in SYSTEMS
-        return None if known else f"below {CACHES} come {', '.join(sorted(SYSTEMS))}, and a file"
+    kind = kinds.kind_at(root)
+    if kind is not None:
+        return kind.path_problem(rest)
     if root == layout.SCRIPTS:
         if len(rest) < 3 or not layout.is_script_folder(rest[0]):
             return "below scripts come a script's name, its hash and a file"

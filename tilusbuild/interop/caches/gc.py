@@ -1,4 +1,4 @@
-"""What may go from a foreign cache, and how it goes: whole entries, never one that is in use.
+"""Remove whole entries from a foreign cache, never one that is in use.
 
 An entry is renamed out of its place before anything in it is deleted, so that its system finds it
 whole or not at all. One whose lock somebody holds stays.
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.interop.caches.look import Folder
-from tilusbuild.interop.caches.model import Cache, Entry
+from tilusbuild.interop.caches.directory import CacheDirectory
+from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An entry or a piece of litter that goes. `path` is relative to the cache."""
+    """An entry or stale file to remove. `path` is relative to the cache."""
 
     path: str
     why: str
@@ -27,24 +27,24 @@ class Removal:
     lock: str | None = None
 
 
-class NotRemoved(TilusbuildError):  # noqa: N818 - named for what is the case
+class RemovalError(TilusbuildError):
     """The cache could not be changed."""
 
 
 def decide(
-    cache: Cache,
+    cache: ForeignCache,
     *,
     now: float,
     older_than: float | None = None,
     max_size: int | None = None,
     broken: bool = False,
 ) -> tuple[Removal, ...]:
-    """What goes: litter always; entries older than so many seconds; the oldest until the rest has
-    no more than so many bytes; those that are broken, when asked."""
+    """Return what to remove: stale files, entries older than `older_than` seconds, the oldest
+    entries until the rest has at most `max_size` bytes, and with `broken` the broken ones."""
     chosen = {
-        piece.path: Removal(piece.path, piece.what, piece.size)
-        for piece in cache.litter
-        if older_than is None or now - piece.modified > older_than
+        file.path: Removal(file.path, file.what, file.size)
+        for file in cache.stale
+        if older_than is None or now - file.modified > older_than
     }
     left = []
     for unit in _units(cache):
@@ -66,10 +66,10 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Entries that go together, as the kernels of a graph do."""
+    """Entries that are removed together, as the kernels of a graph are."""
 
     path: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ForeignEntry, ...]
 
     @property
     def size(self) -> int:
@@ -83,32 +83,32 @@ class _Unit:
         return Removal(self.path, why, self.size, self.entries[0].lock)
 
 
-def _units(cache: Cache) -> list[_Unit]:
-    """The oldest first."""
-    found: dict[str, list[Entry]] = {}
+def _units(cache: ForeignCache) -> list[_Unit]:
+    """Return the units, the oldest first."""
+    found: dict[str, list[ForeignEntry]] = {}
     for entry in cache.entries:
-        found.setdefault(entry.goes, []).append(entry)
+        found.setdefault(entry.removed_with, []).append(entry)
     units = [_Unit(path, tuple(entries)) for path, entries in found.items()]
     return sorted(units, key=lambda unit: (unit.modified, unit.path))
 
 
-def remove(cache: Cache, removals: Iterable[Removal]) -> Iterator[tuple[Removal, bool]]:
-    """Each with whether it went; False for one that is in use. Raises `NotRemoved`."""
-    folder = Folder(cache.root)
+def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[Removal, bool]]:
+    """Remove each, and yield it with whether it is gone: False if in use. Raises `RemovalError`."""
+    directory = CacheDirectory(cache.root)
     for removal in removals:
-        if removal.lock is not None and folder.is_locked(removal.lock):
+        if removal.lock is not None and directory.is_locked(removal.lock):
             yield removal, False
             continue
         try:
             private = tempfile.mkdtemp(prefix=".removed-", dir=cache.root)
         except OSError as error:
-            raise NotRemoved(f"{cache.root}: {error.strerror}") from None
+            raise RemovalError(f"{cache.root}: {error.strerror}") from None
         try:
-            os.rename(folder.path(removal.path), os.path.join(private, "entry"))
+            os.rename(directory.path(removal.path), os.path.join(private, "entry"))
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise NotRemoved(f"{folder.path(removal.path)}: {error.strerror}") from None
+            raise RemovalError(f"{directory.path(removal.path)}: {error.strerror}") from None
         finally:
             shutil.rmtree(private, ignore_errors=True)
         yield removal, True

@@ -1,7 +1,7 @@
 """Hidet 0.6: `ops/<target>_space_<n>/<operator>/<16 digits>/`, `ir_modules/`, `graphs/`.
 
-An operator's folder is named by the start of sha256(task.txt), which is checked. The architecture
-is no part of the name, so Hidet itself does not see that a library is for another GPU.
+An operator's directory is named by the start of sha256(task.txt), which is checked. The name says
+nothing of the architecture, so Hidet itself does not see that a library is for another GPU.
 """
 
 from __future__ import annotations
@@ -11,88 +11,88 @@ import os
 import re
 from collections.abc import Iterator
 
-from tilusbuild.interop.caches.look import Folder, Reading, command_arch, matching
-from tilusbuild.interop.caches.model import Cache, Entry
+from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, command_arch, matching
+from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry
 
 SYSTEM = "hidet"
 _SPACE = re.compile(r"([a-z]+)_space_([0-9]+)")
 _KEY = re.compile(r"[0-9a-f]{16}")
 
 
-def is_one(folder: Folder) -> bool:
-    """Whether a folder is laid out so."""
-    homes = (_operators(folder), _modules(folder), _copies(folder))
-    return any(folder.names(home) for found in homes for home in found)
+def is_one(directory: CacheDirectory) -> bool:
+    """Return whether a directory has this layout."""
+    homes = (_operators(directory), _modules(directory), _copies(directory))
+    return any(directory.names(home) for found in homes for home in found)
 
 
-def read(folder: Folder) -> Cache:
-    """The whole cache."""
-    entries = [_operator(folder, home, keyed=True) for home in _operators(folder)]
-    entries += [_module(folder, home) for home in _modules(folder)]
-    entries += [_operator(folder, home, keyed=False) for home in _copies(folder)]
-    versions = {folder.text(entry.path, "version.txt") or "" for entry in entries} - {""}
-    return Cache(
+def read(directory: CacheDirectory) -> ForeignCache:
+    """Return the whole cache."""
+    entries = [_operator(directory, home, keyed=True) for home in _operators(directory)]
+    entries += [_module(directory, home) for home in _modules(directory)]
+    entries += [_operator(directory, home, keyed=False) for home in _copies(directory)]
+    versions = {directory.text(entry.path, "version.txt") or "" for entry in entries} - {""}
+    return ForeignCache(
         system=SYSTEM,
         version=", ".join(sorted(versions)),
-        root=folder.root,
+        root=directory.root,
         entries=tuple(entries),
-        shared=tuple(_of_graphs(folder, entries)),
+        shared=tuple(_of_graphs(directory, entries)),
     )
 
 
-def _operators(folder: Folder) -> Iterator[str]:
-    for space in matching(folder.folders("ops"), _SPACE):
-        for name in folder.folders("ops", space):
-            for key in matching(folder.folders("ops", space, name), _KEY):
+def _operators(directory: CacheDirectory) -> Iterator[str]:
+    for space in matching(directory.directories("ops"), _SPACE):
+        for name in directory.directories("ops", space):
+            for key in matching(directory.directories("ops", space, name), _KEY):
                 yield f"ops/{space}/{name}/{key}"
 
 
-def _modules(folder: Folder) -> Iterator[str]:
-    for key in matching(folder.folders("ir_modules"), _KEY):
+def _modules(directory: CacheDirectory) -> Iterator[str]:
+    for key in matching(directory.directories("ir_modules"), _KEY):
         yield f"ir_modules/{key}"
 
 
-def _copies(folder: Folder) -> Iterator[str]:
-    """Operators that a graph carries."""
-    for graph in matching(folder.folders("graphs"), _KEY):
-        for number in folder.folders("graphs", graph, "kernels"):
+def _copies(directory: CacheDirectory) -> Iterator[str]:
+    """Yield the copies of operators in graphs."""
+    for graph in matching(directory.directories("graphs"), _KEY):
+        for number in directory.directories("graphs", graph, "kernels"):
             yield f"graphs/{graph}/kernels/{number}"
 
 
-def _operator(folder: Folder, home: str, *, keyed: bool) -> Entry:
-    meta = folder.json(home, "meta.json")
+def _operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEntry:
+    meta = directory.json(home, "meta.json")
     known = meta if isinstance(meta, dict) else {}
     name = str(known.get("name", os.path.basename(os.path.dirname(home))))
-    reading = Reading(folder, home, "op" if keyed else "op of a graph", name)
-    _common(reading, f"hidet {folder.text(home, 'version.txt') or ''}".strip())
+    reader = EntryReader(directory, home, "op" if keyed else "op of a graph", name)
+    _common(reader, f"hidet {directory.text(home, 'version.txt') or ''}".strip())
     if not keyed:
-        reading.unit = os.path.dirname(os.path.dirname(home))
+        reader.unit = os.path.dirname(os.path.dirname(home))
     if known.get("target") == "cpu":
-        reading.says = "cpu"
-    if reading.has("task.txt", "version.txt", "func_types.pickle") and keyed:
-        text = folder.text(home, "task.txt") or ""
+        reader.says = "cpu"
+    if reader.has("task.txt", "version.txt", "func_types.pickle") and keyed:
+        text = directory.text(home, "task.txt") or ""
         if not hashlib.sha256(text.encode()).hexdigest().startswith(os.path.basename(home)):
-            reading.wrong("is not named by its task.txt")
-    reading.compare("lib.so")
-    return reading.entry()
+            reader.wrong("is not named by its task.txt")
+    reader.compare("lib.so")
+    return reader.entry()
 
 
-def _module(folder: Folder, home: str) -> Entry:
-    reading = Reading(folder, home, "module", "")
-    _common(reading, "hidet")
-    reading.compare("lib.so")
-    return reading.entry()
+def _module(directory: CacheDirectory, home: str) -> ForeignEntry:
+    reader = EntryReader(directory, home, "module", "")
+    _common(reader, "hidet")
+    reader.compare("lib.so")
+    return reader.entry()
 
 
-def _common(reading: Reading, by: str) -> None:
-    folder, home = reading.folder, reading.path
-    reading.by = by
-    reading.says = command_arch(folder.text(home, "compile.sh") or "")
-    reading.lock = f"{home}/.lock" if folder.is_file(home, ".lock") else None
-    reading.read_library("lib.so")
+def _common(reader: EntryReader, by: str) -> None:
+    directory, home = reader.directory, reader.path
+    reader.by = by
+    reader.says = command_arch(directory.text(home, "compile.sh") or "")
+    reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
+    reader.read_library("lib.so")
 
 
-def _of_graphs(folder: Folder, entries: list[Entry]) -> Iterator[str]:
+def _of_graphs(directory: CacheDirectory, entries: list[ForeignEntry]) -> Iterator[str]:
     taken = {name for entry in entries for name in entry.files}
-    for graph in folder.folders("graphs"):
-        yield from (name for name in folder.below("graphs", graph) if name not in taken)
+    for graph in directory.directories("graphs"):
+        yield from (name for name in directory.below("graphs", graph) if name not in taken)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Something broken. `path` is relative to the cache; `moved`: only its place is wrong."""
+class ForeignProblem:
+    """Something broken. `path` is relative to the cache; `moved`: only the place is wrong."""
 
     path: str
     what: str
@@ -18,11 +18,11 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ForeignEntry:
     """One kernel: what the system keeps, finds and throws away as one."""
 
     path: str
-    """Its folder, relative to the cache."""
+    """Its directory, relative to the cache."""
     kind: str
     """What the system calls it: "program", "kernel", "op", …"""
     name: str
@@ -40,23 +40,23 @@ class Entry:
     """When the latest of its files was written, seconds since 1970."""
     library: str | None
     """The sha256 of the library or cubin; None when there is none that can be read."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ForeignProblem, ...] = ()
     pickles: tuple[str, ...] = ()
     lock: str | None = None
     """The file that the system locks while it writes the entry."""
     unit: str = ""
-    """The folder that goes when the entry goes, where that is more than its own."""
+    """The directory that is removed with the entry, if that is more than its own."""
 
     @property
-    def goes(self) -> str:
-        """What is removed with the entry."""
+    def removed_with(self) -> str:
+        """Return the directory that is removed with the entry."""
         return self.unit or self.path
 
 
 @dataclass(frozen=True, slots=True)
-class Litter:
-    """Something that belongs to no entry and that nobody needs: an old staging folder, a lock of
-    nothing."""
+class StaleFile:
+    """A file or directory that belongs to no entry and that nobody needs, as an abandoned staging
+    directory."""
 
     path: str
     what: str
@@ -65,7 +65,7 @@ class Litter:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class ForeignCache:
     """A whole foreign cache."""
 
     system: str
@@ -73,9 +73,9 @@ class Cache:
     """The system's version where the cache tells; else ""."""
     root: str
     """Absolute."""
-    entries: tuple[Entry, ...]
-    litter: tuple[Litter, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    entries: tuple[ForeignEntry, ...]
+    stale: tuple[StaleFile, ...] = ()
+    problems: tuple[ForeignProblem, ...] = ()
     """Of no entry: a link to nothing, a table that cannot be read."""
     shared: tuple[str, ...] = field(default=())
     """Files of no entry that make the cache work: scripts, tables, graphs."""
@@ -85,15 +85,15 @@ class Cache:
         return sum(entry.size for entry in self.entries)
 
     @property
-    def broken(self) -> tuple[Problem, ...]:
-        """All that is wrong."""
+    def broken(self) -> tuple[ForeignProblem, ...]:
+        """Return all that is wrong."""
         own = (problem for entry in self.entries for problem in entry.problems)
         return (*own, *self.problems)
 
     @property
-    def duplicates(self) -> tuple[tuple[Entry, ...], ...]:
-        """Entries whose libraries are the same bytes, in groups of two and more."""
-        groups: dict[str, list[Entry]] = {}
+    def duplicates(self) -> tuple[tuple[ForeignEntry, ...], ...]:
+        """Return entries whose libraries are the same bytes, in groups of two and more."""
+        groups: dict[str, list[ForeignEntry]] = {}
         for entry in self.entries:
             if entry.library is not None:
                 groups.setdefault(entry.library, []).append(entry)

@@ -1,7 +1,7 @@
 """Tilus 0.2: `programs/<12 digits>/` and `scripts/<name>/<constants>-<8 digits>/` with links there.
 
-A program's name is the start of sha256(options.txt + program.txt), which is checked. Tilus takes a
-program for whole when three files exist, and so believes a library that a killed compiler left.
+A program's name is the start of sha256(options.txt + program.txt), which is checked. Tilus
+considers a program whole when three files exist, and so loads what a killed compiler left.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from tilusbuild.interop.caches.look import Folder, Reading, matching
-from tilusbuild.interop.caches.model import Cache, Entry, Litter, Problem
+from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, matching
+from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry, ForeignProblem, StaleFile
 
 SYSTEM = "tilus"
 _PROGRAM = re.compile(r"[0-9a-f]{12}")
@@ -20,83 +20,85 @@ _SCRIPT = re.compile(r"(?:.*-)?[0-9a-f]{8}", re.DOTALL)
 _TARGET = re.compile(r"arch='sm(\d+[af]?)'")
 
 
-def is_one(folder: Folder) -> bool:
-    """Whether a folder is laid out so."""
-    programs = list(matching(folder.folders("programs"), _PROGRAM))
-    return any(folder.is_file("programs", name, "options.txt") for name in programs) or any(
-        folder.is_file("scripts", name, key, "build_options.txt")
-        for name in folder.folders("scripts")
-        for key in folder.folders("scripts", name)
+def is_one(directory: CacheDirectory) -> bool:
+    """Return whether a directory has this layout."""
+    programs = list(matching(directory.directories("programs"), _PROGRAM))
+    return any(directory.is_file("programs", name, "options.txt") for name in programs) or any(
+        directory.is_file("scripts", name, key, "build_options.txt")
+        for name in directory.directories("scripts")
+        for key in directory.directories("scripts", name)
     )
 
 
-def read(folder: Folder) -> Cache:
-    """The whole cache."""
-    named = {program: name for name, program in _linked(folder)}
+def read(directory: CacheDirectory) -> ForeignCache:
+    """Return the whole cache."""
+    named = {program: name for name, program in _linked(directory)}
     entries = [
-        _program(folder, digest, named.get(digest, ""))
-        for digest in matching(folder.folders("programs"), _PROGRAM)
+        _program(directory, digest, named.get(digest, ""))
+        for digest in matching(directory.directories("programs"), _PROGRAM)
     ]
-    problems, litter, shared = _scripts(folder)
-    return Cache(
+    problems, stale, shared = _scripts(directory)
+    return ForeignCache(
         system=SYSTEM,
         version="",
-        root=folder.root,
+        root=directory.root,
         entries=tuple(entries),
-        litter=tuple(litter),
+        stale=tuple(stale),
         problems=tuple(problems),
         shared=tuple(shared),
     )
 
 
-def _program(folder: Folder, digest: str, name: str) -> Entry:
+def _program(directory: CacheDirectory, digest: str, name: str) -> ForeignEntry:
     home = f"programs/{digest}"
-    reading = Reading(folder, home, "program", name)
-    reading.lock = f"{home}/.lock" if folder.is_file(home, ".lock") else None
-    options = folder.text(home, "options.txt") or ""
+    reader = EntryReader(directory, home, "program", name)
+    reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
+    options = directory.text(home, "options.txt") or ""
     found = _TARGET.search(options)
-    reading.says = f"sm_{found[1]}" if found else ""
-    reading.by = "nvcc" if folder.is_file(home, "module", "nvcc_output.txt") else ""
-    if reading.has("program.txt", "options.txt"):
-        text = options + (folder.text(home, "program.txt") or "")
+    reader.says = f"sm_{found[1]}" if found else ""
+    reader.by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
+    if reader.has("program.txt", "options.txt"):
+        text = options + (directory.text(home, "program.txt") or "")
         if not hashlib.sha256(text.encode()).hexdigest().startswith(digest):
-            reading.wrong("is not named by its options.txt and program.txt")
-    reading.read_library("module/lib.so")
-    reading.compare("module/lib.so")
-    return reading.entry()
+            reader.wrong("is not named by its options.txt and program.txt")
+    reader.read_library("module/lib.so")
+    reader.compare("module/lib.so")
+    return reader.entry()
 
 
-def _script_folders(folder: Folder) -> Iterator[tuple[str, str]]:
-    for name in folder.folders("scripts"):
-        for key in matching(folder.folders("scripts", name), _SCRIPT):
+def _script_folders(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
+    for name in directory.directories("scripts"):
+        for key in matching(directory.directories("scripts", name), _SCRIPT):
             yield name, f"scripts/{name}/{key}"
 
 
-def _links(folder: Folder, home: str) -> Iterator[tuple[str, str]]:
-    """Links to programs: their paths, and the program that each means."""
+def _links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
+    """Yield links to programs: their paths, and the program that each leads to."""
     for above in ("programs", "failed/building"):
-        for name in folder.names(home, above):
+        for name in directory.names(home, above):
             path = f"{home}/{above}/{name}"
-            if os.path.islink(folder.path(path)):
-                yield path, os.path.basename(os.readlink(folder.path(path)))
+            if os.path.islink(directory.path(path)):
+                yield path, os.path.basename(os.readlink(directory.path(path)))
 
 
-def _linked(folder: Folder) -> Iterator[tuple[str, str]]:
-    for name, home in _script_folders(folder):
-        for _, program in _links(folder, home):
+def _linked(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
+    for name, home in _script_folders(directory):
+        for _, program in _links(directory, home):
             yield name, program
 
 
-def _scripts(folder: Folder) -> tuple[list[Problem], list[Litter], list[str]]:
-    problems, litter, shared = [], [], []
-    for _, home in _script_folders(folder):
-        links = list(_links(folder, home))
+def _scripts(directory: CacheDirectory) -> tuple[list[ForeignProblem], list[StaleFile], list[str]]:
+    problems, stale, shared = [], [], []
+    for _, home in _script_folders(directory):
+        links = list(_links(directory, home))
         for path, program in links:
-            if not folder.is_folder("programs", program):
-                problems.append(Problem(path, f"leads to program {program}, which is not there"))
-        files = folder.below(home)
+            if not directory.is_directory("programs", program):
+                problems.append(
+                    ForeignProblem(path, f"leads to program {program}, which is not there")
+                )
+        files = directory.below(home)
         shared += files
-        if not links and not folder.names(home, "failed", "scheduling"):
-            size, modified = folder.measured(files)
-            litter.append(Litter(home, "a script without programs", size, modified))
-    return problems, litter, shared
+        if not links and not directory.names(home, "failed", "scheduling"):
+            size, modified = directory.measured(files)
+            stale.append(StaleFile(home, "a script without programs", size, modified))
+    return problems, stale, shared

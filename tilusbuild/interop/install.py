@@ -1,9 +1,9 @@
-"""Bringing a carried cache to its system's own place: what is missing there, and nothing else.
+"""Install a foreign cache in its system's own place: what is missing there, and nothing else.
 
-What is missing is unpacked and checked in a private folder of the cache, and put on the disk; then
-each entry appears by one rename, those that links lead to first. An entry that is there stays as it
-is. Killed at any instant, the cache holds whole entries only, and the next attempt brings the rest
-and removes the private folder. Nothing is written outside the folder that was named.
+What is missing is unpacked and checked in a private directory of the cache, and flushed to the
+disk; then each entry appears by one rename, those that links lead to first. An entry that is there
+stays as it is. Killed at any instant, the cache holds whole entries only; the next attempt installs
+the rest and removes the private directory. Nothing is written outside the directory that was named.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tilusbuild.package import groups
-from tilusbuild.package.adopted import Adopted
+from tilusbuild.interop import triton_groups
+from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.arriving import Limits, arrivals, check_limits
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import CannotInstall, NoPackage
+from tilusbuild.package.errors import CannotInstall
 from tilusbuild.package.formats.plain import settle
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileList
@@ -33,21 +33,19 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
-    """What came of it: the entries that were not there before, and the bytes that were written."""
+class InstalledCache:
+    """How many entries were not there before, and how many bytes were written."""
 
     new: int
     size: int
 
 
-def bring(reader: Reader, listing: FileList, place: str, limits: Limits) -> Brought:
-    """Make the folder `place` hold the cache that the package carries; `listing` is its list.
+def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> InstalledCache:
+    """Make the directory `place` hold the foreign cache of the package whose list is `listing`.
 
-    Raises `PackageError`s; then what was there is as it was, and what came is whole.
+    Raises `PackageError`s; then what was there is as it was, and each entry that came is whole.
     """
-    cache = listing.adopted
-    if cache is None:
-        raise NoPackage("it carries no cache of another system")
+    cache = cache_of(listing)
     check_limits(listing, reader, limits)
     missing = {unit for unit in cache.units if not os.path.lexists(os.path.join(place, unit))}
     came: set[str] = set()
@@ -60,14 +58,14 @@ def bring(reader: Reader, listing: FileList, place: str, limits: Limits) -> Brou
             _link(cache, missing, made)
             came = set(_publish(cache, missing, made, place))
     files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
-    return Brought(
+    return InstalledCache(
         sum(unit in came for _, unit in cache.owners(entry.path for entry in cache.entries)),
         sum(files[path] for path, unit in cache.owners(files) if unit in came),
     )
 
 
 def _unpack(
-    reader: Reader, listing: FileList, cache: Adopted, missing: set[str], private: str
+    reader: Reader, listing: FileList, cache: ListedCache, missing: set[str], private: str
 ) -> None:
     wanted = {
         cache.prefix + path
@@ -79,26 +77,26 @@ def _unpack(
         checker.take(arrival, keep=arrival.path in wanted)
 
 
-def _paths(listing: FileList, cache: Adopted) -> list[str]:
+def _paths(listing: FileList, cache: ListedCache) -> list[str]:
     return [path.removeprefix(cache.prefix) for path in listing.files]
 
 
-def _place(cache: Adopted, made: str, place: str) -> None:
-    """Tell the files that say where they are."""
+def _place(cache: ListedCache, made: str, place: str) -> None:
+    """Write the new place into the files that name it."""
     for above, _, files in os.walk(made):
         home = os.path.relpath(above, made)
         for name in files:
-            if groups.is_group(cache.system, os.path.join(home, name)):
+            if triton_groups.is_group(cache.system, os.path.join(home, name)):
                 path = os.path.join(above, name)
                 with open(path, "r+b") as file:
-                    placed = groups.with_place(file.read(), os.path.join(place, home))
+                    placed = triton_groups.with_place(file.read(), os.path.join(place, home))
                     file.seek(0)
                     file.write(placed)
                     file.truncate()
 
 
-def _link(cache: Adopted, missing: set[str], made: str) -> None:
-    """Make the links, relative to where they are."""
+def _link(cache: ListedCache, missing: set[str], made: str) -> None:
+    """Make the links: relative, so that the cache can be moved."""
     for link, unit in cache.owners(cache.links):
         if unit in missing:
             path = os.path.join(made, link)
@@ -106,8 +104,11 @@ def _link(cache: Adopted, missing: set[str], made: str) -> None:
             os.symlink(os.path.relpath(cache.links[link], os.path.dirname(link)), path)
 
 
-def _publish(cache: Adopted, missing: set[str], made: str, place: str) -> Iterator[str]:
-    """Move units to their places, those with links last; the ones that nobody was quicker with."""
+def _publish(cache: ListedCache, missing: set[str], made: str, place: str) -> Iterator[str]:
+    """Rename units into place and yield those that nobody was quicker with.
+
+    Units with links come last, so that no link ever leads to an entry that is not there yet.
+    """
     linking = {unit for _, unit in cache.owners(cache.links)}
     for unit in sorted(missing, key=lambda each: (each in linking, each)):
         final = os.path.join(place, unit)
@@ -126,7 +127,7 @@ def _publish(cache: Adopted, missing: set[str], made: str, place: str) -> Iterat
 
 @contextmanager
 def _private(place: str) -> Iterator[str]:
-    """A locked folder in `place`; those that killed processes left are removed."""
+    """Give a locked directory in `place`, and remove those that killed processes left."""
     os.makedirs(place, exist_ok=True)
     for name in os.listdir(place):
         if name.startswith(_PREFIX):
@@ -140,8 +141,8 @@ def _private(place: str) -> Iterator[str]:
 
 
 def _locked(place: str) -> tuple[str, int]:
-    """A new folder and what holds its lock; another one when somebody swept it before."""
-    while True:
+    """Return a new directory and the handle that holds its lock."""
+    while True:  # another process may sweep the directory before we have locked it
         path = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
         with suppress(FileNotFoundError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -168,5 +169,5 @@ def _explained(place: str) -> Iterator[None]:
     except OSError as error:
         raise CannotInstall(
             f"{place} cannot be written: {error.strerror or error}",
-            hint="--into names another folder",
+            hint="--into names another directory",
         ) from None

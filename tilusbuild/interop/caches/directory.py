@@ -1,4 +1,4 @@
-"""Looking at a folder of somebody else's: bounded, by names, following no link."""
+"""Read a directory that somebody else wrote: bounded, by names, following no link."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from tilusbuild.binary import BinaryError, read_archs
 from tilusbuild.binary.elf import Elf
 from tilusbuild.binary.needs import read_needs
-from tilusbuild.interop.caches.model import Entry, Problem
+from tilusbuild.interop.caches.model import ForeignEntry, ForeignProblem
 from tilusbuild.state.hashing import sha256_bytes
 
-_LARGEST_TEXT = 16 << 20
-_LARGEST_LIBRARY = 1 << 30
-MOST_FILES = 10_000
-"""Below one folder; of more the first are looked at."""
+_MAX_TEXT = 16 << 20
+_MAX_LIBRARY = 1 << 30
+MAX_FILES = 10_000
+"""Below one directory; the rest is ignored."""
 
 
-class Folder:
-    """A cache that is being looked at; paths are relative to it."""
+class CacheDirectory:
+    """A foreign cache on the disk; paths are relative to it."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -32,16 +32,16 @@ class Folder:
         return os.path.join(self.root, *names)
 
     def names(self, *below: str) -> list[str]:
-        """Sorted; empty for what is no folder."""
+        """Return the sorted names in a directory; none for what is not one."""
         try:
             return sorted(os.listdir(self.path(*below)))
         except OSError:
             return []
 
-    def folders(self, *below: str) -> list[str]:
-        return [name for name in self.names(*below) if self.is_folder(*below, name)]
+    def directories(self, *below: str) -> list[str]:
+        return [name for name in self.names(*below) if self.is_directory(*below, name)]
 
-    def is_folder(self, *names: str) -> bool:
+    def is_directory(self, *names: str) -> bool:
         mode = self._mode(*names)
         return mode is not None and stat.S_ISDIR(mode)
 
@@ -56,29 +56,29 @@ class Folder:
             return None
 
     def below(self, *names: str) -> list[str]:
-        """Every file below a folder, links among them, relative to the cache; sorted."""
+        """Return every file and link below a directory, relative to the cache; sorted."""
         found: list[str] = []
-        for above, folders, files in os.walk(self.path(*names)):
-            links = [f for f in folders if os.path.islink(os.path.join(above, f))]
-            folders[:] = [f for f in folders if f not in links]
+        for above, directories, files in os.walk(self.path(*names)):
+            links = [f for f in directories if os.path.islink(os.path.join(above, f))]
+            directories[:] = [f for f in directories if f not in links]
             files += links
             found += (os.path.relpath(os.path.join(above, file), self.root) for file in files)
-            if len(found) > MOST_FILES:
+            if len(found) > MAX_FILES:
                 break
         return sorted(found)
 
     def text(self, *names: str) -> str | None:
-        """A text file's beginning; None when there is none."""
+        """Return a text file's beginning; None if there is no such file."""
         if not self.is_file(*names):
             return None
         try:
             with open(self.path(*names), encoding="utf-8", errors="replace") as file:
-                return file.read(_LARGEST_TEXT)
+                return file.read(_MAX_TEXT)
         except OSError:
             return None
 
     def json(self, *names: str) -> Any:
-        """A file's value; None for one that is missing or is no JSON."""
+        """Return a file's value; None for one that is missing or not JSON."""
         text = self.text(*names)
         try:
             return None if text is None else json.loads(text)
@@ -86,9 +86,9 @@ class Folder:
             return None
 
     def bytes(self, *names: str) -> bytes | None:
-        """A file's content; None when it cannot be read or is larger than any library."""
+        """Return a file's content; None if it cannot be read or is larger than any library."""
         try:
-            if not self.is_file(*names) or os.path.getsize(self.path(*names)) > _LARGEST_LIBRARY:
+            if not self.is_file(*names) or os.path.getsize(self.path(*names)) > _MAX_LIBRARY:
                 return None
             with open(self.path(*names), "rb") as file:
                 return file.read()
@@ -96,7 +96,7 @@ class Folder:
             return None
 
     def measured(self, files: list[str]) -> tuple[int, float]:
-        """Bytes of files, and when the latest was written."""
+        """Return the bytes of all files, and when the latest was written (seconds since 1970)."""
         size, latest = 0, 0.0
         for name in files:
             try:
@@ -107,7 +107,7 @@ class Folder:
         return size, latest
 
     def is_locked(self, name: str) -> bool:
-        """Whether some process holds a lock on a file now."""
+        """Return whether some process holds a lock on a file now."""
         try:
             handle = os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -121,33 +121,33 @@ class Folder:
         return False
 
 
-class Reading:
-    """What is found out about one entry, until it is whole."""
+class EntryReader:
+    """Collect the facts and problems of one entry."""
 
-    def __init__(self, folder: Folder, path: str, kind: str, name: str) -> None:
-        self.folder, self.path, self.kind, self.name = folder, path, kind, name
+    def __init__(self, directory: CacheDirectory, path: str, kind: str, name: str) -> None:
+        self.directory, self.path, self.kind, self.name = directory, path, kind, name
         self.says = self.by = ""
         self.holds: tuple[str, ...] = ()
         self.library: str | None = None
         self.lock: str | None = None
         self.unit = ""
-        self.problems: list[Problem] = []
+        self.problems: list[ForeignProblem] = []
 
     def wrong(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
         """Note a problem of the entry, or of one of its files."""
         path = self.path if file is None else f"{self.path}/{file}"
-        self.problems.append(Problem(path, what, moved))
+        self.problems.append(ForeignProblem(path, what, moved))
 
     def has(self, *names: str) -> bool:
-        """Whether the files are there; each that is not is a problem."""
-        missing = [name for name in names if not self.folder.is_file(self.path, name)]
+        """Return whether all files are there; note each missing one as a problem."""
+        missing = [name for name in names if not self.directory.is_file(self.path, name)]
         for name in missing:
             self.wrong("is missing", name)
         return not missing
 
     def read_library(self, file: str) -> bytes | None:
-        """Read a library or cubin: what it holds, whether it is whole."""
-        data = self.folder.bytes(self.path, file)
+        """Read a library or cubin: note what it holds, or what is wrong with it."""
+        data = self.directory.bytes(self.path, file)
         if data is None:
             self.wrong("is missing", file)
             return None
@@ -159,17 +159,17 @@ class Reading:
         return data
 
     def compare(self, file: str) -> None:
-        """The text against the binary."""
+        """Compare the architecture in the entry's text with that in its binary."""
         device = [held for held in self.holds if held.startswith("sm_")]
         if not self.says.startswith("sm_") or not device:
             return
         if not any(_same(self.says, held.split()[0]) for held in device):
             self.wrong(f"holds code for {', '.join(device)}; its entry says {self.says}", file)
 
-    def entry(self) -> Entry:
-        files = self.folder.below(self.path)
-        size, modified = self.folder.measured(files)
-        return Entry(
+    def entry(self) -> ForeignEntry:
+        files = self.directory.below(self.path)
+        size, modified = self.directory.measured(files)
+        return ForeignEntry(
             path=self.path,
             kind=self.kind,
             name=self.name,
@@ -188,23 +188,23 @@ class Reading:
 
 
 def _same(said: str, held: str) -> bool:
-    """A suffix that the text leaves out says nothing."""
+    """Return whether two architectures agree: a text may leave out the suffix of sm_90a."""
     return said == held or said == held.rstrip("af")
 
 
 def damage(data: bytes) -> str | None:
-    """Why a library cannot be whole; None when nothing speaks against it."""
+    """Say why a library cannot be whole; None if it can."""
     if not data:
         return "is empty"
     try:
         size = Elf(data).declared_size
     except BinaryError as error:
-        return f"is no library: {error}"
+        return f"is not a library: {error}"
     return f"is cut short: {len(data)} bytes of {size}" if size > len(data) else None
 
 
 def held_by(data: bytes) -> tuple[str, ...]:
-    """The code that a library holds: for GPUs, else the processor's name."""
+    """Return the architectures that a library has code for; without GPU code, the CPU's."""
     try:
         images = read_archs(data)
     except BinaryError:
@@ -222,11 +222,11 @@ _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
 
 
 def command_arch(command: str) -> str:
-    """The architecture that a compiler's command line names; "" when it names none."""
+    """Return the architecture that a compiler's command line names; "" if none."""
     found = _GENCODE.search(command)
     return (found[1] or found[2]) if found else ""
 
 
 def matching(names: list[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """The names that are wholly as the pattern says."""
+    """Return the names that the whole pattern matches."""
     return (name for name in names if pattern.fullmatch(name))

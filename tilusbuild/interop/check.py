@@ -1,14 +1,14 @@
-"""Is an entry of another system's cache what the list says? From the bytes of its library.
+"""Check that an entry of a foreign cache is what the list says, from the bytes of its library.
 
 The code in it is what is listed, and asks no more of a host than the list says. What else the entry
-holds is the system's own affair: it is carried as it is, and of pickles only the digest is known.
+holds is the system's own affair: of pickles and the like only the digest is compared.
 """
 
 from __future__ import annotations
 
 from tilusbuild.binary import BinaryError, read_needs
-from tilusbuild.package import groups
-from tilusbuild.package.adopted import Adopted, AdoptedEntry
+from tilusbuild.interop import triton_groups
+from tilusbuild.interop.listing import ListedCache, ListedEntry
 from tilusbuild.package.arriving import Arrival
 from tilusbuild.package.check_program import host_problem
 from tilusbuild.package.errors import CodeMismatch, Incoherent, OverLimit
@@ -16,22 +16,22 @@ from tilusbuild.package.images import LARGEST, code_of
 from tilusbuild.package.listing import FileList
 
 
-class CacheChecker:
-    """Checks the files of one cache as they come."""
+class EntryChecker:
+    """Check the files of one cache as they arrive: libraries, and Triton's groups."""
 
-    def __init__(self, listing: FileList, cache: Adopted) -> None:
+    def __init__(self, listing: FileList, cache: ListedCache) -> None:
         self._listing = listing
         self._system = cache.system
         self._libraries = cache.libraries()
 
     def wants(self, arrival: Arrival) -> bool:
-        """Whether a file's content is checked, not its digest alone. Raises `OverLimit`."""
-        path, group = arrival.path, groups.is_group(self._system, arrival.path)
+        """Return whether the content counts, not the digest alone. Raises `OverLimit`."""
+        path, group = arrival.path, triton_groups.is_group(self._system, arrival.path)
         if path not in self._libraries and not group:
             return False
-        most = groups.LARGEST if group else LARGEST
-        if arrival.entry.size > most:
-            raise OverLimit(f"{path} has more than {most} bytes")
+        limit = triton_groups.MAX_BYTES if group else LARGEST
+        if arrival.entry.size > limit:
+            raise OverLimit(f"{path} has more than {limit} bytes")
         return True
 
     def check(self, path: str, data: bytes) -> None:
@@ -39,9 +39,9 @@ class CacheChecker:
         if path in self._libraries:
             self._check_code(path, self._libraries[path], data)
         else:
-            groups.check(path, data, self._listing.files)
+            triton_groups.check(path, data, self._listing.files)
 
-    def _check_code(self, path: str, entry: AdoptedEntry, data: bytes) -> None:
+    def _check_code(self, path: str, entry: ListedEntry, data: bytes) -> None:
         images, machine = code_of(data)
         if set(images) != set(entry.images) or machine != entry.machine:
             there = _text(sorted(i.arch for i in images), machine)

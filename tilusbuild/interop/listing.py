@@ -1,0 +1,222 @@
+"""A foreign cache in a package's list: its entries, and what appears in the cache as one piece.
+
+Its files are listed below `caches/SYSTEM`, under the names that the system gave them. Links are not
+files: the list says where they are, and each leads to an entry of the same cache. So a checked
+list cannot lead out of the directory that the package is installed into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tilusbuild.interop.caches.systems import SYSTEMS
+from tilusbuild.package import images, names
+from tilusbuild.package.errors import ListMalformed, NoPackage
+from tilusbuild.package.images import Image
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.values import Field
+from tilusbuild.state.hashing import sha256_text
+
+ROOT = "caches"
+_MAX_TEXT = 200
+_MAX_UNIT_PARTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntry:
+    """An entry as the list has it. `path` is its directory in the cache and `library` the file in
+    it that holds the code: `images` for GPUs, and host code for `machine` (None: no host code)."""
+
+    path: str
+    kind: str
+    name: str
+    library: str
+    images: tuple[Image, ...]
+    machine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCache:
+    """The cache: the `Part` of a list. Paths are relative to the cache. `units` are the files and
+    directories that appear by one rename each, `links` the entry that each link leads to; both
+    sorted, as `entries` are."""
+
+    system: str
+    version: str
+    entries: tuple[ListedEntry, ...]
+    units: tuple[str, ...]
+    links: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return "adopted"
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.entries)} entries of {self.system}"
+
+    @property
+    def prefix(self) -> str:
+        """Return what the paths of the listed files begin with."""
+        return f"{ROOT}/{self.system}/"
+
+    def owners(self, paths: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield each path of the cache with the unit that it belongs to."""
+        known = frozenset(self.units)
+        for path in paths:
+            yield path, next((each for each in _beginnings(path) if each in known), None)
+
+    def libraries(self) -> dict[str, ListedEntry]:
+        """Return the entries by the listed path of their code."""
+        return {f"{self.prefix}{e.path}/{e.library}": e for e in self.entries}
+
+    def value(self) -> dict[str, Any]:
+        return {
+            "system": self.system,
+            "version": self.version,
+            "entries": [
+                {
+                    "path": each.path,
+                    "kind": each.kind,
+                    "name": each.name,
+                    "library": each.library,
+                    "images": images.values(each.images),
+                    "machine": each.machine,
+                }
+                for each in self.entries
+            ],
+            "units": list(self.units),
+            "links": dict(self.links),
+        }
+
+    def inputs(self) -> list[str]:
+        return [entry.path for entry in self.entries]
+
+    def unit_digests(self, listing: FileList) -> dict[str, str]:
+        held = {p.removeprefix(self.prefix): file.sha256 for p, file in listing.files.items()}
+        held |= self.links
+        lines: dict[str, list[str]] = {unit: [] for unit in self.units}
+        for path, unit in self.owners(sorted(held)):
+            lines[unit or path].append(f"{held[path]} {path}\n")
+        return {unit: sha256_text("".join(each)) for unit, each in lines.items()}
+
+    def check(self, listing: FileList) -> None:
+        prefix = self.prefix
+        names.check_paths([*listing.files, *(prefix + link for link in self.links)])
+        for path in listing.files:
+            if not path.startswith(prefix):
+                _refuse(f"{path} belongs to no cache of {self.system}")
+        _check_entries(self, listing)
+        _check_units(self, [p.removeprefix(prefix) for p in listing.files])
+        homes = {entry.path for entry in self.entries}
+        for link, target in self.links.items():
+            if target not in homes:
+                _refuse(f"the link {link} leads to {target!r:.200}, which is not an entry")
+            if link in self.units:
+                _refuse(f"the link {link} is in the place of an entry")
+
+
+def cache_of(listing: FileList) -> ListedCache:
+    """Return the foreign cache of a list. Raises `NoPackage` for a list of another kind."""
+    if not isinstance(listing.part, ListedCache):
+        raise NoPackage("it holds no foreign cache")
+    return listing.part
+
+
+def count_pickles(listing: FileList) -> int:
+    """Return how many files are pickles, which only the system itself will load."""
+    return sum(path.endswith((".pickle", ".pkl")) for path in listing.files)
+
+
+def pickle_warning(listing: FileList) -> str:
+    """Warn of the pickles in a package; "" if there are none."""
+    count = count_pickles(listing)
+    if not count:
+        return ""
+    return (
+        f"{count} of its files are pickles: nothing here opens them, {cache_of(listing).system}"
+        " does. Install it only if you trust who packed it"
+    )
+
+
+def read(field: Field) -> ListedCache:
+    """Return what a list says. Raises `ListMalformed`."""
+    system, version, entries, units, links = field.table(
+        "system", "version", "entries", "units", "links"
+    )
+    return ListedCache(
+        system=system.one_of(*sorted(SYSTEMS)),
+        version=_printable(version),
+        entries=tuple(_entry(each) for each in entries.items()),
+        units=tuple(each.text(names.LONGEST_PATH) for each in units.items()),
+        links={key: each.text(names.LONGEST_PATH) for key, each in links.mapping()},
+    )
+
+
+def _entry(field: Field) -> ListedEntry:
+    path, kind, name, library, held, machine = field.table(
+        "path", "kind", "name", "library", "images", "machine"
+    )
+    return ListedEntry(
+        path=path.text(names.LONGEST_PATH),
+        kind=_printable(kind),
+        name=_printable(name),
+        library=library.text(names.LONGEST_PATH),
+        images=images.read(held),
+        machine=machine.optional(Field.name),
+    )
+
+
+def _printable(field: Field) -> str:
+    """Return a text that is safe to print: a terminal would obey control characters."""
+    found = field.text(_MAX_TEXT)
+    if not found.isprintable():
+        _refuse(f"{field.where} holds a character that cannot be printed")
+    return found
+
+
+def _check_entries(cache: ListedCache, listing: FileList) -> None:
+    paths = [entry.path for entry in cache.entries]
+    if paths != sorted(set(paths)):
+        _refuse("the entries are not sorted, or one is there twice")
+    for path, entry in cache.libraries().items():
+        if path not in listing.files:
+            _refuse(f"the entry {entry.path!r:.200} has no library {entry.library!r:.200}")
+    for path, unit in cache.owners(paths):
+        if unit is None:
+            _refuse(f"the entry {path!r:.200} belongs to no unit")
+
+
+def _check_units(cache: ListedCache, files: Iterable[str]) -> None:
+    if list(cache.units) != sorted(set(cache.units)):
+        _refuse("the units are not sorted, or one is there twice")
+    for path, unit in cache.owners(cache.units):
+        if path != unit:
+            _refuse(
+                f"the unit {path!r:.200} is in another one,"
+                f" or has more than {_MAX_UNIT_PARTS} parts"
+            )
+    used = set()
+    for path, unit in cache.owners((*files, *cache.links)):
+        if unit is None:
+            _refuse(f"{path} belongs to no unit")
+        used.add(unit)
+    if unused := set(cache.units) - used:
+        _refuse(f"the unit {min(unused)!r:.200} holds nothing")
+
+
+def _beginnings(path: str) -> Iterator[str]:
+    """Yield a path's first part, its first two, and so on: as many as a unit can have."""
+    end = -1
+    for _ in range(_MAX_UNIT_PARTS):
+        end = path.find("/", end + 1)
+        if end < 0:
+            yield path
+            return
+        yield path[:end]
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise ListMalformed(problem)

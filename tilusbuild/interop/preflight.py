@@ -1,0 +1,68 @@
+"""Say which entries of a foreign cache would run on a machine that is only described, and why not.
+
+The rules are the runtime's, applied to what was read from the binaries. Whether the system there
+would look for these entries, and take them, is not known: its own version and options decide that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilusbuild.interop.listing import ListedEntry, cache_of
+from tilusbuild.package.listing import ANY_MACHINE, FileList
+from tilusbuild.package.preflight import Host, host_problems
+from tilusbuild.runtime import compat
+
+
+@dataclass(frozen=True, slots=True)
+class EntryVerdict:
+    """An entry, whether it runs on the machine, and why or why not."""
+
+    entry: ListedEntry
+    runs: bool
+    why: str
+
+    @property
+    def label(self) -> str:
+        """Return what a person calls the entry."""
+        return " ".join(filter(None, (self.entry.kind, self.entry.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class CachePreflight:
+    """The verdicts for one machine; `problems` are those of the machine itself."""
+
+    host: Host
+    entries: tuple[EntryVerdict, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the paths of the entries that would not run, and the problems of the machine."""
+        return [*(each.entry.path for each in self.entries if not each.runs), *self.problems]
+
+
+def preflight(listing: FileList, host: Host) -> CachePreflight:
+    """Judge every entry for one machine. Raises `NoPackage` for a list of another kind."""
+    entries = tuple(_judge(entry, host) for entry in cache_of(listing).entries)
+    anywhere = listing.needs.machine == ANY_MACHINE
+    return CachePreflight(
+        host, entries, () if anywhere else tuple(host_problems(listing.needs, host))
+    )
+
+
+def _judge(entry: ListedEntry, host: Host) -> EntryVerdict:
+    if entry.machine not in (None, host.machine):
+        what = f"its host code is for {entry.machine}, and the host is {host.machine}"
+        return EntryVerdict(entry, False, what)
+    if not entry.images:
+        if entry.machine is None:
+            return EntryVerdict(entry, False, "nothing is known of its code")
+        return EntryVerdict(entry, True, "host code")
+    refused = ""
+    for image in entry.images:
+        verdict = compat.can_run(image.arch, host.device.arch, image.kind)
+        if verdict:
+            return EntryVerdict(entry, True, verdict.reason)
+        refused = refused or verdict.reason
+    return EntryVerdict(entry, False, refused)
