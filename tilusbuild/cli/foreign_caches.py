@@ -15,9 +15,6 @@ from tilusbuild.report.text import amount
 if TYPE_CHECKING:
     from tilusbuild.interop.caches.model import ForeignCache
 
-if TYPE_CHECKING:
-    pass
-
 _FORMATS = ("dir", "tar.zst", "oci")
 
 
