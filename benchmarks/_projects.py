@@ -46,7 +46,7 @@ derived.tile = "threads * step"
 
 def fake_toolkit(folder: Path) -> str:
     """Make the journaling toolkit; its nvcc."""
-    path = ROOT / "tests/fakes/nvcc_journal.py"
+    path = ROOT / "tests/support/nvcc_journal.py"
     spec = importlib.util.spec_from_file_location("bench_nvcc_journal", path)
     assert spec is not None
     assert spec.loader is not None

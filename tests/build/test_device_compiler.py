@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.fake_engine import Listener
+from support.processes import wait_until
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
 from tilusbuild.engine.base import Options
@@ -23,7 +23,7 @@ from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.selection import Selection
 from tilusbuild.toolchain import discovery, nvrtc
 
-LIBRARY = Path(__file__).parents[1] / "fakes/nvrtc_library.c"
+LIBRARY = Path(__file__).parents[1] / "support/nvrtc_library.c"
 
 MANIFEST = """\
 edition = 1
@@ -199,13 +199,6 @@ def serving(library: Path) -> list[str]:
     return found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_a_build_ends_nothing_goes_on(
     folder: Path, fake_toolkit: Path, number: signal.Signals
@@ -217,10 +210,10 @@ def test_however_a_build_ends_nothing_goes_on(
     library = fake_toolkit / "lib64/libnvrtc.so.13"
     argv += ["--cache-dir", str(folder / "cache")]
     with subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.DEVNULL) as building:
-        until(lambda: len(serving(library)) > 0)
+        wait_until(lambda: len(serving(library)) > 0)
         building.send_signal(number)
     assert building.returncode == (130 if number == signal.SIGINT else -number)
-    until(lambda: serving(library) == [])
+    wait_until(lambda: serving(library) == [])
 
 
 @pytest.mark.parametrize(

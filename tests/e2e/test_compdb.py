@@ -7,20 +7,22 @@ import os
 import subprocess
 from pathlib import Path
 
+from support import scale
+
 HEADERS = 'include-dirs = ["include", "odd, name"]\ndefines = { FAST = 1 }'
 FILES = {"include/factor.h": "#define FACTOR a\n", "odd, name/other.h": ""}
 
 
-def with_header(examples):
-    return examples.template.replace("{# y", '#include "factor.h"\n{# y').replace(
+def with_header():
+    return scale.TEMPLATE.replace("{# y", '#include "factor.h"\n{# y').replace(
         "a * x", "FACTOR * x"
     )
 
 
-def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_project, examples):
+def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_project):
     more = "default = { unroll = 2 }"
-    text = examples.manifest(examples.script(more=more), build=HEADERS)
-    project = new_project(text, {"kernels/scale.cu.j2": with_header(examples), **FILES})
+    text = scale.manifest(scale.script(more=more), build=HEADERS)
+    project = new_project(text, {"kernels/scale.cu.j2": with_header(), **FILES})
     before = project.run("compdb")
     assert json.loads(before.out) == []
     assert "1 program without a source yet" in before.err
@@ -55,11 +57,11 @@ def test_all_schedules_into_a_file(project):
     assert nowhere.err == "error: none/file: No such file or directory\n"
 
 
-def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project, examples, fake_cuda):
-    text = examples.manifest(
-        examples.script(target="gpu", more='flags = ["-lineinfo", "-DX=1"]'), build=HEADERS
+def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project, fake_cuda):
+    text = scale.manifest(
+        scale.script(target="gpu", more='flags = ["-lineinfo", "-DX=1"]'), build=HEADERS
     )
-    files = {"kernels/scale.cu.j2": examples.template, **FILES}
+    files = {"kernels/scale.cu.j2": scale.TEMPLATE, **FILES}
     project = new_project(text, files, **fake_cuda.environment)
     project.build()
     (entry,) = json.loads(project.run("compdb").out)

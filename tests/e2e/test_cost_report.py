@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support import scale
+
 
 def test_the_report_before_and_after_builds(project):
     before = project.run("report", "--json")
@@ -27,9 +29,9 @@ def test_the_report_before_and_after_builds(project):
     assert "not a number of programs" in project.run("report", "--top", "-1", status=2).err
 
 
-def test_a_time_is_told_only_of_the_program_that_took_it(new_project, examples):
+def test_a_time_is_told_only_of_the_program_that_took_it(new_project):
     """Given a project of which the default, its second schedule, is built alone, as its level 0."""
-    project = new_project(examples.manifest(examples.script(more="default = { unroll = 2 }")))
+    project = new_project(scale.manifest(scale.script(more="default = { unroll = 2 }")))
     project.build("--level", "0")
     _, first, second, _ = project.run("report", "--json").events
     assert (first["status"], first["seconds"]) == ("missing", None)
@@ -43,8 +45,8 @@ def test_a_time_is_told_only_of_the_program_that_took_it(new_project, examples):
     assert (edited["status"], edited["seconds"], edited["library"]) == ("missing", None, None)
 
 
-def test_registers_and_spills_of_a_gpus_programs(new_project, examples, fake_cuda):
-    project = new_project(examples.manifest(examples.script(target="gpu")), **fake_cuda.environment)
+def test_registers_and_spills_of_a_gpus_programs(new_project, fake_cuda):
+    project = new_project(scale.manifest(scale.script(target="gpu")), **fake_cuda.environment)
     project.build()
     _, program, *_ = project.run("report", "--json").events
     (usage,) = program["usages"]

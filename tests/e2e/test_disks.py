@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from support import scale
+from support.trees import snapshot
+
 
 @pytest.fixture
 def in_mounts(mounts, project):
@@ -42,10 +45,10 @@ def read_only(*folders):
 
 
 @pytest.mark.parametrize("what", ["cache", "cache and home"])
-def test_a_read_only_cache_serves(project, in_mounts, tree, what):
+def test_a_read_only_cache_serves(project, in_mounts, what):
     project.build()
     folders = [project.cache] + ([os.environ["HOME"]] if what != "cache" else [])
-    before = tree(project.folder)
+    before = snapshot(project.folder)
     for words in (
         ("build", "--json"),
         ("build", "--json", "-j3", "-v"),
@@ -57,24 +60,24 @@ def test_a_read_only_cache_serves(project, in_mounts, tree, what):
         ran = in_mounts(read_only(*folders), *words)
         assert ran.returncode == 0, (words, ran.stderr)
         assert ran.stderr == "" or words[0] != "build" or "nothing to do" in ran.stderr
-        assert tree(project.folder) == before
+        assert snapshot(project.folder) == before
 
 
-def test_a_read_only_cache_that_lacks_something_says_so(project, in_mounts, tree):
+def test_a_read_only_cache_that_lacks_something_says_so(project, in_mounts):
     project.build("--target", "cpu")
     project.edit("tilus.toml", "range = [1, 2]", "range = [1, 3]")
-    before = tree(project.cache)
+    before = snapshot(project.cache)
     ran = in_mounts(read_only(project.cache), "build")
     assert ran.returncode == 1
     assert "read-only" in ran.stderr
     assert "--cache-dir" in ran.stderr
     assert "Traceback" not in ran.stderr
-    assert tree(project.cache) == before
+    assert snapshot(project.cache) == before
     assert project.compiled() == 1
 
 
-def test_no_home(new_project, examples):
-    project = new_project(examples.manifest().replace('cache-dir = ".cache"', ""), HOME="/dev/null")
+def test_no_home(new_project):
+    project = new_project(scale.manifest().replace('cache-dir = ".cache"', ""), HOME="/dev/null")
     (project.folder / ".git").mkdir()
     assert project.compiled() == 2, "the cache is the repository's"
     del project.environment["HOME"]

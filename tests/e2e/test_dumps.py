@@ -9,14 +9,16 @@ import sys
 
 import pytest
 
+from support import scale
+
 
 @pytest.fixture
-def dumped(new_project, examples):
+def dumped(new_project):
     """Two schedules, of which the second does not compile, and an included template; built first
     and dumped then."""
-    template = '{% include "kernels/head.cuh.j2" %}\n' + examples.template
+    template = '{% include "kernels/head.cuh.j2" %}\n' + scale.TEMPLATE
     project = new_project(
-        examples.manifest(examples.script(more="derived = { twice = 'unroll * 2' }")),
+        scale.manifest(scale.script(more="derived = { twice = 'unroll * 2' }")),
         {
             "kernels/scale.cu.j2": template + "{% if unroll == 2 %}oops{% endif %}\n",
             "kernels/head.cuh.j2": "// {{ twice }}\n",
@@ -80,8 +82,8 @@ def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path):
 
 
 @pytest.mark.nvcc
-def test_of_a_gpu(new_project, examples):
-    project = new_project(examples.manifest(examples.script(target="gpu", schedules=1)))
+def test_of_a_gpu(new_project):
+    project = new_project(scale.manifest(scale.script(target="gpu", schedules=1)))
     project.build("--dump-ir")
     (program,) = project.programs.values()
     names = {path.name for path in (program / "module/ir").iterdir()} - {"sm_80.sass"}

@@ -7,15 +7,17 @@ import subprocess
 
 import pytest
 
+from support import scale
+
 FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
 
 
 @pytest.fixture
-def ten(new_project, examples):
+def ten(new_project):
     """Ten schedules, of which the one with `unroll` 4 does not compile."""
-    template = examples.template.replace("  for", FAILING.replace("UNROLL", "4") + "  for")
+    template = scale.TEMPLATE.replace("  for", FAILING.replace("UNROLL", "4") + "  for")
     return new_project(
-        examples.manifest(examples.script(schedules=10)), {"kernels/scale.cu.j2": template}
+        scale.manifest(scale.script(schedules=10)), {"kernels/scale.cu.j2": template}
     )
 
 
@@ -80,14 +82,14 @@ def test_one_failure_of_many_is_enough_when_asked(ten):
 
 
 @pytest.fixture
-def unreliable(new_project, examples, fake_cuda):
+def unreliable(new_project, fake_cuda):
     """A project of five schedules; with the third the compiler does what `behaviour` says."""
 
     def make(behaviour, build=""):
-        template = examples.template.replace(
+        template = scale.TEMPLATE.replace(
             "{% else %}", "{% else %}\n{% if unroll == 3 %}// fake: " + behaviour + "\n{% endif %}"
         )
-        text = examples.manifest(examples.script(target="gpu", schedules=5), build=build)
+        text = scale.manifest(scale.script(target="gpu", schedules=5), build=build)
         return new_project(text, {"kernels/scale.cu.j2": template}, **fake_cuda.environment)
 
     return make

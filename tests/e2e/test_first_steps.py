@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+from support import scale
+
 
 def test_a_new_project_builds_and_runs(new_project, tmp_path):
     here = new_project(folder="elsewhere", files={})
@@ -27,13 +29,11 @@ def test_a_new_project_builds_and_runs(new_project, tmp_path):
     assert "already there" in again.err
 
 
-def test_run_checks_the_numbers(new_project, examples):
-    tuned = examples.manifest(
-        examples.script() + '[script.scale.tune]\nref = "ref.py:scale"\nsizes = [{ n = 1000 }]\n'
+def test_run_checks_the_numbers(new_project):
+    tuned = scale.manifest(
+        scale.script() + '[script.scale.tune]\nref = "ref.py:scale"\nsizes = [{ n = 1000 }]\n'
     )
-    project = new_project(
-        tuned, {"kernels/scale.cu.j2": examples.template, "ref.py": examples.reference}
-    )
+    project = new_project(tuned, {"kernels/scale.cu.j2": scale.TEMPLATE, "ref.py": scale.REFERENCE})
     right = project.run("run", "scale", "--json", "--size", "n=1", "--size", "n=777")
     calls = [event for event in right.events if event["event"] == "call"]
     assert [(call["sizes"], call["checked"], call["mismatch"]) for call in calls] == [
@@ -187,8 +187,8 @@ def test_doctor_shows_where_a_setting_came_from_and_variables_that_are_none(proj
     assert "TILUSBUILD_LEVEL must be a number from 0 to 2" in project.run("plan", status=2).err
 
 
-def test_without_ptxas_optimisation_programs_are_other_programs(new_project, examples, fake_cuda):
-    project = new_project(examples.manifest(examples.script(target="gpu")))
+def test_without_ptxas_optimisation_programs_are_other_programs(new_project, fake_cuda):
+    project = new_project(scale.manifest(scale.script(target="gpu")))
     project.environment |= fake_cuda.environment
     assert project.compiled() == 2
     project.environment["TILUSBUILD_DISABLE_PTXAS_OPT"] = "1"

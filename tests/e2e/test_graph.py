@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from support import scale
+
 MACROS = "{% macro product() %}a * x[i]{% endmacro %}"
 
 
-def test_the_graph_before_and_after_a_build(new_project, examples):
+def test_the_graph_before_and_after_a_build(new_project):
     """Given two scripts, one of which asks for a file of macros and reaches two headers."""
-    template = examples.template.replace(
+    template = scale.TEMPLATE.replace(
         "{# y", '{% from "kernels/macros.j2" import product %}\n#include "factor.h"\n{# y'
     )
-    mixed = examples.script("mixed").replace('["cpu"]', '["cpu", "gpu"]')
-    broken = examples.template.replace("constexpr", "{{ 'x' if unroll == 2 }}constexpr")
+    mixed = scale.script("mixed").replace('["cpu"]', '["cpu", "gpu"]')
+    broken = scale.TEMPLATE.replace("constexpr", "{{ 'x' if unroll == 2 }}constexpr")
     project = new_project(
-        examples.manifest(mixed, examples.script("plain")),
+        scale.manifest(mixed, scale.script("plain")),
         {
             "kernels/mixed.cu.j2": template,
             "kernels/macros.j2": MACROS,

@@ -10,31 +10,34 @@ import time
 
 import pytest
 
+from support import scale
+from support.processes import kill_group, wait_until
+
 SCHEDULES = 24
 
 
 @pytest.fixture
-def slow(new_project, examples, fake_cuda, watched):
+def slow(new_project, fake_cuda, watched):
     """Twenty-four programs of some 50 ms, and a journal of their compiles."""
-    template = examples.template.replace("{% else %}", "{% else %}\n// fake: slow 0.05\n")
+    template = scale.TEMPLATE.replace("{% else %}", "{% else %}\n// fake: slow 0.05\n")
     return new_project(
-        examples.manifest(examples.script(target="gpu", schedules=SCHEDULES)),
+        scale.manifest(scale.script(target="gpu", schedules=SCHEDULES)),
         {"kernels/scale.cu.j2": template},
-        E2E_MARK=watched.mark.decode().partition("=")[2],
+        **watched.environment,
         **fake_cuda.environment,
     )
 
 
 @pytest.fixture
-def endless(new_project, examples, fake_cuda, watched):
+def endless(new_project, fake_cuda, watched):
     """Four programs, of which two never end."""
-    template = examples.template.replace(
+    template = scale.TEMPLATE.replace(
         "{% else %}", "{% else %}\n{% if unroll > 2 %}// fake: hang{% endif %}\n"
     )
     return new_project(
-        examples.manifest(examples.script(target="gpu", schedules=4)),
+        scale.manifest(scale.script(target="gpu", schedules=4)),
         {"kernels/scale.cu.j2": template},
-        E2E_MARK=watched.mark.decode().partition("=")[2],
+        **watched.environment,
         **fake_cuda.environment,
     )
 
@@ -44,16 +47,8 @@ def published(project):
     return {name for name, path in project.programs.items() if (path / "meta.json").exists()}
 
 
-def wait_until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("it did not come to that")
-
-
 def in_journal(fake_cuda, behaviour):
-    return [what for _, _, what in fake_cuda.fake.read_journal(fake_cuda.nvcc)].count(behaviour)
+    return [what for _, _, what in fake_cuda.journal].count(behaviour)
 
 
 def keys_of_programs(project, fake_cuda, tmp_path):
@@ -61,14 +56,14 @@ def keys_of_programs(project, fake_cuda, tmp_path):
     began = fake_cuda.compiles
     ran = project.run("build", "--json", "-j1", "--cache-dir", str(tmp_path / "reference"))
     hashes = [event["hash"] for event in ran.events if event["event"] == "started"]
-    keys = [key for _, key, _ in fake_cuda.fake.read_journal(fake_cuda.nvcc)][sum(began.values()) :]
+    keys = [key for _, key, _ in fake_cuda.journal][sum(began.values()) :]
     assert len(set(keys)) == len(keys) == len(hashes) == SCHEDULES
     return dict(zip(hashes, keys, strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("whom", "kills"), [("group", 50), ("parent", 10)])
-def test_killed_at_any_instant(slow, fake_cuda, watched, kill_group, tmp_path, whom, kills):
+def test_killed_at_any_instant(slow, fake_cuda, watched, tmp_path, whom, kills):
     """SIGKILL to the whole group, or to the main process alone. The instants are random from the
     start on, most of them while compilers run; a build that ends too early is killed in vain, and
     the next one begins with an empty cache."""
@@ -131,7 +126,7 @@ def test_eight_builds_at_once(slow, fake_cuda):
         (signal.SIGHUP, 129, "group"),  # the terminal is closed
     ],
 )
-def test_interrupted(endless, fake_cuda, watched, kill_group, number, status, whom):
+def test_interrupted(endless, fake_cuda, watched, number, status, whom):
     process = endless.start("build", "--json", "-j4")
     wait_until(lambda: in_journal(fake_cuda, "hang") == 2 and len(published(endless)) == 2)
     if whom == "group":

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from support import scale
+
 MEETING = """\
 // fake: meet {{{{ {most} }}}}
 // fake: slow 0.05
@@ -40,13 +42,13 @@ def build_line(options: str = "") -> str:
 
 
 @pytest.fixture
-def two(new_project: Any, examples: Any, fake_cuda: Any, tmp_path: Path) -> Callable[[int], Path]:
+def two(new_project: Any, fake_cuda: Any, tmp_path: Path) -> Callable[[int], Path]:
     """two(most): a folder with two projects of eight programs each, which meet."""
 
     def write(most: int) -> Path:
         for name in ("one", "two"):
             new_project(
-                examples.manifest(examples.script(target="gpu", schedules=8)),
+                scale.manifest(scale.script(target="gpu", schedules=8)),
                 {"kernels/scale.cu.j2": MEETING.format(most=most) + f"// {name}\n"},
                 folder=name,
             )
@@ -124,19 +126,19 @@ def tokens(tmp_path: Path) -> Iterator[Tokens]:
     os.close(made.end)
 
 
-def hanging(new_project: Any, examples: Any, environment: dict[str, str]) -> Any:
+def hanging(new_project: Any, environment: dict[str, str]) -> Any:
     return new_project(
-        examples.manifest(examples.script(target="gpu", schedules=8)),
-        {"kernels/scale.cu.j2": "// fake: hang\n" + examples.template},
+        scale.manifest(scale.script(target="gpu", schedules=8)),
+        {"kernels/scale.cu.j2": "// fake: hang\n" + scale.TEMPLATE},
         **environment,
     )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_build_that_is_stopped_gives_its_tokens_back(
-    new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens, number: int
+    new_project: Any, fake_cuda: Any, tokens: Tokens, number: int
 ) -> None:
-    project = hanging(new_project, examples, {**fake_cuda.environment, **tokens.environment})
+    project = hanging(new_project, {**fake_cuda.environment, **tokens.environment})
     build = project.start("build", "-j4")
     tokens.wait_for(0)
     build.send_signal(number)
@@ -145,10 +147,10 @@ def test_a_build_that_is_stopped_gives_its_tokens_back(
 
 
 def test_a_fifo_is_shared_too_and_a_build_that_ends_has_given_all_back(
-    new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens
+    new_project: Any, fake_cuda: Any, tokens: Tokens
 ) -> None:
     project = new_project(
-        examples.manifest(examples.script(target="gpu", schedules=8)),
+        scale.manifest(scale.script(target="gpu", schedules=8)),
         {"kernels/scale.cu.j2": MEETING.format(most=3)},
         **fake_cuda.environment,
         **tokens.environment,
@@ -159,41 +161,39 @@ def test_a_fifo_is_shared_too_and_a_build_that_ends_has_given_all_back(
 
 
 def test_compilers_with_threads_are_clients_of_a_pool_of_ours(
-    new_project: Any, examples: Any, fake_cuda: Any, tokens: Tokens
+    new_project: Any, fake_cuda: Any, tokens: Tokens
 ) -> None:
-    text = examples.manifest(
-        examples.script(target="gpu", schedules=2), build='flags = ["--threads", "4"]'
+    text = scale.manifest(
+        scale.script(target="gpu", schedules=2), build='flags = ["--threads", "4"]'
     ).replace('arch = "sm_80"', 'arch = ["sm_80", "sm_86"]')
     project = new_project(text, **fake_cuda.environment)
     project.build("-j4")
     # Under make they are given a pool without tokens: make's are lost with a compiler that dies.
     under = new_project(text, folder="under", **fake_cuda.environment, **tokens.environment)
     under.build("-j4")
-    begun = [words for words in fake_cuda.fake.spans(fake_cuda.nvcc) if words[0] == "begin"]
+    begun = [words for words in fake_cuda.spans if words[0] == "begin"]
     assert [words[3] for words in begun] == ["-j4", "-j4", "-j1", "-j1"]
     assert all(words[4].startswith("--jobserver-auth=fifo:/proc/") for words in begun)
     assert tokens.count == 2
 
 
 def test_compilers_run_with_the_niceness_that_was_asked_for(
-    new_project: Any, examples: Any, fake_cuda: Any
+    new_project: Any, fake_cuda: Any
 ) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     if own > 12:
         pytest.skip("this process is nice already")
     project = new_project(
-        examples.manifest(examples.script(target="gpu", schedules=2)), **fake_cuda.environment
+        scale.manifest(scale.script(target="gpu", schedules=2)), **fake_cuda.environment
     )
     project.build("--nice", "7")
-    begun = [words for words in fake_cuda.fake.spans(fake_cuda.nvcc) if words[0] == "begin"]
+    begun = [words for words in fake_cuda.spans if words[0] == "begin"]
     assert [words[2] for words in begun] == [str(own + 7)] * 2
 
 
-def test_under_load_one_compiler_runs_at_a_time(
-    new_project: Any, examples: Any, fake_cuda: Any
-) -> None:
+def test_under_load_one_compiler_runs_at_a_time(new_project: Any, fake_cuda: Any) -> None:
     project = new_project(
-        examples.manifest(examples.script(target="gpu", schedules=6)), **fake_cuda.environment
+        scale.manifest(scale.script(target="gpu", schedules=6)), **fake_cuda.environment
     )
     assert project.build("-j4", "-l", "0.001")["compiled"] == 6
     assert fake_cuda.most_at_once() == 1

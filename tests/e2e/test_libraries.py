@@ -9,6 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from support.scale import manifest, script
+
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
 
@@ -88,7 +90,7 @@ def test_nothing_but_the_c_library_is_needed(project, scale):
 
 
 @pytest.mark.nvcc
-def test_a_cuda_library_without_a_driver(new_project, examples, load):
+def test_a_cuda_library_without_a_driver(new_project, load):
     """It loads; what is wrong with arguments is said; the first launch says what is missing."""
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -96,7 +98,7 @@ def test_a_cuda_library_without_a_driver(new_project, examples, load):
         pass
     else:
         pytest.skip("this machine has a driver")
-    text = examples.manifest(examples.script(target="gpu", schedules=1)).replace(
+    text = manifest(script(target="gpu", schedules=1)).replace(
         'args = { a = "f32", x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i64" }',
         'args = { a = "f32" }',
     )

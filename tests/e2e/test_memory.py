@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from support import scale
+
 MIB = 1 << 20
 
 
@@ -45,18 +47,18 @@ def _remove(folder: Path) -> None:
             time.sleep(0.01)
 
 
-def project(new_project: Any, examples: Any, fake_cuda: Any, template: str) -> Any:
+def project(new_project: Any, fake_cuda: Any, template: str) -> Any:
     return new_project(
-        examples.manifest(examples.script(target="gpu", schedules=2)),
+        scale.manifest(scale.script(target="gpu", schedules=2)),
         {"kernels/scale.cu.j2": template},
         **fake_cuda.environment,
     )
 
 
 def test_a_first_build_does_not_start_what_may_not_fit(
-    new_project: Any, examples: Any, fake_cuda: Any, little_memory: tuple[str, ...]
+    new_project: Any, fake_cuda: Any, little_memory: tuple[str, ...]
 ) -> None:
-    made = project(new_project, examples, fake_cuda, "// fake: allocate 250\n" + examples.template)
+    made = project(new_project, fake_cuda, "// fake: allocate 250\n" + scale.TEMPLATE)
     made.before = little_memory
     summary = made.build("-j2")
     assert (summary["compiled"], summary["attempts"]) == (2, 2)
@@ -65,13 +67,13 @@ def test_a_first_build_does_not_start_what_may_not_fit(
 
 @pytest.mark.slow
 def test_a_compile_that_the_kernel_kills_for_memory_is_tried_once_more_alone(
-    new_project: Any, examples: Any, fake_cuda: Any, little_memory: tuple[str, ...]
+    new_project: Any, fake_cuda: Any, little_memory: tuple[str, ...]
 ) -> None:
-    made = project(new_project, examples, fake_cuda, examples.template)
+    made = project(new_project, fake_cuda, scale.TEMPLATE)
     made.build("-j1")
     # By their history these are small; now they take more than there is for both at once.
     greedy = "// fake: meet 2\n// fake: allocate 250\n// fake: slow 3\n"
-    made.write("kernels/scale.cu.j2", greedy + examples.template)
+    made.write("kernels/scale.cu.j2", greedy + scale.TEMPLATE)
     made.before = little_memory
     events = made.run("build", "--json", "-j2").events
     retried = [event for event in events if event["event"] == "retry"]

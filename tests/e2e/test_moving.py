@@ -8,22 +8,24 @@ import subprocess
 
 import pytest
 
+from support import scale
+
 HEADER = "inline const char *where() { return __FILE__; }\n"
 
 
 @pytest.fixture
-def with_header(new_project, examples):
+def with_header(new_project):
     """A project for a target, with a header that says where it is."""
 
     def make(target, build=""):
-        template = '#include <cassert>\n#include "where.h"\n' + examples.template
+        template = '#include <cassert>\n#include "where.h"\n' + scale.TEMPLATE
         if target == "gpu":
             template = template.replace(
                 "if (i < n)", "assert(n > 0 && __FILE__[0]);\n  if (i < n)"
             ).replace("inline const", "__device__ inline const")
         files = {"kernels/scale.cu.j2": template, "include/where.h": HEADER}
-        text = examples.manifest(
-            examples.script(target=target), build=f'include-dirs = ["include"]\n{build}'
+        text = scale.manifest(
+            scale.script(target=target), build=f'include-dirs = ["include"]\n{build}'
         )
         return new_project(text, files)
 
@@ -51,8 +53,8 @@ def test_another_folder(with_header, tmp_path, target, build):
     assert anew.libraries == here.libraries
 
 
-def test_another_place_of_the_toolkit(new_project, examples, fake_cuda, tmp_path):
-    text = examples.manifest(examples.script(target="gpu"))
+def test_another_place_of_the_toolkit(new_project, fake_cuda, tmp_path):
+    text = scale.manifest(scale.script(target="gpu"))
     project = new_project(text, **fake_cuda.environment)
     assert project.compiled() == 2
     moved = (tmp_path / "toolkit").rename(tmp_path / "another toolkit")

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from support import scale
+
 
 def sha256sum(folder, command):
     """What a shell's pipeline that ends in sha256sum prints."""
@@ -34,9 +36,9 @@ def check_links(project, scripts):
     return linked
 
 
-def test_directories_are_named_by_their_texts(project, examples):
-    project.write("kernels/other.cu.j2", examples.template)
-    project.write("tilus.toml", examples.manifest(examples.script(), examples.script("other")))
+def test_directories_are_named_by_their_texts(project):
+    project.write("kernels/other.cu.j2", scale.TEMPLATE)
+    project.write("tilus.toml", scale.manifest(scale.script(), scale.script("other")))
     project.build()
     scripts = check_names(project)
     assert [script.parent.name for script in scripts] == ["other", "scale"]
@@ -47,9 +49,9 @@ def test_directories_are_named_by_their_texts(project, examples):
 
 
 @pytest.mark.nvcc
-def test_directories_of_cuda_programs_too(new_project, examples):
-    text = examples.manifest(
-        examples.script(target="gpu").replace('["gpu"]', '["gpu", "cpu"]'), build='flags = ["-O3"]'
+def test_directories_of_cuda_programs_too(new_project):
+    text = scale.manifest(
+        scale.script(target="gpu").replace('["gpu"]', '["gpu", "cpu"]'), build='flags = ["-O3"]'
     )
     project = new_project(text)
     assert project.compiled() == 4
@@ -73,12 +75,10 @@ def test_no_name_of_this_machine_is_in_the_tree(project):
     assert checked > 10
 
 
-def test_a_plan_is_the_same_whatever_the_hash_seed(project, examples):
-    project.write("kernels/other.cu.j2", examples.template)
+def test_a_plan_is_the_same_whatever_the_hash_seed(project):
+    project.write("kernels/other.cu.j2", scale.TEMPLATE)
     more = 'defines = { B = 1, A = "x" }\nparams = { dtype = ["f16", "f32"], z = 1, b = "q" }'
-    project.write(
-        "tilus.toml", examples.manifest(examples.script(), examples.script("other", more=more))
-    )
+    project.write("tilus.toml", scale.manifest(scale.script(), scale.script("other", more=more)))
     plans = []
     for seed in ("0", "1", "12345"):
         project.environment["PYTHONHASHSEED"] = seed

@@ -6,23 +6,25 @@ import subprocess
 
 import pytest
 
+from support import scale
+
 ODD = 'it\'s "q" $HOME `x` é日\n;#&\\ {0} %s'
 
 
 @pytest.fixture
-def odd(new_project, examples, tmp_path):
+def odd(new_project, tmp_path):
     """A project, its cache, its template and its headers, all with names to stumble over."""
 
     def make(target, **environment):
-        text = examples.manifest(
-            examples.script(target=target, schedules=1)
+        text = scale.manifest(
+            scale.script(target=target, schedules=1)
             + '[script.scale.tune]\nref = "ré f.py:scale"\nsizes = [{ n = 10 }]\n',
             build="include-dirs = ['''in \"cl'ude\n''']",
         ).replace('"kernels/scale.cu.j2"', "'''kern's\n\"els/sc ale.cu.j2'''")
         files = {
-            "kern's\n\"els/sc ale.cu.j2": '#include "fac tor.h"\n' + examples.template,
+            "kern's\n\"els/sc ale.cu.j2": '#include "fac tor.h"\n' + scale.TEMPLATE,
             "in \"cl'ude\n/fac tor.h": "#define FACTOR 1\n",
-            "ré f.py": examples.reference,
+            "ré f.py": scale.REFERENCE,
         }
         return new_project(text, files, f"{ODD}/project", **environment)
 

@@ -11,23 +11,25 @@ from typing import Any
 
 import pytest
 
+from support import scale
+from support.trees import published
 from tilusbuild.state.log import StateFile
 
 NewProject = Callable[..., Any]
 
 
 @pytest.fixture
-def two_scripts(new_project: NewProject, examples: Any) -> Any:
+def two_scripts(new_project: NewProject) -> Any:
     """Scripts with 4 and 3 schedules; `scale` is dispatched by hand and by what was measured."""
     dispatch = """[script.scale.dispatch]
 keys = ["n"]
 bucket = { n = "pow2" }
 table = [{ when = "n <= 16", use = { unroll = 2 } }]
 """
-    text = examples.manifest(
-        examples.script(schedules=4, more=dispatch), examples.script("other", schedules=3)
+    text = scale.manifest(
+        scale.script(schedules=4, more=dispatch), scale.script("other", schedules=3)
     )
-    files = {f"kernels/{name}.cu.j2": examples.template for name in ("scale", "other")}
+    files = {f"kernels/{name}.cu.j2": scale.TEMPLATE for name in ("scale", "other")}
     return new_project(text, files)
 
 
@@ -62,21 +64,21 @@ def test_shards_built_apart_and_merged_are_the_tree_of_one_build(two_scripts: An
     merged = two_scripts.run("cache", "merge", *(str(shard.cache) for shard in shards))
     assert "7 programs came in" in merged.out
     assert merged.err == ""
-    assert tree(two_scripts.cache) == tree(whole.cache)
+    assert published(two_scripts.cache) == published(whole.cache)
     assert two_scripts.compiled() == 0
-    assert tree(two_scripts.cache) == tree(whole.cache)
+    assert published(two_scripts.cache) == published(whole.cache)
     two_scripts.run("cache", "verify")
     two_scripts.run("cache", "gc")
-    assert tree(two_scripts.cache) == tree(whole.cache)
+    assert published(two_scripts.cache) == published(whole.cache)
 
 
 def test_merging_again_and_in_another_order_changes_nothing(two_scripts: Any) -> None:
     shards = [str(shard.cache) for shard in built_apart(two_scripts, 3)]
     for shard in shards:
         two_scripts.run("cache", "merge", shard)
-    before = tree(two_scripts.cache)
+    before = published(two_scripts.cache)
     two_scripts.run("cache", "merge", *reversed(shards))
-    assert tree(two_scripts.cache) == before
+    assert published(two_scripts.cache) == before
 
 
 def test_a_shard_that_is_missing_is_told_and_the_next_build_makes_up_for_it(
@@ -96,11 +98,11 @@ def test_more_shards_than_programs_leaves_some_with_nothing_to_do(project: Any) 
 
 
 def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(
-    new_project: NewProject, examples: Any
+    new_project: NewProject,
 ) -> None:
     """Given schedules of which the first does not compile, when each is a shard of its own, then
     that shard is no failure, and the failure is known after the merge."""
-    template = examples.template.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
+    template = scale.TEMPLATE.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
     project = new_project(files={"kernels/scale.cu.j2": template})
     first, second = built_apart(project, 2)
     assert sorted((s.summary["failed"], s.summary["compiled"]) for s in (first, second)) == [
@@ -113,10 +115,10 @@ def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(
 
 
 def test_a_default_that_does_not_compile_fails_its_shard_and_no_other(
-    new_project: NewProject, examples: Any
+    new_project: NewProject,
 ) -> None:
-    template = examples.template.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
-    text = examples.manifest(examples.script(more="default = { unroll = 1 }"))
+    template = scale.TEMPLATE.replace("{# y", "{% if unroll == 1 %}#error no{% endif %}\n{# y")
+    text = scale.manifest(scale.script(more="default = { unroll = 1 }"))
     project = new_project(text, {"kernels/scale.cu.j2": template})
     shards = built_apart(project, 2, status=None)
     assert sorted(shard.summary["exit_status"] for shard in shards) == [0, 1]
@@ -175,10 +177,10 @@ def test_what_each_machine_measured_is_joined(two_scripts: Any) -> None:
     assert (made.parent / "dispatch_table.txt").exists()
 
 
-def test_a_history_given_to_all_shards_decides_the_split(project: Any, examples: Any) -> None:
+def test_a_history_given_to_all_shards_decides_the_split(project: Any) -> None:
     """Given a history in which one schedule takes as long as all others together, when it splits
     the plan, then that schedule has a shard to itself; without it they are dealt out evenly."""
-    project.write("tilus.toml", examples.manifest(examples.script(schedules=5)))
+    project.write("tilus.toml", scale.manifest(scale.script(schedules=5)))
     history = StateFile(str(project.folder / "times"), "history")
     for index in range(5):
         history.put(f"scale/cpu#{index}", [8.0 if index == 2 else 2.0, 1 << 20])

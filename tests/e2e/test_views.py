@@ -9,12 +9,14 @@ import subprocess
 
 import pytest
 
+from support import scale
+
 
 @pytest.fixture
-def built(new_project, examples):
+def built(new_project):
     """Three schedules, of which the second does not compile, and a table for two sizes."""
-    text = examples.manifest(examples.script(schedules=3))
-    broken = examples.template.replace("#}", "#}\n{% if unroll == 2 %}oops{% endif %}", 1)
+    text = scale.manifest(scale.script(schedules=3))
+    broken = scale.TEMPLATE.replace("#}", "#}\n{% if unroll == 2 %}oops{% endif %}", 1)
     project = new_project(text, {"kernels/scale.cu.j2": broken})
     project.build()
     (folder,) = project.cache.glob("scripts/scale/*")

@@ -7,16 +7,18 @@ import shutil
 
 import pytest
 
+from support import scale
+
 
 @pytest.fixture
-def three(new_project, examples):
+def three(new_project):
     """Three scripts, of which `first` includes shared.h; built."""
     names = ("first", "second", "third")
-    files = {f"kernels/{name}.cu.j2": examples.template for name in names}
-    files["kernels/first.cu.j2"] = '#include "shared.h"\n' + examples.template
+    files = {f"kernels/{name}.cu.j2": scale.TEMPLATE for name in names}
+    files["kernels/first.cu.j2"] = '#include "shared.h"\n' + scale.TEMPLATE
     files["include/shared.h"] = "#define SHARED 1\n"
-    scripts = [examples.script(name, schedules=1) for name in names]
-    project = new_project(examples.manifest(*scripts, build='include-dirs = ["include"]'), files)
+    scripts = [scale.script(name, schedules=1) for name in names]
+    project = new_project(scale.manifest(*scripts, build='include-dirs = ["include"]'), files)
     assert project.compiled() == 3
     return project
 

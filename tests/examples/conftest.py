@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from support.cuda_on_cpu.emulator import Kernel, Launched
+from support.paths import ROOT
 from tilusbuild.expr import Value, parse
 from tilusbuild.manifest.loading import load
 from tilusbuild.plan.model import Target
@@ -22,12 +23,6 @@ from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import instances_of, spec_of, surroundings
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Space
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
-sys.path.insert(0, os.path.join(HERE, "cuda_on_cpu"))
-
-from emulator import Kernel, Launched  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -73,11 +68,11 @@ class Example:
 
     @functools.cached_property
     def manifest(self) -> Any:
-        return load(os.path.join(EXAMPLES, self.name, "tilus.toml"))
+        return load(os.path.join(ROOT, "examples", self.name, "tilus.toml"))
 
     @functools.cached_property
     def reference(self) -> ModuleType:
-        path = os.path.join(EXAMPLES, self.name, "ref.py")
+        path = os.path.join(ROOT, "examples", self.name, "ref.py")
         spec = importlib.util.spec_from_file_location(f"{self.name}_ref", path)
         assert spec is not None
         assert spec.loader is not None
@@ -141,7 +136,7 @@ def cutlass() -> Example:
 
 @pytest.fixture
 def emulate(tmp_path: Any) -> Callable[[Program], Kernel]:
-    """Makes of a CUDA program what runs on the CPU, with CUDA's own rules (cuda_on_cpu/)."""
+    """Makes of a CUDA program what runs on the CPU, with CUDA's own rules (support/cuda_on_cpu)."""
     return lambda program: Kernel(program.source, program.script, str(tmp_path))
 
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from emulator import Kernel, KernelError
-from translate import translate
+
+from support.cuda_on_cpu.emulator import Kernel, KernelError
+from support.cuda_on_cpu.translate import translate
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """The CuTe kernel computes what NumPy computes, emulated with the CUTLASS wheel's own headers."""
 
-import cute
 import numpy as np
 import pytest
-from emulator import Kernel
+
+from support.cuda_on_cpu import cute
+from support.cuda_on_cpu.emulator import Kernel
 
 
 @pytest.fixture

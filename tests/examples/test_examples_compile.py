@@ -4,8 +4,9 @@ import os
 import shutil
 import subprocess
 
-import cute
 import pytest
+
+from support.cuda_on_cpu import cute
 
 DEFAULTS = [
     ("quickstart", "saxpy", "sm_80"),

@@ -4,7 +4,8 @@ import ctypes
 
 import numpy as np
 import pytest
-from halves import narrow, widen
+
+from support.cuda_on_cpu.halves import narrow, widen
 
 ALPHA = np.float32(0.5)
 SCHEDULES = {

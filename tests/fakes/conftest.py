@@ -1,25 +1,14 @@
-import importlib.util
-import os
-import shutil
-from types import ModuleType
+"""The stand-in for nvcc, made once."""
+
+from __future__ import annotations
 
 import pytest
 
-
-@pytest.fixture(scope="session")
-def fake() -> ModuleType:
-    """The module `nvcc_journal`: tests are no packages, so it is loaded by its place."""
-    path = os.path.join(os.path.dirname(__file__), "nvcc_journal.py")
-    spec = importlib.util.spec_from_file_location("nvcc_journal", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from support.nvcc_journal import make_toolkit
+from support.project import needs_cxx
 
 
 @pytest.fixture(scope="session")
-def nvcc(fake: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
-    if shutil.which("g++") is None:
-        pytest.skip("the stand-in for nvcc is compiled by g++, which is not installed")
-    return str(fake.make_toolkit(str(tmp_path_factory.mktemp("toolkit"))))
+def nvcc(tmp_path_factory: pytest.TempPathFactory) -> str:
+    needs_cxx()
+    return make_toolkit(str(tmp_path_factory.mktemp("toolkit")))

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from support.nvcc_journal import compiles
 from tilusbuild.binary import extract_cubins, parse_ptxas, read_archs, read_cubin
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
@@ -99,7 +100,7 @@ def test_output_follows_from_source_headers_and_flags_alone(run, tmp_path):
         ("torn", 0),
     ],
 )
-def test_it_misbehaves_when_told_to(run, fake, nvcc, tmp_path, mark, status):
+def test_it_misbehaves_when_told_to(run, nvcc, tmp_path, mark, status):
     source = f"// line one\n// fake: {mark}\n" + KERNEL
     done = run("-cubin", *SM_90A, "source.cu", "-o", "k", source=source, check=False)
     assert done.returncode == status
@@ -116,13 +117,13 @@ def test_it_hangs_when_told_to(nvcc, tmp_path):
         assert runner.run(Command(argv, str(tmp_path), timeout=0.3)).timed_out
 
 
-def test_the_journal_is_the_toolkits_when_the_environment_names_none(fake, nvcc, tmp_path):
+def test_the_journal_is_the_toolkits_when_the_environment_names_none(nvcc, tmp_path):
     (tmp_path / "source.cu").write_text(KERNEL)
-    before = fake.compiles(nvcc)
+    before = compiles(nvcc)
     words = [nvcc, "-cubin", *SM_90A, "source.cu", "-o", "k"]
     for _ in range(2):
         subprocess.run(words, cwd=tmp_path, env={}, check=True)
-    (count,) = (fake.compiles(nvcc) - before).values()
+    (count,) = (compiles(nvcc) - before).values()
     assert count == 2
 
 

@@ -1,6 +1,6 @@
 """Tools that stay: asked again and again, replaced when they die, and gone when their runner is.
 
-The tool is the real `nvrtc_command` around a library of ours (`tests/fakes/nvrtc_library.c`).
+The tool is the real `nvrtc_command` around a library of ours (`tests/support/nvrtc_library.c`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from support.processes import wait_until
 from tilusbuild.process import resident
 from tilusbuild.process.base import Cancelled, Command, Finished
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool, ResidentRunner
 from tilusbuild.toolchain import nvrtc_command
 
-SOURCE = Path(__file__).parents[1] / "fakes/nvrtc_library.c"
+SOURCE = Path(__file__).parents[1] / "support/nvrtc_library.c"
 
 
 @pytest.fixture(scope="session")
@@ -79,13 +79,6 @@ def tool(runner: LocalRunner, library: Path, tmp_path: Path) -> Iterator[Tool]:
     made.pool.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
-
-
 def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -114,7 +107,7 @@ def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:
         command = tool.command("fake: hang")
         threads.append(threading.Thread(target=hang, args=(scope,)))
         threads[-1].start()
-        until(lambda: len(tool.processes()) == len(threads))
+        wait_until(lambda: len(tool.processes()) == len(threads))
     assert len(set(tool.processes())) == 3
     assert tool.run().ok
     for scope in hanging:
@@ -154,7 +147,7 @@ def test_a_late_command_is_killed_with_its_process(tool: Tool) -> None:
     assert ended.timed_out
     assert not ended.ok
     first = tool.processes()[0]
-    until(lambda: not alive(first))
+    wait_until(lambda: not alive(first))
     assert tool.run().ok
     assert tool.processes()[-1] != first
 
@@ -172,7 +165,7 @@ def test_a_cancelled_command_ends_at_once_and_takes_no_other_with_it(tool: Tool)
 
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: len(tool.processes()) == 1)
+    wait_until(lambda: len(tool.processes()) == 1)
     scope.cancel()
     thread.join()
     assert len(raised) == 1
@@ -189,7 +182,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
         assert alive(tool.processes()[0])
         tool.pool.drain()
         runner.cancel()
-        until(lambda: not alive(tool.processes()[0]))
+        wait_until(lambda: not alive(tool.processes()[0]))
         tool.run()
     assert not alive(tool.processes()[-1])
     tool.pool.close()
@@ -226,7 +219,7 @@ def test_the_socket_tells_who_is_at_its_other_end() -> None:
 def test_the_pool_ends_those_that_wait(tool: Tool) -> None:
     tool.run()
     tool.pool.close()
-    until(lambda: not alive(tool.processes()[0]))
+    wait_until(lambda: not alive(tool.processes()[0]))
 
 
 def test_a_tool_that_cannot_serve_says_why(runner: LocalRunner, tmp_path: Path) -> None:

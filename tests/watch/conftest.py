@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.nvcc_journal import make_toolkit
+from support.processes import Watched
+from support.project import Project
+from support.trees import published
 
 TEMPLATE = """\
 {{% include "kernels/common.j2" %}}
@@ -53,22 +54,19 @@ def manifest(nvcc: str, *names: str, schedules: int = 3, default: int = 2) -> st
     return head + "".join(scripts)
 
 
+FILES = {
+    "kernels/common.j2": "// common\n",
+    "include/all.h": '#include "part.h"\n',
+    "include/part.h": "// part\n",
+    "first/other.h": "",
+}
+
+
 @dataclass
-class Project:
-    """A project in a folder."""
+class WatchedProject(Project):
+    """A project whose compiler is `nvcc`."""
 
-    folder: Path
-    nvcc: str
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / ".cache"
-
-    def write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    nvcc: str = ""
 
     def save(self, name: str, text: str) -> None:
         """As editors do: write beside, rename."""
@@ -83,29 +81,13 @@ class Project:
     def manifest(self, *names: str, **more: int) -> None:
         self.save("tilus.toml", manifest(self.nvcc, *names, **more))
 
-    def run(self, *words: str) -> list[dict[str, Any]]:
-        """A command that ends; the lines of its JSON."""
-        command = [sys.executable, "-m", "tilusbuild", *words, "--json"]
-        env = {**os.environ, **self.environment}
-        ran = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, check=False, env=env
-        )
-        assert "Traceback" not in ran.stderr, ran.stderr
-        return [json.loads(line) for line in ran.stdout.splitlines()]
+    def events(self, *words: str) -> list[dict[str, Any]]:
+        """The lines of the JSON of a command that ends."""
+        return self.run(*words, "--json", status=None).events
 
     def tree(self) -> dict[str, bytes | str]:
         """What the cache has of programs, headers and scripts, byte for byte."""
-        found: dict[str, bytes | str] = {}
-        for top in ("programs", "include", "scripts"):
-            for where, folders, files in os.walk(self.cache / top):
-                for name in (*folders, *files):
-                    path = Path(where, name)
-                    key = str(path.relative_to(self.cache))
-                    if path.is_symlink():
-                        found[key] = os.readlink(path)
-                    elif path.is_file():
-                        found[key] = path.read_bytes()
-        return found
+        return published(self.cache)
 
     @property
     def roots(self) -> list[Any]:
@@ -118,18 +100,10 @@ class Project:
 class Watch:
     """A `tilusbuild watch --json` that runs."""
 
-    def __init__(self, project: Project, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tilusbuild", "watch", "--json", "-j", "2", *words],
-            cwd=project.folder,
-            env={**os.environ, **project.environment, "WATCH_MARK": str(project.folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._folder = os.path.realpath(project.folder)
-        self._mark = f"WATCH_MARK={project.folder}".encode()
+    def __init__(self, project: WatchedProject, *words: str) -> None:
+        self.processes = Watched(project.folder)
+        project.environment |= self.processes.environment
+        self.process = project.start("watch", "--json", "-j", "2", *words)
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []
         self._readers = [threading.Thread(target=r) for r in (self._read, self._read_errors)]
@@ -175,18 +149,6 @@ class Watch:
                 said.append(event)
         return said
 
-    def survivors(self) -> list[int]:
-        """Processes of this watch, itself too, that run: they have its mark, or work in its
-        project, as compilers do."""
-        found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                marked = self._mark in file.read().split(b"\0")
-                where = os.readlink(f"/proc/{name}/cwd")
-                if marked or f"{where}/".startswith(f"{self._folder}/"):
-                    found.append(int(name))
-        return found
-
     def interrupt(self) -> int:
         """Ctrl-C; the exit status."""
         self.process.send_signal(signal.SIGINT)
@@ -198,35 +160,23 @@ class Watch:
 
 @pytest.fixture(scope="session")
 def nvcc(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = Path(__file__).parents[1] / "fakes" / "nvcc_journal.py"
-    spec = importlib.util.spec_from_file_location("watch_nvcc_journal", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: str = module.make_toolkit(str(tmp_path_factory.mktemp("toolkit")))
-    return made
+    return make_toolkit(str(tmp_path_factory.mktemp("toolkit")))
 
 
 @pytest.fixture
-def new_project(tmp_path: Path, nvcc: str) -> Callable[..., Project]:
-    def make(*names: str, folder: str = "project", **more: int) -> Project:
-        project = Project(tmp_path / folder, nvcc)
-        project.write("kernels/common.j2", "// common\n")
-        project.write("include/all.h", '#include "part.h"\n')
-        project.write("include/part.h", "// part\n")
-        project.write("first/other.h", "")
-        project.write("tilus.toml", "")
+def new_project(tmp_path: Path, nvcc: str) -> Callable[..., WatchedProject]:
+    def make(*names: str, folder: str = "project", **more: int) -> WatchedProject:
+        project = WatchedProject(tmp_path / folder, nvcc=nvcc)
+        kernels = {f"kernels/{name}.cu.j2": TEMPLATE.format(note="as it began") for name in names}
+        project.write_all({**FILES, **kernels})
         project.manifest(*names, **more)
-        for name in names:
-            project.write(f"kernels/{name}.cu.j2", TEMPLATE.format(note="as it began"))
         return project
 
     return make
 
 
 @pytest.fixture
-def project(new_project: Callable[..., Project]) -> Project:
+def project(new_project: Callable[..., WatchedProject]) -> WatchedProject:
     """`scale` and `add`, with three schedules each."""
     return new_project("scale", "add")
 
@@ -235,7 +185,7 @@ def project(new_project: Callable[..., Project]) -> Project:
 def watch() -> Iterator[Callable[..., Watch]]:
     started: list[Watch] = []
 
-    def start(project: Project, *words: str) -> Watch:
+    def start(project: WatchedProject, *words: str) -> Watch:
         started.append(Watch(project, *words))
         return started[-1]
 
@@ -243,9 +193,5 @@ def watch() -> Iterator[Callable[..., Watch]]:
     for each in started:
         if each.process.poll() is None:
             assert each.interrupt() == 130
-        for _ in range(500):
-            if not each.survivors():
-                break
-            time.sleep(0.01)
-        assert not each.survivors()
+        each.processes.assert_none()
         assert "Traceback" not in "".join(each.errors), "".join(each.errors)

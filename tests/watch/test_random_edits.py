@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,16 +166,15 @@ def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) 
     watching.until("finished", script=LAST)
     ok = watching.rest()[-1]["ok"]
 
-    clean = type(project)(project.folder.parent / "clean", project.nvcc)
-    shutil.copytree(project.folder, clean.folder, ignore=shutil.ignore_patterns(".cache"))
-    built = clean.run("build")
+    clean = project.copy(project.folder.parent / "clean", cache=False)
+    built = clean.events("build")
     assert watching.interrupt() == 130
     if not built:
         assert not ok, "a clean build refuses what is left"
         return
     assert ok == (built[-1]["exit_status"] == 0)
     assert project.roots == clean.roots
-    project.run("cache", "gc")
+    project.events("cache", "gc")
     ours, theirs = project.tree(), clean.tree()
     assert sorted(ours) == sorted(theirs)
     assert ours == theirs

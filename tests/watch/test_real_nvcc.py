@@ -35,4 +35,4 @@ def test_an_edit_with_a_mistake_and_its_mending(new_project: Any, watch: Any) ->
     (summary,) = [event for event in said if event["event"] == "summary"]
     assert (summary["compiled"], summary["failed"]) == (2, 0)
     assert watching.interrupt() == 130
-    assert project.run("build")[-1]["cached"] == 2
+    assert project.build(status=None)["cached"] == 2

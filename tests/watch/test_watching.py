@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from typing import Any
@@ -230,7 +229,7 @@ def test_a_save_ends_the_compiles_that_are_of_no_more_use(project, watch):
     new = {name.split("/")[1] for name in set(project.tree()) - before if name[:8] == "programs"}
     assert len(new) == 3, "nothing of what was dropped is there"
     # Left are the watch and what starts its compilers.
-    assert len(watching.survivors()) <= 2
+    assert len(watching.processes.alive()) <= 2
 
 
 def test_a_compile_that_is_still_of_use_goes_on(project, watch):
@@ -300,36 +299,33 @@ def test_ctrl_c_in_a_build_leaves_nothing_running(project, watch):
     watching = watch(project)
     watching.until("started", script="scale")
     assert watching.interrupt() == 130
-    assert watching.survivors() == []
+    assert watching.processes.alive() == []
     assert os.listdir(project.cache / "staging") == []
     project.kernel("scale", "fine")
-    assert project.run("build")[-1]["exit_status"] == 0
+    assert project.build(status=None)["exit_status"] == 0
 
 
 def test_killed_in_a_build_it_leaves_no_compiler(project, watch):
     project.kernel("scale", "fake: hang")
     watching = watch(project)
     watching.until("started", script="scale")
-    while len(watching.survivors()) <= 2:  # itself, what starts its compilers, and one of those
+    # Itself, what starts its compilers, and one of those.
+    while len(watching.processes.alive()) <= 2:
         time.sleep(0.01)
     watching.process.kill()
     assert watching.process.wait(60) == -9
-    while watching.survivors():
+    while watching.processes.alive():
         time.sleep(0.01)
     project.kernel("scale", "fine")
-    assert project.run("build")[-1]["exit_status"] == 0
+    assert project.build(status=None)["exit_status"] == 0
     assert os.listdir(project.cache / "staging") == [], "what was begun is swept away"
 
 
 def test_when_nobody_reads_it_any_more_it_ends(project):
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "tilusbuild", "watch", "--json"],
-        cwd=project.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    watching = project.start("watch", "--json", stderr=subprocess.DEVNULL)
+    assert watching.stdout is not None
     with watching.stdout:
-        while b'"watching"' not in watching.stdout.readline():
+        while '"watching"' not in watching.stdout.readline():
             pass
     project.kernel("scale", "edited")
     assert watching.wait(60) == 128 + signal.SIGPIPE

@@ -41,11 +41,14 @@ def assembly(source: str, known: frozenset[str] | None = None) -> str:
 
 def _sections(source: str, start: int) -> tuple[list[str], int]:
     """What stands between the colons of an asm statement, and where the statement ends."""
-    sections, depth, at, begin = [], 0, start, start
+    sections: list[str] = []
+    depth, at, begin = 0, start, start
     while True:
         char = source[at]
         if char == '"':
-            at = STRING.match(source, at).end()
+            string = STRING.match(source, at)
+            assert string is not None, source[at:]
+            at = string.end()
             continue
         if char in "([{":
             depth += 1
@@ -64,8 +67,8 @@ def _call(sections: list[str]) -> tuple[str, list[str]]:
     instruction = "".join(STRING.findall(sections[0])).replace("\\n", " ").strip().rstrip(";")
     values = [value for section in sections[1:3] for value in _operands(section)]
     name, _, operands = instruction.partition(" ")
-    operands = [o for o in re.split(r"[\s,\[\]{}]+", operands) if o]
-    arguments = [values[int(o[1:])] if o.startswith("%") else o for o in operands]
+    words = [o for o in re.split(r"[\s,\[\]{}]+", operands) if o]
+    arguments = [values[int(o[1:])] if o.startswith("%") else o for o in words]
     return re.sub(r"[.:]+", "_", name), arguments
 
 

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import shutil
 
-from translate import assembly
+from support.cuda_on_cpu.translate import assembly
 
 ARCH_HEADERS = ("copy_sm75.hpp", "copy_sm80.hpp", "mma_sm80.hpp")
 # The instructions of those headers that device.h has; the others fail when a kernel reaches them.

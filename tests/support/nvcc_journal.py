@@ -1,6 +1,6 @@
 """A CUDA toolkit to test with: laid out like NVIDIA's, answered for by `nvcc_journal.cc`.
 
-    python tests/fakes/nvcc_journal.py FOLDER       makes one, and prints its nvcc
+    python tests/support/nvcc_journal.py FOLDER       makes one, and prints its nvcc
 
 Its compiles take milliseconds, are journaled in `FOLDER/journal`, and can be told to fail, crash,
 hang and more: see the C++ file.
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
 
 VERSION = "13.0.88"
 
@@ -79,6 +80,34 @@ def most_at_once(nvcc: str) -> int:
 def compiles(nvcc: str) -> Counter[str]:
     """How often each program was compiled, by its key."""
     return Counter(key for _, key, _ in read_journal(nvcc))
+
+
+@dataclass(frozen=True)
+class FakeCuda:
+    """A toolkit of one test, by its nvcc."""
+
+    nvcc: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"CUDA_HOME": os.path.dirname(os.path.dirname(self.nvcc))}
+
+    def most_at_once(self) -> int:
+        """How many compiles have run at the same time."""
+        return most_at_once(self.nvcc)
+
+    @property
+    def compiles(self) -> Counter[str]:
+        """How often each program was given to the compiler, by the journal's key."""
+        return compiles(self.nvcc)
+
+    @property
+    def journal(self) -> list[tuple[str, str, str]]:
+        return read_journal(self.nvcc)
+
+    @property
+    def spans(self) -> list[list[str]]:
+        return spans(self.nvcc)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from translate import translate
+
+from support.cuda_on_cpu.translate import translate
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ORDERS = ("forward", "backward", "random")
@@ -43,7 +45,16 @@ class Kernel:
             raise KernelError(done.stderr)
 
     def launch(
-        self, grid, block, smem, arguments, *, late_copies=True, order="forward", seed=0, shift=0
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        smem: int,
+        arguments: Sequence[Any],
+        *,
+        late_copies: bool = True,
+        order: str = "forward",
+        seed: int = 0,
+        shift: int = 0,
     ) -> Launched:
         """One launch. Tensors are NumPy arrays, scalars NumPy scalars of the kernel's own types.
         `shift` moves each tensor that many bytes away from its alignment to 256 bytes.

@@ -1,0 +1,89 @@
+"""Processes that tests start, wait for, kill, and see gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Return when the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+def kill_group(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
+    """Send a signal to all processes of a group whose leader was started in its own session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+class Watched:
+    """The processes that carry a mark in their environment, or work or lie below a folder.
+
+    Give `environment` to what is started. Marks reach processes that have left group and session;
+    the folder reaches compilers, which get an environment of their own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.environment = {"TEST_MARK": str(folder)}
+        self._folder = os.path.join(os.path.realpath(folder), "")
+        self._mark = f"TEST_MARK={folder}".encode()
+
+    def alive(self) -> list[str]:
+        """The command lines of those that run."""
+        return [
+            words
+            for pid, words in _command_lines().items()
+            if pid != os.getpid() and self._is_ours(pid)
+        ]
+
+    def assert_none(self) -> None:
+        """Nothing of it goes on; what was killed is given the time that the kernel needs."""
+        for _ in range(500):
+            if not self.alive():
+                return
+            time.sleep(0.01)
+        pytest.fail(f"still running: {self.alive()}")
+
+    def _is_ours(self, pid: int) -> bool:
+        with suppress(OSError):
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if self._mark in file.read().split(b"\0"):
+                    return True
+            places = [os.readlink(f"/proc/{pid}/{name}") for name in ("cwd", "exe")]
+            return any(f"{place}/".startswith(self._folder) for place in places)
+        return False
+
+
+class Marker:
+    """A number that no other process sleeps for: who sleeps for it was started by this test."""
+
+    def __init__(self) -> None:
+        self.seconds = f"{os.getpid() % 100000 + 1000000}.{time.monotonic_ns() % 10**9:09}"
+
+    def sleepers(self) -> list[int]:
+        start = f"sleep {self.seconds}"
+        return [pid for pid, words in _command_lines().items() if words == start]
+
+    def wait_for(self, count: int) -> None:
+        wait_until(lambda: len(self.sleepers()) == count)
+
+
+def _command_lines() -> dict[int, str]:
+    """Every process that has one; those that have ended and are not waited for have none."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
+            if words := file.read().replace(b"\0", b" ").decode(errors="replace").strip():
+                found[int(name)] = words
+    return found

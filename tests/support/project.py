@@ -1,0 +1,92 @@
+"""A project in a folder, to change and to build with the command line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from support import command_line
+from support.command_line import Ran
+
+P = TypeVar("P", bound="Project")
+
+
+@dataclass
+class Project:
+    """A project in a folder, built into `cache`, with variables added to the environment."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+    """Words in front of each command line, as of `setpriv`."""
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / ".cache"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def write_all(self: P, files: Mapping[str, str]) -> P:
+        for name, text in files.items():
+            self.write(name, text)
+        return self
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        text = (self.folder / name).read_text(encoding="utf-8")
+        assert old in text
+        self.write(name, text.replace(old, new))
+
+    def start(self, *words: str, **how: Any) -> subprocess.Popen[str]:
+        """The command, running, in a session of its own; its output is kept as text."""
+        return command_line.start(
+            self.folder, *words, environment=self.environment, before=self.before, **how
+        )
+
+    def run(self, *words: str | Path, status: int | None = 0, **environment: str) -> Ran:
+        """The command, ended with this exit status; None is any."""
+        environment = {**self.environment, **environment}
+        return command_line.run(
+            self.folder, *words, status=status, environment=environment, before=self.before
+        )
+
+    def build(self, *words: str, status: int | None = 0) -> dict[str, Any]:
+        """The summary of a build."""
+        return self.run("build", "--json", *words, status=status).summary
+
+    def compiled(self, *words: str) -> int:
+        """How many programs a build that succeeds compiles."""
+        count: int = self.build(*words)["attempts"]
+        return count
+
+    @property
+    def programs(self) -> dict[str, Path]:
+        """The program folders in the cache by their names."""
+        return {path.name: path for path in sorted(self.cache.glob("programs/*"))}
+
+    @property
+    def libraries(self) -> dict[str, bytes]:
+        """The bytes of each lib.so by its program."""
+        found = {name: path / "module" / "lib.so" for name, path in self.programs.items()}
+        return {name: path.read_bytes() for name, path in found.items() if path.exists()}
+
+    def copy(self: P, folder: Path, *, cache: bool = True) -> P:
+        """The same project elsewhere, with or without what it has built."""
+        ignored = None if cache else shutil.ignore_patterns(".cache")
+        shutil.copytree(self.folder, folder, symlinks=True, ignore=ignored)
+        return replace(self, folder=folder, environment=dict(self.environment))
+
+
+def needs_cxx() -> None:
+    """Skip where there is no host compiler."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")

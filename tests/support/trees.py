@@ -1,0 +1,31 @@
+"""What lies below a folder, to compare before and after."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def snapshot(root: str | Path) -> dict[str, tuple[int, ...]]:
+    """Everything below a folder, itself too, such that any write shows, also of the same bytes."""
+    found: dict[str, tuple[int, ...]] = {}
+    for where, folders, files in os.walk(root):
+        for name in (".", *folders, *files):
+            path = os.path.join(where, name)
+            stat = os.lstat(path)
+            # A directory's size is the file system's own affair.
+            size = 0 if os.path.isdir(path) else stat.st_size
+            key = os.path.relpath(path, root)
+            times = (stat.st_mtime_ns, stat.st_ctime_ns)
+            found[key] = (stat.st_ino, stat.st_mode, size, *times)
+    return found
+
+
+def published(cache: Path) -> dict[str, bytes | str]:
+    """What a cache holds for its readers, byte for byte; links by where they lead."""
+    found = [p for part in ("programs", "scripts", "include") for p in (cache / part).rglob("*")]
+    return {
+        str(path.relative_to(cache)): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in found
+        if path.is_symlink() or path.is_file()
+    }
