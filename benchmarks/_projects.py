@@ -98,7 +98,8 @@ started = time.time_ns()
 began = time.process_time()
 from tilusbuild import record
 from tilusbuild.cache import disk
-from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.plan.selection import Selection
 from tilusbuild.build import build, compiler
 from tilusbuild.build.project import Project
@@ -136,7 +137,7 @@ class Quiet:
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
     asked = Asked(record.key(words, os.environ), started)
-    result = build.build(project, Selection(), Options(jobs=JOBS), Quiet(), asked=asked)
+    result = build.build(project, Selection(), BuildConfig(jobs=JOBS), Quiet(), asked=asked)
 assert result.summary.exit_status == 0, result.summary
 import resource
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -17,7 +17,7 @@ from support.fake_engine import Listener
 from support.processes import wait_until
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.selection import Selection
@@ -108,7 +108,7 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
         with opened() as project:
             project.plan(Selection())
             before = project.runner.asked
-            first = build(project, Selection(), Options(jobs=1), Listener())
+            first = build(project, Selection(), BuildConfig(jobs=1), Listener())
             started = project.runner.asked - before
             hashes = [p for i in project.plan(Selection()).instances for p in i.programs]
     except InputError as error:
@@ -117,7 +117,7 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
     once, each = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
     assert started == len(once) + 3 * len(each)
     with opened() as project:
-        assert build(project, Selection(), Options(), Listener()).summary.cached == 3
+        assert build(project, Selection(), BuildConfig(), Listener()).summary.cached == 3
         assert project.runner.asked == 0
     if shutil.which("nvcc"):
         with opened("nvcc") as project:
@@ -136,7 +136,7 @@ def test_an_error_is_told_at_the_templates_line(folder: Path, opened: Opened) ->
     listener = Listener()
     try:
         with opened() as project:
-            build(project, Selection(), Options(), listener)
+            build(project, Selection(), BuildConfig(), listener)
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     (entry, *_) = (folder / "cache/programs").glob("*/meta.json")
@@ -150,7 +150,7 @@ def test_a_header_of_the_host_is_said_to_be_missing(folder: Path, opened: Opened
     (folder / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
     try:
         with opened() as project:
-            build(project, Selection(level=0), Options(), Listener())
+            build(project, Selection(level=0), BuildConfig(), Listener())
             (instance,) = project.plan(Selection(level=0)).instances
             (job,) = jobs(project.plan(Selection(level=0)))
             log = folder / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
@@ -181,7 +181,7 @@ def test_what_happens_to_one_program_happens_to_no_other(
         manifest = MANIFEST.replace("[build]", f"[build]\ntimeout = {timeout}")
         (folder / "tilus.toml").write_text(manifest)
     with fake() as project:
-        result = build(project, Selection(), Options(jobs=1), Listener())
+        result = build(project, Selection(), BuildConfig(jobs=1), Listener())
         programs = project.plan(Selection()).instances[0].programs
     assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
     recorded = list((folder / "cache/programs").iterdir()) if status == "failed" else []

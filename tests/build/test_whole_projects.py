@@ -12,7 +12,7 @@ import pytest
 from support.fake_engine import Listener
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.plan.selection import Selection
 
@@ -106,7 +106,7 @@ def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened)
     with (small / "tilus.toml").open("a") as file:
         file.write(f'[toolchain]\nlauncher = ["{prefix}"]\n')
     with opened(small) as project:
-        result = build(project, Selection(), Options(jobs=1), Listener())
+        result = build(project, Selection(), BuildConfig(jobs=1), Listener())
         assert project.toolchain(cuda=False).cxx.path in (small / "journal").read_text()
     assert result.summary.compiled == 2
 
@@ -124,7 +124,7 @@ def test_a_launcher_that_is_not_there_is_said_at_its_place(small: Path, opened: 
     with (small / "tilus.toml").open("a") as file:
         file.write('[toolchain]\nlauncher = ["no-such-program"]\n')
     with opened(small) as project, pytest.raises(InputError, match="no program no-such-program"):
-        build(project, Selection(), Options(jobs=1), Listener())
+        build(project, Selection(), BuildConfig(jobs=1), Listener())
 
 
 def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opened) -> None:
@@ -166,7 +166,7 @@ def test_building_a_part_again_takes_the_place_of_its_last_build(
     for body in (FILL, FILL.replace("= {{ value }}", "= 0 + {{ value }}")):
         (small / "fill.cu.j2").write_text(body)
         with opened(small) as project:
-            build(project, Selection(scripts=("fill",)), Options(jobs=2), Listener())
+            build(project, Selection(scripts=("fill",)), BuildConfig(jobs=2), Listener())
             planned = {i.hash for i in project.plan(Selection()).instances}
             (noted,) = project.cache.projects().values()
             assert {digest for _, digest in noted.scripts} == planned

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Result, Summary
 from tilusbuild.engine.history import History
@@ -34,7 +35,7 @@ def run(
         store or FakeStore(),
         compiler or FakeCompiler(),
         listener or Listener(),
-        Options(**{"jobs": 4, **options}),
+        BuildConfig(**{"jobs": 4, **options}),
     )
     assert not [t for t in threading.enumerate() if t.name.startswith("tilusbuild-worker")]
     return result
@@ -137,7 +138,7 @@ def test_defaults_come_first_then_the_longest_by_history_then_plan_order() -> No
     for job, seconds in zip(plan, (1.0, 5.0, 1.0, 3.0, 0.5), strict=True):
         history.record(job, seconds, 0)
     compiler = FakeCompiler()
-    build(plan, FakeStore(), compiler, Listener(), Options(jobs=1), history=history)
+    build(plan, FakeStore(), compiler, Listener(), BuildConfig(jobs=1, history=history))
     assert compiler.order == ["default", "matmul 1", "matmul 3", "matmul 0", "matmul 2"]
 
 
@@ -176,7 +177,7 @@ def test_eight_builders_of_one_store_compile_each_program_once() -> None:
     results: list[Result] = []
 
     def builder() -> None:
-        results.append(build(jobs(60), store, compiler, Listener(), Options(jobs=3)))
+        results.append(build(jobs(60), store, compiler, Listener(), BuildConfig(jobs=3)))
 
     threads = [threading.Thread(target=builder) for _ in range(8)]
     for thread in threads:
@@ -366,7 +367,7 @@ def test_the_heavy_side_lives_only_while_it_compiles() -> None:
 
 
 def test_the_seconds_count_from_when_the_command_began() -> None:
-    result = build(jobs(1), FakeStore(), FakeCompiler(), Listener(), clock=lambda: 7.5, began=2.0)
+    result = build(jobs(1), FakeStore(), FakeCompiler(), Listener(), BuildConfig(clock=lambda: 7.5, started_at=2.0))
     assert result.summary.seconds == 5.5
 
 
@@ -396,7 +397,7 @@ def test_no_more_run_at_once_than_memory_has_room_for(room: int, most: int) -> N
 
     compiler = FakeCompiler(script)
     result = build(
-        jobs(8), FakeStore(), compiler, Listener(), Options(jobs=4), admission=Room(room)
+        jobs(8), FakeStore(), compiler, Listener(), BuildConfig(jobs=4, admission=Room(room))
     )
     assert columns(result.summary) == {"compiled": 8}
     assert set(seen) == {most}

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.fake_engine import FakeJob
-from tilusbuild.engine.admission import UNKNOWN, Memory
+from tilusbuild.engine.resources import UNKNOWN_PEAK, AllOf, LoadLimit, MemoryLimit
 from tilusbuild.engine.history import NOTHING, Estimate, History
-from tilusbuild.engine.load import Each, LoadLimit
 from tilusbuild.process.machine import Machine
 
 GIB = 1 << 30
@@ -60,9 +59,9 @@ class Files:
         return Machine(str(self.root))
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryLimit:
         """Each look is a second after the one before."""
-        return Memory(self.machine, map(float, itertools.count()).__next__)
+        return MemoryLimit(self.machine, map(float, itertools.count()).__next__)
 
 
 @pytest.fixture
@@ -84,8 +83,8 @@ def test_compiles_start_while_their_predicted_sum_fits(files: Files) -> None:
 
 def test_an_unknown_compile_is_reckoned_with_a_guess(files: Files) -> None:
     room = files.memory
-    assert room.admits(None, [0] * (16 * GIB // UNKNOWN - 2))
-    assert not room.admits(None, [0] * (16 * GIB // UNKNOWN))
+    assert room.admits(None, [0] * (16 * GIB // UNKNOWN_PEAK - 2))
+    assert not room.admits(None, [0] * (16 * GIB // UNKNOWN_PEAK))
 
 
 def test_what_others_took_meanwhile_counts_and_what_ours_took_beyond_expectation(
@@ -136,7 +135,7 @@ def test_while_memory_is_pressed_nothing_starts_beside_what_runs(files: Files) -
 
 def test_what_is_free_is_not_read_again_at_once(files: Files) -> None:
     times = iter([0.0, 0.04, 0.06])
-    room = Memory(files.machine, times.__next__)
+    room = MemoryLimit(files.machine, times.__next__)
     assert room.admits(GIB, [GIB])
     files.write("proc/meminfo", "MemAvailable: 1 kB\n")
     assert room.admits(GIB, [GIB])
@@ -144,7 +143,7 @@ def test_what_is_free_is_not_read_again_at_once(files: Files) -> None:
 
 
 def test_a_system_that_does_not_say_refuses_nothing(tmp_path: Path) -> None:
-    room = Memory(Machine(str(tmp_path / "nothing")))
+    room = MemoryLimit(Machine(str(tmp_path / "nothing")))
     assert room.admits(1 << 60, [1 << 60])
 
 
@@ -193,7 +192,7 @@ def test_the_load_limit_counts_the_average_and_ours_that_it_does_not_show_yet() 
 
 
 def test_each_of_several_admissions_may_refuse(files: Files) -> None:
-    both = Each(files.memory, LoadLimit(9.0, lambda: (0.0, 0.0, 0.0)))
+    both = AllOf(files.memory, LoadLimit(9.0, lambda: (0.0, 0.0, 0.0)))
     assert both.admits(GIB, [GIB])
     assert not both.admits(GIB, [GIB] * 9)
     assert not both.admits(16 * GIB, [GIB])

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
-from tilusbuild.engine.base import Compiled, Job, Options
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.build import build
 
 
@@ -43,7 +44,7 @@ def test_the_next_compile_begins_while_one_is_published() -> None:
     store = SlowStore()
     compiled: list[str] = []
 
-    def script(job: Job[Any]) -> Compiled:
+    def script(job: Job) -> Compiled:
         compiled.append(job.label)
         if len(compiled) == 2:  # of one worker that compiles: the first is not published yet
             assert not store.entries
@@ -51,7 +52,7 @@ def test_the_next_compile_begins_while_one_is_published() -> None:
         return built()
 
     jobs = [FakeJob(f"matmul {i}", script="matmul", index=i) for i in range(3)]
-    result = build(jobs, store, FakeCompiler(script), Listener(), Options(jobs=1))
+    result = build(jobs, store, FakeCompiler(script), Listener(), BuildConfig(jobs=1))
     assert result.summary.compiled == len(store.entries) == 3
 
 
@@ -60,7 +61,7 @@ def test_so_many_wait_for_the_disk_and_no_more() -> None:
     compiler = FakeCompiler()
     jobs = [FakeJob(f"matmul {i}", script="matmul", index=i) for i in range(30)]
     thread = threading.Thread(
-        target=build, args=(jobs, store, compiler, Listener(), Options(jobs=2))
+        target=build, args=(jobs, store, compiler, Listener(), BuildConfig(jobs=2))
     )
     thread.start()
     thread.join(0.5)

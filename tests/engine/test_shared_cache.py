@@ -19,7 +19,7 @@ from tilusbuild.cache.cache import Cache
 _BUILDER = """
 import os, sys, time
 from tilusbuild.cache.cache import Cache
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeJob, Listener, built, failed
 
@@ -46,7 +46,7 @@ def note(line):
 
 jobs = [FakeJob(f"job {i}", index=i) for i in range(count)]
 cache = Cache(root)
-result = build(jobs, cache, Compiler(), Listener(), Options(jobs=3))
+result = build(jobs, cache, Compiler(), Listener(), BuildConfig(jobs=3))
 summary = result.summary
 print(summary.compiled, summary.attempts)
 sys.exit(summary.exit_status)

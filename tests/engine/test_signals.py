@@ -16,7 +16,8 @@ import pytest
 
 _BUILDER = """
 import sys
-from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built
 from tilusbuild.process.base import Command
@@ -37,7 +38,7 @@ class Compiler(FakeCompiler):
             runner.cancel()
 
 jobs = [FakeJob(f"job {i}", index=i, is_default=not i) for i in range(20)]
-result = build(jobs, FakeStore(), Compiler(script), JsonReporter(sys.stdout), Options(jobs=3))
+result = build(jobs, FakeStore(), Compiler(script), JsonReporter(sys.stdout), BuildConfig(jobs=3))
 runner.close()
 sys.exit(result.summary.exit_status)
 """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from support.fake_engine import FakeJob
 from tilusbuild.engine.history import History
-from tilusbuild.engine.order import Line, Ticket
+from tilusbuild.engine.states import ReadyQueue, Ticket
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def played(seconds: Sequence[float], places: int, known: bool) -> Played:
     if known:
         for job, length in zip(jobs, seconds, strict=True):
             history.record(job, length, 0)
-    line = Line(
+    line = ReadyQueue(
         Ticket(job, number, history.estimate(job) if known else history.estimate(FakeJob("?")))
         for number, job in enumerate(jobs)
     )
@@ -76,7 +76,7 @@ def test_equal_lengths_are_built_in_plan_order() -> None:
     jobs = [FakeJob(f"matmul {number}", index=number) for number in range(9)]
     for job in jobs:
         history.record(job, 2.0, 0)
-    line = Line(Ticket(job, number, history.estimate(job)) for number, job in enumerate(jobs))
+    line = ReadyQueue(Ticket(job, number, history.estimate(job)) for number, job in enumerate(jobs))
     order = [line.next(0.0, lambda _: True, True) for _ in jobs]
     assert [ticket.number for ticket in order if ticket] == list(range(9))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.process.jobserver import Address, Jobserver, Pool, Unusable, announced
+from tilusbuild.process.jobserver import Address, Jobserver, TokenPool, JobserverError, announced_jobserver
 
 
 class Server:
@@ -48,10 +48,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: Server) -> None:
     with Jobserver(Address(server.path, server.path)) as client:
-        assert [client.take() for _ in range(5)] == [True, True, True, False, False]
-        client.give()
+        assert [client.try_acquire() for _ in range(5)] == [True, True, True, False, False]
+        client.release()
         assert server.count == 1
-        assert client.take()
+        assert client.try_acquire()
     assert server.count == 3
 
 
@@ -59,34 +59,34 @@ def test_who_notes_is_told_before_a_token_is_used_and_before_it_goes_back(server
     noted: list[tuple[bytes, int]] = []
     address = Address(server.path, server.path)
     with Jobserver(address, lambda path, held: noted.append((held, server.count))) as client:
-        client.take()
-        client.take()
-        client.give()
+        client.try_acquire()
+        client.try_acquire()
+        client.release()
     assert noted == [(b"a", 2), (b"ab", 1), (b"a", 1), (b"", 2)]
 
 
 def test_a_sleeper_is_woken_by_a_token_and_by_the_end(server: Server) -> None:
     woken = threading.Event()
     with Jobserver(Address(server.path, server.path)) as client:
-        while client.take():
+        while client.try_acquire():
             pass
-        client.when_some(woken.set)
-        client.when_some(woken.set)
+        client.notify_when_available(woken.set)
+        client.notify_when_available(woken.set)
         assert not woken.is_set()
-        client.give()
+        client.release()
         assert woken.wait(60)
-        client.take()
-        client.when_some(woken.set)
+        client.try_acquire()
+        client.notify_when_available(woken.set)
     assert not [thread for thread in threading.enumerate() if thread.name == "jobserver"]
 
 
 def test_a_pipe_that_make_hands_down_is_read_without_blocking_others() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"x")
-    address = announced({"MAKEFLAGS": f"k -j2 --jobserver-auth={reading},{writing}"})
+    address = announced_jobserver({"MAKEFLAGS": f"k -j2 --jobserver-auth={reading},{writing}"})
     assert address is not None
     with Jobserver(address) as client:
-        assert (client.take(), client.take()) == (True, False)
+        assert (client.try_acquire(), client.try_acquire()) == (True, False)
         assert os.get_blocking(reading)
     assert os.read(reading, 2) == b"x"
     os.close(reading)
@@ -98,15 +98,15 @@ def test_a_pipe_that_make_hands_down_is_read_without_blocking_others() -> None:
     ["", "k", "-j", "-j8", "--jobserver-style=fifo", "k -- X=--jobserver-auth=fifo:/x"],
 )
 def test_without_a_jobserver_there_is_none(flags: str) -> None:
-    assert announced({"MAKEFLAGS": flags}) is None
-    assert announced({}) is None
+    assert announced_jobserver({"MAKEFLAGS": flags}) is None
+    assert announced_jobserver({}) is None
 
 
 def test_the_innermost_jobserver_counts_and_old_make_names_it_otherwise() -> None:
     flags = " -j4 --jobserver-auth=fifo:/outer --jobserver-auth=fifo:/inner"
-    assert announced({"MAKEFLAGS": flags}) == Address("/inner", "/inner")
+    assert announced_jobserver({"MAKEFLAGS": flags}) == Address("/inner", "/inner")
     reading, writing = os.pipe()
-    assert announced({"MAKEFLAGS": f"--jobserver-fds={reading},{writing} -j"}) is not None
+    assert announced_jobserver({"MAKEFLAGS": f"--jobserver-fds={reading},{writing} -j"}) is not None
     os.close(reading)
     os.close(writing)
 
@@ -115,24 +115,24 @@ def test_a_recipe_that_make_keeps_its_jobserver_from_is_told_what_to_do(tmp_path
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     reading, writing = os.pipe()
     for ends in ("-2,-2", "9998,9999", f"{file},{file}", f"{writing},{reading}", "9" * 20 + ",4"):
-        with pytest.raises(Unusable, match=r"begin the recipe's line with \+"):
-            announced({"MAKEFLAGS": f"-j2 --jobserver-auth={ends}"})
+        with pytest.raises(JobserverError, match=r"begin the recipe's line with \+"):
+            announced_jobserver({"MAKEFLAGS": f"-j2 --jobserver-auth={ends}"})
     for end in (file, reading, writing):
         os.close(end)
 
 
 @pytest.mark.parametrize("auth", ["3", "3,4,5", "a,b", "", "sem:x"])
 def test_an_unknown_kind_is_refused(auth: str) -> None:
-    with pytest.raises(Unusable, match="unknown kind"):
-        announced({"MAKEFLAGS": f"--jobserver-auth={auth}"})
+    with pytest.raises(JobserverError, match="unknown kind"):
+        announced_jobserver({"MAKEFLAGS": f"--jobserver-auth={auth}"})
 
 
 def test_a_fifo_that_is_not_there_or_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="cannot be opened"):
+    with pytest.raises(JobserverError, match="cannot be opened"):
         Jobserver(Address(str(tmp_path / "none"), str(tmp_path / "none")))
     path = tmp_path / "file"
     path.touch()
-    with pytest.raises(Unusable, match="no pipe"):
+    with pytest.raises(JobserverError, match="no pipe"):
         Jobserver(Address(str(path), str(path)))
 
 
@@ -149,7 +149,7 @@ client.close()
 """
 
 
-def child(pool: Pool, how: str) -> str:
+def child(pool: TokenPool, how: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", CHILD, how],
         env={**os.environ, "MAKEFLAGS": pool.makeflags},
@@ -160,16 +160,16 @@ def child(pool: Pool, how: str) -> str:
 
 
 def test_a_compiler_is_a_client_of_our_pool_and_one_that_dies_costs_nothing_for_long() -> None:
-    with Pool(2) as pool:
+    with TokenPool(2) as pool:
         assert child(pool, "close") == "2"
-        assert pool.take()
+        assert pool.try_acquire()
         assert child(pool, "die") == "1"
-        assert not pool.take()
+        assert not pool.try_acquire()
         pool.idle()
-        assert not pool.take(), "it is not made whole while something of ours runs"
-        pool.give()
+        assert not pool.try_acquire(), "it is not made whole while something of ours runs"
+        pool.release()
         pool.idle()
-        assert [pool.take() for _ in range(3)] == [True, True, False]
+        assert [pool.try_acquire() for _ in range(3)] == [True, True, False]
 
 
 CLIENT = """
@@ -195,7 +195,7 @@ def test_tokens_of_a_build_that_is_killed_are_given_back(server: Server) -> None
     woken = threading.Event()
     with Jobserver(Address(server.path, server.path)) as waiting:
         for _ in range(3):
-            while not waiting.take():
+            while not waiting.try_acquire():
                 woken.clear()
-                waiting.when_some(woken.set)
+                waiting.notify_when_available(woken.set)
                 assert woken.wait(60)

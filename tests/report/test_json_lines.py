@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
-from tilusbuild.engine.base import Compiled, Options
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Dropped, Sharded
 from tilusbuild.report import schema
@@ -73,11 +74,10 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
         store,
         FakeCompiler(script),
         reporter,
-        Options(jobs=1, dry_run=dry_run),
-        warnings=["make keeps its jobserver to itself"],
+        BuildConfig(jobs=1, dry_run=dry_run, warnings=("make keeps its jobserver to itself",)),
     )
     if not dry_run:
-        build(jobs, store, FakeCompiler(script), reporter, Options(jobs=1))
+        build(jobs, store, FakeCompiler(script), reporter, BuildConfig(jobs=1))
 
 
 def test_every_event_is_a_line_that_the_schema_allows() -> None:

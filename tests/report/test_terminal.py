@@ -16,7 +16,7 @@ import pytest
 
 _BUILDER = """
 import os, sys, time
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from tilusbuild.report.choose import choose
@@ -30,7 +30,7 @@ jobs = [FakeJob(f"job {i}", index=i) for i in range(4)]
 for number in range(10):
     print("an earlier line of output,", number)
 reporter = choose(stdout=sys.stdout, stderr=sys.stderr, env=os.environ)
-build(jobs, FakeStore(), FakeCompiler(script), reporter, Options(jobs=3))
+build(jobs, FakeStore(), FakeCompiler(script), reporter, BuildConfig(jobs=3))
 reporter.close()
 """
 

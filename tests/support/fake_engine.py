@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilusbuild.engine.base import Compiled, Job
+from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.events import Event
-from tilusbuild.engine.store import Stage
+from tilusbuild.engine.interfaces import Stage
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.status import Cause, Status
 
 
 @dataclass(frozen=True, slots=True)
-class FakeWork:
+class FakeRendered:
     """The texts that a fake job's hash is made of."""
 
     program_txt: str
@@ -52,8 +52,8 @@ class FakeJob:
     def instance(self) -> tuple[str, ...]:
         return (self.script, self.target)
 
-    def render(self) -> FakeWork:
-        return FakeWork(self.text)
+    def render(self) -> FakeRendered:
+        return FakeRendered(self.text)
 
     def changed_input(self) -> str | None:
         return self.touched
@@ -132,23 +132,26 @@ class FakeStore:
 class FakeCompiler:
     """Answers with `script(job)`; counts runs by the job's text."""
 
-    def __init__(self, script: Callable[[Job[Any]], Compiled] | None = None) -> None:
+    def __init__(self, script: Callable[[Job], Compiled] | None = None) -> None:
         self.runs: Counter[str] = Counter()
         self.order: list[str] = []
         self._script = script or (lambda job: built())
         self._guard = threading.Lock()
 
-    def compile(self, job: Job[Any], work: FakeWork, stage: Stage, /) -> Compiled:
+    def compile(self, job: Job, work: FakeRendered, stage: Stage, /) -> Compiled:
         with self._guard:
             self.runs[work.program_txt] += 1
             self.order.append(work.program_txt)
         return self._script(job)
 
     def cancel(self) -> None:
-        """Only told: what a test's own script does of it is that script's."""
+        """Do nothing: what a test's own script does of it is that script's."""
+
+    def cancel_job(self, job: Any, /) -> None:
+        """Do nothing."""
 
 
-class FakeSlots:
+class FakeTokens:
     """So many tokens, which a test may take away and put back on any thread."""
 
     def __init__(self, tokens: int) -> None:
@@ -160,7 +163,7 @@ class FakeSlots:
         self._waiting: Callable[[], None] | None = None
         self._guard = threading.Lock()
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         with self._guard:
             if not self.tokens:
                 return False
@@ -169,7 +172,7 @@ class FakeSlots:
             self.most = max(self.most, self.held)
             return True
 
-    def give(self) -> None:
+    def release(self) -> None:
         assert self.held, "more given back than were taken"
         self.held -= 1
         self.put(1)
@@ -182,7 +185,7 @@ class FakeSlots:
         if tell is not None:
             tell()
 
-    def when_some(self, tell: Callable[[], None], /) -> None:
+    def notify_when_available(self, tell: Callable[[], None], /) -> None:
         with self._guard:
             if not self.tokens:
                 self._waiting = tell

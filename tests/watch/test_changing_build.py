@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.base import Compiled, Job, Options
-from tilusbuild.engine.changing import Control, build_changing
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.build import build_changing
+from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.engine.events import Result
 from tilusbuild.process.base import Cancelled
 
@@ -34,7 +36,7 @@ class Compiler(FakeCompiler):
         with self._lock:
             return table.setdefault(text, threading.Event())
 
-    def _wait(self, job: Job[Any]) -> Compiled:
+    def _wait(self, job: Job) -> Compiled:
         text = job.render().program_txt
         self._event(self.begun, text).set()
         going = self._event(self._going, text)
@@ -52,7 +54,7 @@ class Compiler(FakeCompiler):
     def wait_for(self, text: str) -> None:
         assert self._event(self.begun, text).wait(60)
 
-    def cancel_job(self, job: Job[Any]) -> None:
+    def cancel_job(self, job: Job) -> None:
         text = job.render().program_txt
         self.asked[text] += 1
         if self.asked[text] <= self.misses:
@@ -72,13 +74,13 @@ class Running:
 
     def __init__(self) -> None:
         self.store, self.compiler, self.listener = FakeStore(), Compiler(), Listener()
-        self.control: Control[Any] = Control()
+        self.control: ControlledQueue = ControlledQueue()
         self.results: list[Result] = []
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self) -> None:
-        options = Options(jobs=2)
+        options = BuildConfig(jobs=2)
         self.results.append(
             build_changing(self.control, self.store, self.compiler, self.listener, options)
         )

@@ -21,8 +21,8 @@ from tilusbuild.compile import (
     module_files,
 )
 from tilusbuild.compile.threads import FIRST_RELEASE, ThreadsRunner
-from tilusbuild.engine.base import Compiled, Job
-from tilusbuild.engine.store import Stage
+from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.interfaces import Stage
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner
@@ -61,7 +61,7 @@ class ProgramCompiler:
         nvrtc = toolchain.nvrtc
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
-    def compile(self, job: Job[Any], work: RenderedProgram, stage: Stage, /) -> Compiled:
+    def compile(self, job: Job, work: RenderedProgram, stage: Stage, /) -> Compiled:
         """Fill `stage`. Raises `Cancelled` and `OSError`."""
         runner = self._running[job.hash] = self._scope()
         try:
@@ -139,7 +139,7 @@ class ProgramCompiler:
         if self._residents is not None:
             self._residents.close()
 
-    def cancel_job(self, job: Job[Any]) -> None:
+    def cancel_job(self, job: Job) -> None:
         """Kill what runs for one program."""
         if (scope := self._running.get(job.hash)) is not None:
             scope.cancel()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
     from tilusbuild.cache.cache import Cache
-    from tilusbuild.engine.base import Options
+    from tilusbuild.engine.config import BuildConfig
     from tilusbuild.engine.events import Reporter
     from tilusbuild.package.arriving import Limits
     from tilusbuild.package.kinds import Report
@@ -149,11 +149,11 @@ def selected(
     return Selection(tuple(names), targets, project.settings.level.value)
 
 
-def engine_options(arguments: argparse.Namespace, project: Project) -> Options:
+def engine_options(arguments: argparse.Namespace, project: Project) -> BuildConfig:
     """How the engine is to build."""
-    from tilusbuild.engine.base import Options
+    from tilusbuild.engine.config import BuildConfig
 
-    return Options(
+    return BuildConfig(
         jobs=project.settings.jobs.value,
         keep_going=arguments.keep_going,
         strict=arguments.strict,

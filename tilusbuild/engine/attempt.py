@@ -1,9 +1,9 @@
-"""One try at one program, on a worker's thread: lock, look again, render, compile, publish.
+"""One try at one program, on a worker's thread: lock, look up again, render, compile, publish.
 
 Under the program's lock the store is asked once more, so that what another builder published since
 the plan was made is found and not compiled twice. Nothing is published unless the texts that the
-job renders now are those that its hash was made of, and the inputs are still what they were when
-the compiler is through. A stage is published or discarded, whatever is raised.
+job renders now are those that its hash was made of, and the inputs are still the same when the
+compiler has ended. A stage is published or discarded, whatever is raised.
 """
 
 from __future__ import annotations
@@ -13,111 +13,107 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilusbuild.engine.base import Compiled, Compiler, Job, W
-from tilusbuild.engine.store import Entry, Store
+from tilusbuild.engine.interfaces import Compiled, Compiler, Entry, Job, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Cancelled
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Another builder has the lock."""
+_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The store has it by now."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The compiler ran."""
+class Answer:
+    """A program has its answer."""
 
     compiled: Compiled
+    cached: bool = False
+    """Found in the store: made before this build, or by another one meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """An input is not what the plan read, so that the hash is no longer this program's."""
-
-    name: str
+class LockedElsewhere:
+    """Another builder has the program's lock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """The build stops; nothing was done."""
+class Aborted:
+    """Nothing was done, or the compiler was killed by us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class InternalError:
     """Something other than the program is wrong: the disk, the machine, or our own code."""
 
     error: BaseException
 
 
-Answer: TypeAlias = Busy | Found | Done | Changed | Gone | Trouble
-
-_TRIES = 2
+AttemptResult: TypeAlias = Answer | LockedElsewhere | Aborted | InternalError
 
 
 class DiskError(OSError):
     """A compiler could not write."""
 
 
+def found(entry: Entry) -> Answer:
+    """Return the answer that an entry of the store is."""
+    return Answer(Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True)
+
+
 def attempt(
-    job: Job[W],
+    job: Job,
     store: Store,
-    compiler: Compiler[W],
+    compiler: Compiler,
     *,
-    began: Callable[[], None],
-    through: Callable[[], None],
+    started: Callable[[], None],
+    ended: Callable[[], None],
     stopped: Callable[[], bool],
-) -> Answer:
-    """Try once. `began` is called when a compiler is about to run, `through` when it has ended with
-    an answer that is about to be published; never raises."""
+) -> AttemptResult:
+    """Try once; never raises. `started` is called when a compiler is about to run, `ended` when it
+    has ended with an answer that is about to be published."""
     try:
         if stopped():
-            return Gone()
+            return Aborted()
+        # Not waiting for the lock: a thread that does cannot be stopped by Ctrl-C, and compiles
+        # nothing meanwhile. The loop tries again later.
         with store.locked(job.hash, wait=False) as ours:
             if not ours:
-                return Busy()
+                return LockedElsewhere()
             entry = store.lookup(job.hash)
             if entry is not None and entry.status in RECORDED:
-                return Found(entry)
+                return found(entry)
             if stopped():
-                return Gone()
-            began()
-            return _compile(job, store, compiler, through)
+                return Aborted()
+            started()
+            return Answer(_compile(job, store, compiler, ended))
     except Cancelled:
-        return Gone()
+        return Aborted()
     except BaseException as error:
-        return Trouble(error)
+        return InternalError(error)
 
 
-def _compile(
-    job: Job[W], store: Store, compiler: Compiler[W], through: Callable[[], None]
-) -> Answer:
+def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], None]) -> Compiled:
     changed = "an input"
     for _ in range(_TRIES):
-        work = job.render()
-        if sha256_text(work.program_txt + work.options_txt) != job.hash:
-            return Changed(job.changed_input() or "an input")
+        rendered = job.render()
+        # The plan was made some time ago: an edit since then would be published under the hash of
+        # the texts before it.
+        if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
+            return _changed(job.changed_input() or "an input")
         stage = store.stage()
         published = False
         try:
-            compiled = judged(compiler.compile(job, work, stage))
+            compiled = judged(compiler.compile(job, rendered, stage))
             if compiled.status not in RECORDED:
-                return Done(compiled)
+                return compiled
             name = job.changed_input()
             if name is None:
-                through()
-                stage.publish_program(job.hash, work.program_txt, work.options_txt, compiled.meta)
+                ended()
+                stage.publish_program(
+                    job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
+                )
                 published = True
-                return Done(replace(compiled, reason=_placed(job, compiled.reason)))
+                return replace(compiled, reason=_placed(job, compiled.reason))
             changed = name
         except OSError as error:
             # Writing to an open file does not say which disk is full.
@@ -128,11 +124,15 @@ def _compile(
             if not published:
                 with suppress(OSError):
                     stage.discard()
-    return Changed(changed)
+    return _changed(changed)
 
 
-def _placed(job: Job[W], reason: str) -> str:
-    """The reason with the template's place; as it is when that cannot be told."""
+def _changed(name: str) -> Compiled:
+    return Compiled(Status.CHANGED, reason=f"{name} changed while it was built; build again")
+
+
+def _placed(job: Job, reason: str) -> str:
+    """Return the reason with the template's place; as it is when that cannot be told."""
     try:
         return job.readable(reason).partition("\n")[0] if reason else reason
     except (OSError, TilusbuildError):

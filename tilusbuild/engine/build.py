@@ -1,34 +1,42 @@
-"""The build loop: one thread decides and tells, the others compile.
+"""The build loop: one thread decides and reports, the others compile.
 
 The calling thread owns all of the build's state: it looks every program up, hands tickets to idle
-workers, takes their answers from one inbox, and tells the reporter. Workers share nothing with it
-but two queues, so there is no lock of ours, and a reporter sees events in order and on one thread.
+workers, takes their answers from one inbox, and emits the events. Workers share nothing with it but
+two queues, so there is no lock of ours, and a reporter sees events in order and on one thread.
 Signals arrive in the same inbox. Whatever happens, `build` returns or raises with no worker left.
+What a program goes through is in `states`; which programs are wanted is said by the queue.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Generic
+from typing import Any
 
 from tilusbuild import __version__
 from tilusbuild.engine import events, signals
-from tilusbuild.engine.admission import Admission, Unlimited
-from tilusbuild.engine.attempt import Answer, Busy, Changed, Done, Found, Gone, Trouble, attempt
-from tilusbuild.engine.base import Compiled, Compiler, Job, Options, W
+from tilusbuild.engine.attempt import (
+    Aborted,
+    Answer,
+    AttemptResult,
+    InternalError,
+    LockedElsewhere,
+    attempt,
+    found,
+)
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.ledger import Ledger
-from tilusbuild.engine.messages import Began, Ended, SlotFree, Through
-from tilusbuild.engine.order import Line, Ticket
-from tilusbuild.engine.slots import Leave, Slots, Unasked
-from tilusbuild.engine.store import Entry, Store
+from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store
+from tilusbuild.engine.queue import ControlledQueue, FixedQueue, NewPlan, Queue, WantProgram, WakeUp
+from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
+from tilusbuild.engine.results import Results
+from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.status import RECORDED, Status
@@ -42,203 +50,273 @@ _SHORTEST_WAIT = 0.005
 """Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
 
 
+@dataclass(frozen=True, slots=True)
+class CompileStarted:
+    """Message of a worker: a compiler is about to run."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEnded:
+    """Message of a worker: the compiler has ended, and its output is published now."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAvailable:
+    """There may be a token for one more compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """Message of a worker: it is idle again."""
+
+    ticket: Ticket
+    result: AttemptResult
+
+
 def build(
-    jobs: Iterable[Job[W]],
+    jobs: Iterable[Job],
     store: Store,
-    compiler: Compiler[W],
+    compiler: Compiler,
     reporter: Reporter,
-    options: Options | None = None,
-    *,
-    history: History | None = None,
-    admission: Admission | None = None,
-    slots: Slots | None = None,
-    warnings: Sequence[str] = (),
-    clock: Callable[[], float] = time.monotonic,
-    began: float | None = None,
+    config: BuildConfig | None = None,
 ) -> Result:
     """Have every program: found in the store, or compiled and published there.
 
-    `warnings` are told if anything is to be compiled beside something else. `began` is the time by
-    `clock` from which the summary counts its seconds, when not from now.
     Returns also when the build was interrupted or could not go on; `summary.exit_status` tells.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
-    run = BuildLoop(
-        store, compiler, reporter, options or Options(), history, admission, slots, warnings, clock
-    )
-    with signals.caught(run.inbox.put):
-        return run.build(jobs, clock() if began is None else began)
+    loop = BuildLoop(FixedQueue(jobs), store, compiler, reporter, config or BuildConfig())
+    with signals.caught(loop.inbox.put):
+        return loop.run()
 
 
-class BuildLoop(Generic[W]):
+def build_changing(
+    queue: ControlledQueue,
+    store: Store,
+    compiler: Compiler,
+    reporter: Reporter,
+    config: BuildConfig,
+) -> Result:
+    """As `build`, with the programs that another thread names through `queue`; not for the main
+    thread, as it catches no signals."""
+    try:
+        return BuildLoop(queue, store, compiler, reporter, config).run()
+    finally:
+        queue.end(now=True)
+
+
+class BuildLoop:
     """One build's state. Everything but `_work` runs on the calling thread."""
 
     def __init__(
         self,
+        queue: Queue,
         store: Store,
-        compiler: Compiler[W],
+        compiler: Compiler,
         reporter: Reporter,
-        options: Options,
-        history: History | None,
-        admission: Admission | None,
-        slots: Slots | None,
-        warnings: Sequence[str],
-        clock: Callable[[], float],
+        config: BuildConfig,
     ) -> None:
+        self.queue = queue
         self.store = store
         self.compiler = compiler
         self.reporter = reporter
-        self.options = options
-        self.history = history or History(None)
-        self.admission = admission or Unlimited()
-        self.leave = Leave(slots or Unasked())
-        self.warnings = warnings
-        self.clock = clock
-        self.width = max(1, options.jobs or usable_cores())
-        self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self.tasks: SimpleQueue[Ticket[W] | None] = SimpleQueue()
+        self.config = config
+        self.clock = config.clock
+        self.started_at = self.clock() if config.started_at is None else config.started_at
+        self.history = config.history or History(None)
+        self.admission = config.admission or Unlimited()
+        self.tokens = JobTokens(config.tokens or NoJobserver())
+        self.warnings = config.warnings
+        self.width = max(1, config.jobs or usable_cores())
+        self.inbox = queue.inbox
+        self.tasks: SimpleQueue[Ticket | None] = SimpleQueue()
         self.workers: list[threading.Thread] = []
         self.stopped = threading.Event()
-        self.running: dict[Ticket[W], int] = {}
-        self.publishing: set[Ticket[W]] = set()
-        """Those of `running` whose compiler is through."""
-        self.line: Line[W] = Line(())
-        self.ledger = Ledger(store)
-        self.done = 0
+        self.tickets: dict[str, Ticket] = {}
+        """Of every program that is wanted now and has no answer, by hash."""
+        self.ready = ReadyQueue()
+        """Those of `tickets` that wait."""
+        self.running: set[Ticket] = set()
+        """Those that a worker has, also when they are no longer wanted."""
+        self.cancelled: set[str] = set()
+        """Hashes whose compilers were killed because their program was not wanted."""
+        self.results = Results(store)
+        self.finished = 0
         self.to_compile = 0
         self.signal: int | None = None
         self.error: str | None = None
-        self.bug: BaseException | None = None
+        self.internal_error: BaseException | None = None
 
-    def build(self, jobs: Iterable[Job[W]], began: float) -> Result:
+    def run(self) -> Result:
         self.reporter.emit(events.BuildStarted(self.width, __version__))
         try:
-            self._plan(jobs)
             self._loop()
             stopped = self.stopped.is_set()
         finally:
             self._end_workers()
-            self.leave.keep(0)
+            self.tokens.shrink(0)
             self.history.save()
-        if self.bug is not None:
-            raise self.bug
-        summary = self.ledger.summary(
-            self.clock() - began,
-            strict=self.options.strict,
-            part=self.options.part,
+        if self.internal_error is not None:
+            raise self.internal_error
+        summary = self.results.summary(
+            self.clock() - self.started_at,
+            strict=self.config.strict,
+            part=self.config.part,
             stopped=stopped,
             error=self.error,
             signal=self.signal,
         )
         self.reporter.emit(summary)
-        return Result(summary, self.ledger.statuses)
+        return Result(summary, self.results.statuses)
 
-    # Deciding.
+    def _loop(self) -> None:
+        while True:
+            # All that has come, before anything starts: a signal during a long plan starts nothing.
+            while not self.inbox.empty():
+                self._take(self.inbox.get())
+            self._dispatch()
+            if not self.running and not len(self.ready):
+                if self.queue.end(now=self.stopped.is_set()):
+                    return
+            self._take(self._next_message())
 
-    def _plan(self, jobs: Iterable[Job[W]]) -> None:
-        """Look everything up; what is not there gets a ticket."""
-        tickets: dict[str, Ticket[W]] = {}
-        statuses = self.ledger.statuses
+    # Which programs are wanted.
+
+    def _plan(self, jobs: Iterable[Job]) -> None:
+        """Look everything up; what is not there gets a ticket, or keeps the one that it has."""
+        self.ready.drain()
+        before, self.tickets = self.tickets, {}
+        self.results = Results(self.store, self.results.attempts)
+        self.finished = 0
+        statuses = self.results.statuses
         for number, job in enumerate(jobs):
-            if (twin := tickets.get(job.hash)) is not None:
-                twin.twins.append(job)
+            if (shared := self.tickets.get(job.hash)) is not None:
+                shared.duplicates.append(job)
             elif job.hash in statuses:
-                self.ledger.again(job, statuses[job.hash])
-            elif (known := self._known(job)) is not None:
-                self.ledger.settle([job], known[0], cached=known[1])
+                self.results.add_to_script(job, statuses[job.hash])
+            elif (ticket := before.pop(job.hash, None)) is not None:
+                # Not looked up: a compile of ours may have published it whose end is still in the
+                # inbox, and a program must not be settled twice.
+                ticket.job, ticket.number, ticket.duplicates = job, number, []
+                self.tickets[job.hash] = ticket
+            elif (answer := self._known(job)) is not None:
+                self.results.settle([job], answer)
             else:
-                tickets[job.hash] = self._ticket(job, number)
-        counts = self.ledger.counts
+                self.tickets[job.hash] = Ticket(job, number)
+        for ticket in before.values():
+            ticket.move(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
+        self._announce_plan()
+        waiting = [ticket for ticket in self.tickets.values() if ticket not in self.running]
+        for ticket in waiting:
+            if ticket.state is not BuildState.READY:
+                ticket.move(BuildState.READY)
+        self.ready = ReadyQueue(waiting)
+        if self.config.dry_run:
+            self._pretend()
+        if self.stopped.is_set():
+            self._skip_waiting()
+
+    def _announce_plan(self) -> None:
+        """Estimate what is to be compiled, and emit the plan."""
         expected = 0.0
-        for ticket in tickets.values():
+        for ticket in self.tickets.values():
             ticket.estimate = self.history.estimate(ticket.job)
             expected += ticket.estimate.seconds or 0.0
-        self.to_compile = len(tickets)
-        self.line = Line(ticket for ticket in tickets.values() if ticket not in self.running)
+        self.to_compile = len(self.tickets)
+        counts = self.results.counts
         self.reporter.emit(
             events.Planned(
-                programs=len(statuses) + len(tickets),
+                programs=len(self.results.statuses) + self.to_compile,
                 cached=counts["cached"],
                 failed=counts["failed"],
                 pruned=counts["pruned"],
-                to_compile=len(tickets),
+                to_compile=self.to_compile,
                 expected_seconds=expected or None,
-                dry_run=self.options.dry_run,
+                dry_run=self.config.dry_run,
             )
         )
-        if len(tickets) > 1 and not self.options.dry_run:
+        if self.to_compile > 1 and not self.config.dry_run:
             for message in self.warnings:
                 self.reporter.emit(events.Warned(message))
             self.warnings = ()
 
-    def _known(self, job: Job[W]) -> tuple[Compiled, bool] | None:
-        """A program's answer and whether it is from before, or None."""
-        entry = self._lookup(job)
-        return None if entry is None else (_answer_of(entry), True)
+    def _want(self, job: Job, instead: str | None) -> None:
+        """Have one program more, ahead of the plan that it is in, and another one no more."""
+        if not (job.hash in self.tickets or self.stopped.is_set() or self._known(job) is not None):
+            ticket = self.tickets[job.hash] = Ticket(job, self.to_compile)
+            ticket.estimate = self.history.estimate(job)
+            self.to_compile += 1
+            self.ready.add(ticket)
+        dropped = self.tickets.pop(instead, None) if instead is not None else None
+        if dropped is not None and dropped in self.running:
+            dropped.move(BuildState.UNWANTED)
+        elif dropped is not None:
+            self.ready.remove(dropped)
+            dropped.move(BuildState.DROPPED)
 
-    def _ticket(self, job: Job[W], number: int) -> Ticket[W]:
-        """What stands for a program that has no answer."""
-        return Ticket(job, number)
-
-    def _lookup(self, job: Job[W]) -> Entry | None:
+    def _known(self, job: Job) -> Answer | None:
+        """Return a program's answer, of this build or of the store."""
+        if (answer := self.queue.known(job)) is not None:
+            return answer
         try:
             entry = self.store.lookup(job.hash)
         except OSError as error:
-            self._trouble(error)
+            self._fail(error)
             return None
-        return entry if entry is not None and entry.status in RECORDED else None
-
-    # Running.
-
-    def _loop(self) -> None:
-        if self.options.dry_run:
-            self._pretend()
-        while not self.inbox.empty():
-            self._take(self.inbox.get())
-        if self.stopped.is_set():
-            self._skip_line()
-        self._dispatch()
-        while self.running or len(self.line):
-            self._take(self._next_message())
-            self._dispatch()
+        return found(entry) if entry is not None and entry.status in RECORDED else None
 
     def _pretend(self) -> None:
-        for ticket in self.line.drain():
+        for ticket in self.ready.drain():
             job = ticket.job
             self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
             self._skip(ticket)
 
+    # Starting.
+
     def _dispatch(self) -> None:
         while not self.stopped.is_set() and self._has_room():
+            # One that was killed for want of memory has the machine for itself.
             if any(ticket.alone for ticket in self.running):
                 return
-            ticket = self.line.next(self.clock(), self._fits, not self.running)
+            ticket = self.ready.next(self.clock(), self._fits, not self.running)
             if ticket is None:
                 return
-            self.running[ticket] = ticket.estimate.peak_rss or 0
-            if len(self.workers) < len(self.running):
-                self._hire()
-            self.tasks.put(ticket)
+            self._start(ticket)
+
+    def _start(self, ticket: Ticket) -> None:
+        ticket.move(BuildState.RUNNING)
+        self.running.add(ticket)
+        if len(self.workers) < len(self.running):
+            self._spawn_worker()
+        self.tasks.put(ticket)
 
     def _has_room(self) -> bool:
         """Whether one more may compile."""
-        return self._compiling < self.width and len(self.publishing) <= _PUBLISHING * self.width
+        compiling = len(self._compiling())
+        publishing = len(self.running) - compiling
+        return compiling < self.width and publishing <= _PUBLISHING * self.width
 
-    @property
-    def _compiling(self) -> int:
-        return len(self.running) - len(self.publishing)
+    def _compiling(self) -> list[Ticket]:
+        """Those of `running` whose compiler has not ended, as far as is known."""
+        return [each for each in self.running if each.state is not BuildState.PUBLISHING]
 
-    def _fits(self, ticket: Ticket[W]) -> bool:
-        # Asked anew, because what ran meanwhile may have taught us something.
+    def _fits(self, ticket: Ticket) -> bool:
+        # Estimated again, because what ran meanwhile may have taught us something.
         ticket.estimate = self.history.estimate(ticket.job)
         if not self.running:
             return True
-        peaks = [peak for other, peak in self.running.items() if other not in self.publishing]
-        return self.admission.admits(ticket.estimate.peak_rss, peaks) and self.leave.extends(
-            self._compiling + 1, partial(self.inbox.put, SlotFree())
+        compiling = self._compiling()
+        peaks = [other.estimate.peak_rss or 0 for other in compiling]
+        # Memory first: a token that is taken for nothing is kept from others until something ends.
+        return self.admission.admits(ticket.estimate.peak_rss, peaks) and self.tokens.try_acquire(
+            len(compiling) + 1, partial(self.inbox.put, TokenAvailable())
         )
 
-    def _hire(self) -> None:
+    def _spawn_worker(self) -> None:
         # A daemon, so that a second Ctrl-C need not wait for it; else `_end_workers` does.
         name = f"tilusbuild-worker-{len(self.workers)}"
         worker = threading.Thread(target=self._work, name=name, daemon=True)
@@ -247,93 +325,125 @@ class BuildLoop(Generic[W]):
 
     def _work(self) -> None:
         while (ticket := self.tasks.get()) is not None:
-            answer = attempt(
+            result = attempt(
                 ticket.job,
                 self.store,
                 self.compiler,
-                began=partial(self.inbox.put, Began(ticket)),
-                through=partial(self.inbox.put, Through(ticket)),
+                started=partial(self.inbox.put, CompileStarted(ticket)),
+                ended=partial(self.inbox.put, CompileEnded(ticket)),
                 stopped=self.stopped.is_set,
             )
-            self.inbox.put(Ended(ticket, answer))
+            self.inbox.put(AttemptEnded(ticket, result))
+
+    # Messages.
 
     def _next_message(self) -> Any:
         while True:
             timeout = TICK
-            if (wake := self.line.wake()) is not None and self._has_room():
+            if (wake := self.ready.wake()) is not None and self._has_room():
                 timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.clock()))
             try:
                 return self.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
-                self._kill_again()
+                self._cancel_again()
                 self._dispatch()
 
-    def _kill_again(self) -> None:
-        """A compile that began just before it was to be killed may have missed that."""
+    def _take(self, message: Any) -> None:
+        match message:
+            case int():
+                self.signal = message
+                self._stop("interrupted", signal.Signals(message).name)
+                self.compiler.cancel()
+            case NewPlan(jobs):
+                self._plan(jobs)
+            case WantProgram(job, instead):
+                self._want(job, instead)
+            case CompileStarted(ticket):
+                self.results.attempts += 1
+                job, seconds = ticket.job, ticket.estimate.seconds
+                self.reporter.emit(
+                    events.Started(job.hash, job.label, job.script, job.index, seconds)
+                )
+            case CompileEnded(ticket):
+                if ticket.state is not BuildState.UNWANTED:
+                    ticket.move(BuildState.PUBLISHING)
+                self.tokens.shrink(len(self._compiling()))
+            case AttemptEnded(ticket, result):
+                self.running.remove(ticket)
+                self.tokens.shrink(len(self._compiling()))
+                self._ended(ticket, result)
+            case WakeUp() | TokenAvailable():
+                pass
+        self._cancel_unwanted()
+        self.reporter.tick()
+
+    def _cancel_again(self) -> None:
+        """Cancel once more: a compile that began just before it was to be killed missed that."""
         if self.signal is not None:
             self.compiler.cancel()
+        self._cancel_unwanted()
 
-    def _take(self, message: Any) -> None:
-        if isinstance(message, int):
-            self.signal = message
-            self._stop("interrupted", signal.Signals(message).name)
-            self.compiler.cancel()
-        elif isinstance(message, Began):
-            self.ledger.attempts += 1
-            job, seconds = message.ticket.job, message.ticket.estimate.seconds
-            self.reporter.emit(events.Started(job.hash, job.label, job.script, job.index, seconds))
-        elif isinstance(message, Through):
-            self.publishing.add(message.ticket)
-            self.leave.keep(self._compiling)
-        elif isinstance(message, Ended):
-            del self.running[message.ticket]
-            self.publishing.discard(message.ticket)
-            self.leave.keep(self._compiling)
-            self._answered(message.ticket, message.answer)
-        self.reporter.tick()
+    def _cancel_unwanted(self) -> None:
+        for ticket in self.running:
+            if ticket.state is BuildState.UNWANTED:
+                self.cancelled.add(ticket.job.hash)
+                self.compiler.cancel_job(ticket.job)
 
     # Answers.
 
-    def _answered(self, ticket: Ticket[W], answer: Answer) -> None:
-        if isinstance(answer, Busy):
-            self._hold(ticket)
-        elif isinstance(answer, Found):
-            self._finish(ticket, _answer_of(answer.entry), cached=True)
-        elif isinstance(answer, Done):
-            self._compiled(ticket, answer.compiled)
-        elif isinstance(answer, Changed):
-            reason = f"{answer.name} changed while it was built; build again"
-            self._finish(ticket, Compiled(Status.CHANGED, reason=reason))
-        elif isinstance(answer, Gone):
-            self._skip(ticket)
-        elif isinstance(answer, Trouble):
-            self._skip(ticket)
-            self._trouble(answer.error)
+    def _ended(self, ticket: Ticket, result: AttemptResult) -> None:
+        if ticket.state is BuildState.UNWANTED:
+            ticket.move(BuildState.DROPPED)
+            self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
+            return
+        match result:
+            case Answer(compiled, cached):
+                self._answered(ticket, compiled, cached=cached)
+            case LockedElsewhere():
+                self._wait_for_lock(ticket)
+            case Aborted():
+                # A program that is dropped and wanted again gets a second ticket, and may start
+                # while the end of the first one is still in the inbox: what was to kill the first
+                # compile, by its hash, has killed this one.
+                if ticket.job.hash in self.cancelled and not self.stopped.is_set():
+                    ticket.move(BuildState.READY)
+                    self.ready.add(ticket)
+                else:
+                    self._skip(ticket)
+            case InternalError(error):
+                self._skip(ticket)
+                self._fail(error)
 
-    def _hold(self, ticket: Ticket[W]) -> None:
+    def _wait_for_lock(self, ticket: Ticket) -> None:
         if self.stopped.is_set():
             self._skip(ticket)
             return
         if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
-        self.line.hold(ticket, self.clock())
+        ticket.move(BuildState.LOCKED)
+        self.ready.add_locked(ticket, self.clock())
 
-    def _compiled(self, ticket: Ticket[W], compiled: Compiled) -> None:
-        if compiled.status == Status.KILLED:
-            self.history.at_least(ticket.job, compiled.peak_rss)
-        if compiled.status == Status.KILLED and not ticket.alone and not self.stopped.is_set():
-            self.reporter.emit(events.Retried(ticket.job.hash, ticket.job.label, compiled.reason))
-            self.line.isolate(ticket)
-            return
-        if compiled.status in RECORDED:
-            self.history.record(ticket.job, compiled.seconds, compiled.peak_rss)
-        self._finish(ticket, compiled)
-
-    def _finish(self, ticket: Ticket[W], compiled: Compiled, cached: bool = False) -> None:
+    def _answered(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
         job = ticket.job
-        self.done += 1
-        self.ledger.settle([job, *ticket.twins], compiled, cached=cached)
+        if compiled.status == Status.KILLED:
+            self.history.at_least(job, compiled.peak_rss)
+            if not ticket.alone and not self.stopped.is_set():
+                self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
+                ticket.move(BuildState.ISOLATED)
+                self.ready.add_isolated(ticket)
+                return
+        if compiled.status in RECORDED and not cached:
+            self.history.record(job, compiled.seconds, compiled.peak_rss)
+        self._finish(ticket, Answer(compiled, cached))
+
+    def _finish(self, ticket: Ticket, answer: Answer) -> None:
+        job, compiled = ticket.job, answer.compiled
+        ticket.move(BuildState.DONE)
+        del self.tickets[job.hash]
+        self.finished += 1
+        self.queue.answered(job, answer)
+        self.results.settle(ticket.jobs, answer)
         self.reporter.emit(
             events.Finished(
                 hash=job.hash,
@@ -342,29 +452,29 @@ class BuildLoop(Generic[W]):
                 instance=job.instance,
                 index=job.index,
                 status=compiled.status,
-                cached=cached,
+                cached=answer.cached,
                 reason=compiled.reason,
                 seconds=compiled.seconds,
                 peak_rss=compiled.peak_rss,
                 expected_seconds=ticket.estimate.seconds,
-                done=self.done,
+                done=self.finished,
                 to_compile=self.to_compile,
             )
         )
-        if self.options.keep_going and self.ledger.unbuilt >= self.options.keep_going:
-            self._stop("failures", f"{self.ledger.unbuilt} did not build")
+        if self.config.keep_going and self.results.unbuilt >= self.config.keep_going:
+            self._stop("failures", f"{self.results.unbuilt} did not build")
 
     # Stopping.
 
-    def _trouble(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Something other than a program is wrong; what runs may end, nothing more is started."""
         if isinstance(error, TilusbuildError):
             self.error = self.error or error.render()
         elif isinstance(error, OSError):
             where = f": {error.filename}" if error.filename else ""
             self.error = self.error or f"{error.strerror or error}{where}"
-        elif self.bug is None:
-            self.bug = error
+        elif self.internal_error is None:
+            self.internal_error = error
             self.compiler.cancel()
         self._stop("error", (self.error or repr(error)).splitlines()[0])
 
@@ -372,14 +482,16 @@ class BuildLoop(Generic[W]):
         if not self.stopped.is_set():
             self.stopped.set()
             self.reporter.emit(events.Stopping(why, message, len(self.running)))
-            self._skip_line()
+            self._skip_waiting()
 
-    def _skip_line(self) -> None:
-        for ticket in self.line.drain():
+    def _skip_waiting(self) -> None:
+        for ticket in self.ready.drain():
             self._skip(ticket)
 
-    def _skip(self, ticket: Ticket[W]) -> None:
-        self.ledger.settle([ticket.job, *ticket.twins], Compiled(Status.SKIPPED), cached=False)
+    def _skip(self, ticket: Ticket) -> None:
+        ticket.move(BuildState.SKIPPED)
+        self.tickets.pop(ticket.job.hash, None)
+        self.results.settle(ticket.jobs, Answer(Compiled(Status.SKIPPED)))
 
     def _end_workers(self) -> None:
         """On the ordinary way they are idle; after an exception their compilers are killed."""
@@ -391,7 +503,3 @@ class BuildLoop(Generic[W]):
             self.tasks.put(None)
         for worker in self.workers:
             worker.join()
-
-
-def _answer_of(entry: Entry) -> Compiled:
-    return Compiled(entry.status, reason=str(entry.meta.get("reason") or ""))

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.engine.base import Job
+from tilusbuild.engine.interfaces import Job
 from tilusbuild.errors import input_error
 from tilusbuild.state.log import StateFile, header
 
@@ -83,20 +83,20 @@ class History:
                 self._file.put(key, value)
         self._groups, self._all = None, _Sum()
 
-    def estimate(self, job: Job[Any]) -> Estimate:
+    def estimate(self, job: Job) -> Estimate:
         """What is to be expected of a job."""
         found = self._remembered(job)
         floor = self._floors.get(_group(job), 0)
         return Estimate(found.seconds, max(found.peak_rss or 0, floor) or None)
 
-    def measured(self, job: Job[Any]) -> Estimate:
+    def measured(self, job: Job) -> Estimate:
         """What this very program took, not another one in the same place; `NOTHING` if unknown."""
         value = self._file.get(_key(job))
         if (known := _valid(value)) is None or value[2:] != [_mark(job)]:
             return NOTHING
         return Estimate(known[0], known[1] or None)
 
-    def _remembered(self, job: Job[Any]) -> Estimate:
+    def _remembered(self, job: Job) -> Estimate:
         groups = self._summed()
         if (known := _valid(self._file.get(_key(job)))) is not None:
             return Estimate(known[0], known[1] or None)
@@ -104,7 +104,7 @@ class History:
             return group.estimate
         return self._all.estimate if self._all.count else NOTHING
 
-    def record(self, job: Job[Any], seconds: float, peak_rss: int) -> None:
+    def record(self, job: Job, seconds: float, peak_rss: int) -> None:
         """Remember a compile that came to an answer."""
         group = self._summed().setdefault(_group(job), _Sum())
         for total in (group, self._all):
@@ -113,7 +113,7 @@ class History:
         if self._file.unsaved >= _SAVE_EVERY:
             self.save()
 
-    def at_least(self, job: Job[Any], peak_rss: int) -> None:
+    def at_least(self, job: Job, peak_rss: int) -> None:
         """A compile was killed when it had taken so many bytes: until the end of this run the
         others of its instance are taken to need as many, whatever they took before."""
         group = _group(job)
@@ -133,15 +133,15 @@ class History:
         return self._groups
 
 
-def _group(job: Job[Any]) -> str:
+def _group(job: Job) -> str:
     return "/".join(job.instance)
 
 
-def _key(job: Job[Any]) -> str:
+def _key(job: Job) -> str:
     return f"{_group(job)}#{job.index}"
 
 
-def _mark(job: Job[Any]) -> str:
+def _mark(job: Job) -> str:
     """Tells the programs apart that have been in one place."""
     return job.hash[:12]
 

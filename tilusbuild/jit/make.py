@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Event, Reporter, Summary
 from tilusbuild.jit.errors import KernelNotBuilt
 from tilusbuild.jit.request import Request
@@ -90,7 +90,7 @@ def build(project: Project, script: str, target: str, wanted: Request, since: in
         project,
         plan,
         selection,
-        Options(jobs=project.settings.jobs.value),
+        BuildConfig(jobs=project.settings.jobs.value),
         _reporter(wanted),
         dump_ir=wanted.config("dump_ir") or project.settings.dump_ir.value,
         root=JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16],

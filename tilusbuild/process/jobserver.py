@@ -41,7 +41,7 @@ _AUTH = ("--jobserver-auth=", "--jobserver-fds=")
 """How MAKEFLAGS names it; make 4.1 and older write the second."""
 
 
-class Unusable(Exception):  # noqa: N818 - something to tell, not a mistake of ours
+class JobserverError(Exception):
     """Make offers a jobserver that cannot be used; the text says why and what to do."""
 
 
@@ -53,8 +53,8 @@ class Address:
     write: str
 
 
-def announced(environment: Mapping[str, str]) -> Address | None:
-    """The jobserver that MAKEFLAGS names, or None. Raises `Unusable`."""
+def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
+    """The jobserver that MAKEFLAGS names, or None. Raises `JobserverError`."""
     auth = None
     for word in environment.get("MAKEFLAGS", "").split():
         if word == "--":  # what follows are make's variables
@@ -69,10 +69,10 @@ def announced(environment: Mapping[str, str]) -> Address | None:
         return Address(path, path)
     ends = auth.split(",")
     if len(ends) != 2 or not all(end.lstrip("-").isdecimal() for end in ends):
-        raise Unusable(f"make's jobserver is of an unknown kind: {auth}")
+        raise JobserverError(f"make's jobserver is of an unknown kind: {auth}")
     reading, writing = map(int, ends)
     if not (_is_end(reading, os.O_RDONLY) and _is_end(writing, os.O_WRONLY)):
-        raise Unusable(
+        raise JobserverError(
             "make keeps its jobserver from this recipe, so that more may run at once than its -j "
             "says: begin the recipe's line with +"
         )
@@ -99,7 +99,7 @@ class Jobserver:
     """A client. Used by one thread; close it, or use it as a context manager."""
 
     def __init__(self, address: Address, note: Note = _ignored) -> None:
-        """Raises `Unusable`."""
+        """Raises `JobserverError`."""
         self._held = b""
         self._note = note
         self._read = self._write = -1
@@ -107,14 +107,14 @@ class Jobserver:
             self._read = os.open(address.read, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._write = os.open(address.write, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
-                raise Unusable(f"make's jobserver is no pipe: {address.read}")
+                raise JobserverError(f"make's jobserver is no pipe: {address.read}")
             os.set_blocking(self._write, True)
         except OSError as error:
             self._close_ends()
-            raise Unusable(
+            raise JobserverError(
                 f"make's jobserver cannot be opened: {address.read}: {error.strerror}"
             ) from None
-        except Unusable:
+        except JobserverError:
             self._close_ends()
             raise
         self._sleeper: _Sleeper | None = None
@@ -135,7 +135,7 @@ class Jobserver:
     ) -> None:
         self.close()
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """One more token, if there is one now."""
         try:
             token = os.read(self._read, 1)
@@ -147,17 +147,17 @@ class Jobserver:
         self._note(self.path, self._held)
         return True
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Give one back that was taken."""
         token, self._held = self._held[-1:], self._held[:-1]
         self._note(self.path, self._held)
         os.write(self._write, token)
 
-    def when_some(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called, once and from another thread, when a token may be there."""
+    def notify_when_available(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, once and from another thread, when a token may be there."""
         if self._sleeper is None:
             self._sleeper = _Sleeper(self._read)
-        self._sleeper.wait(tell)
+        self._sleeper.wait(callback)
 
     def idle(self) -> None:
         """No compile of ours runs now."""
@@ -169,7 +169,7 @@ class Jobserver:
         if self._sleeper is not None:
             self._sleeper.close()
         while self._held:
-            self.give()
+            self.release()
         self._close_ends()
 
     def _close_ends(self) -> None:
@@ -179,7 +179,7 @@ class Jobserver:
         self._read = self._write = -1
 
 
-class Pool(Jobserver):
+class TokenPool(Jobserver):
     """A jobserver of ours, which compilers with threads of their own may be clients of.
 
     It is a pipe without a name: others find it at `path`, and nothing is left when we are killed.
@@ -219,15 +219,15 @@ class _Sleeper:
         self._poller.register(descriptor, select.POLLIN)
         self._poller.register(self._wake_read, select.POLLIN)
         self._asked = threading.Semaphore(0)
-        self._tell: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="jobserver", daemon=True)
         self._thread.start()
 
-    def wait(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when there is something to read; without effect while one waits already."""
-        if self._tell is None:
-            self._tell = tell
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when there is something to read; without effect while one waits already."""
+        if self._callback is None:
+            self._callback = callback
             self._asked.release()
 
     def _run(self) -> None:
@@ -237,9 +237,9 @@ class _Sleeper:
                 self._poller.poll()
             if self._closing:
                 return
-            tell, self._tell = self._tell, None
-            if tell is not None:
-                tell()
+            callback, self._callback = self._callback, None
+            if callback is not None:
+                callback()
 
     def close(self) -> None:
         """End the thread."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilusbuild.engine.events import FailureGroup, Finished
-from tilusbuild.engine.verdict import normalised
+from tilusbuild.engine.results import normalised
 
 _ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
 _PLACES = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import InputError, TilusbuildError, input_error
 from tilusbuild.expr import Value
@@ -120,7 +120,7 @@ def build(
     project: Project, plan: Plan, selection: Selection, job: ProgramJob, reporter: Reporter
 ) -> Chosen:
     """Have the program. Raises `NotBuiltError` when there can be none."""
-    options = Options(jobs=1)
+    options = BuildConfig(jobs=1)
     result = build_planned(project, plan, selection, options, reporter, only=[job])
     status = result.statuses.get(job.hash, "missing")
     folder = project.cache.program_path(job.hash)

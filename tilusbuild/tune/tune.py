@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
 from tilusbuild.cache.trouble import explained
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
@@ -101,7 +101,7 @@ def built(
     stops."""
     selection = Selection((wanted.script,), (target.name,), level)
     plan = _with_params(project.plan(selection), wanted)
-    result = build_planned(project, plan, selection, Options(jobs=jobs), reporter)
+    result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise KeyboardInterrupt
     if result.summary.error is not None:

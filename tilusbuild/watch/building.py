@@ -18,14 +18,15 @@ from tilusbuild.build.project import Project
 from tilusbuild.build.resources import manners
 from tilusbuild.build.store import BuildStore
 from tilusbuild.engine import events
-from tilusbuild.engine.base import Options
-from tilusbuild.engine.changing import Control, build_changing
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.build import build_changing
+from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
+from tilusbuild.status import RECORDED
 from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.plan.selection import Selection
-from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.replan import State
 
@@ -54,7 +55,7 @@ class Building:
         project: Project,
         toolchain: Toolchain,
         selection: Selection,
-        options: Options,
+        options: BuildConfig,
         reporter: Reporter,
         history: History,
         published: set[str],
@@ -71,7 +72,7 @@ class Building:
         """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
         self._began = began
-        self._control: Control[RenderedProgram] = Control()
+        self._control: ControlledQueue[RenderedProgram] = ControlledQueue()
         self._guard = threading.Lock()
         self._state: State | None = None
         self._over = False
@@ -209,7 +210,7 @@ class _Noting:
         self.compiled: list[tuple[str, str]] = []
 
     def emit(self, event: events.Event, /) -> None:
-        if isinstance(event, events.Finished) and event.status == Status.BUILT and not event.cached:
+        if isinstance(event, events.Finished) and event.status == "built" and not event.cached:
             self.compiled.append((event.script, event.hash))
         self._reporter.emit(event)
 

@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 
 from tilusbuild.build.project import Project
 from tilusbuild.engine import signals
-from tilusbuild.engine.base import Options
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.jobs import ProgramJob
@@ -341,7 +341,7 @@ class Session:
             project,
             toolchain,
             self._selection,
-            Options(jobs=jobs, keep_going=self._how.keep_going, strict=self._how.strict),
+            BuildConfig(jobs=jobs, keep_going=self._how.keep_going, strict=self._how.strict),
             self._screen.building(),
             self._history,
             self._published,

@@ -1,4 +1,4 @@
-"""Compiles beside each other by leave of a jobserver: how many run, and that nothing is kept."""
+"""Compiles beside each other by tokens of a jobserver: how many run, and that nothing is kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import FakeCompiler, FakeJob, FakeSlots, FakeStore, Listener, built
-from tilusbuild.engine.base import Compiled, Options
+from support.fake_engine import FakeCompiler, FakeJob, FakeTokens, FakeStore, Listener, built
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
 from tilusbuild.process.base import Cancelled
 
@@ -40,26 +41,25 @@ def together(most: int) -> tuple[FakeCompiler, list[int]]:
 def test_the_first_needs_no_token_and_each_further_compile_holds_one(
     tokens: int, width: int, most: int
 ) -> None:
-    slots = FakeSlots(tokens)
+    source = FakeTokens(tokens)
     compiler, seen = together(most)
     result = build(
-        jobs(4 * most), FakeStore(), compiler, Listener(), Options(jobs=width), slots=slots
-    )
+        jobs(4 * most), FakeStore(), compiler, Listener(), BuildConfig(jobs=width, tokens=source))
     assert result.summary.compiled == 4 * most
     assert set(seen) == {most}
-    assert (slots.most, slots.held, slots.tokens) == (most - 1, 0, tokens)
-    assert slots.idles
+    assert (source.most, source.held, source.tokens) == (most - 1, 0, tokens)
+    assert source.idles
 
 
 def test_a_token_that_comes_later_is_taken_then() -> None:
-    slots = FakeSlots(0)
+    source = FakeTokens(0)
     compiler, seen = together(2)
     listener = Listener()
-    listener.react = lambda event: slots.put(1) if event.event == "started" and not seen else None
-    result = build(jobs(2), FakeStore(), compiler, listener, Options(jobs=2), slots=slots)
+    listener.react = lambda event: source.put(1) if event.event == "started" and not seen else None
+    result = build(jobs(2), FakeStore(), compiler, listener, BuildConfig(jobs=2, tokens=source))
     assert result.summary.compiled == 2
     assert seen == [2, 2]
-    assert slots.held == 0
+    assert source.held == 0
 
 
 def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
@@ -67,23 +67,21 @@ def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
         def admits(self, need: int | None, running: list[int], /) -> bool:
             return False
 
-    slots = FakeSlots(3)
+    source = FakeTokens(3)
     result = build(
         jobs(6),
         FakeStore(),
         FakeCompiler(),
         Listener(),
-        Options(jobs=4),
-        admission=Full(),
-        slots=slots,
+        BuildConfig(jobs=4, admission=Full(),        tokens=source),
     )
     assert result.summary.compiled == 6
-    assert slots.most == 0
+    assert source.most == 0
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), Cancelled()])
 def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
-    slots = FakeSlots(3)
+    source = FakeTokens(3)
     gate = threading.Barrier(4)
 
     def script(job: Any) -> Compiled:
@@ -91,18 +89,18 @@ def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
         raise error
 
     def run() -> None:
-        build(jobs(4), FakeStore(), FakeCompiler(script), Listener(), Options(jobs=4), slots=slots)
+        build(jobs(4), FakeStore(), FakeCompiler(script), Listener(), BuildConfig(jobs=4, tokens=source))
 
     if isinstance(error, ZeroDivisionError):
         with pytest.raises(ZeroDivisionError):
             run()
     else:
         run()
-    assert (slots.most, slots.held, slots.tokens) == (3, 0, 3)
+    assert (source.most, source.held, source.tokens) == (3, 0, 3)
 
 
 def test_a_reporter_that_fails_keeps_no_token() -> None:
-    slots = FakeSlots(3)
+    source = FakeTokens(3)
     listener = Listener()
 
     def react(event: Any) -> None:
@@ -111,12 +109,12 @@ def test_a_reporter_that_fails_keeps_no_token() -> None:
 
     listener.react = react
     with pytest.raises(KeyboardInterrupt):
-        build(jobs(9), FakeStore(), FakeCompiler(), listener, Options(jobs=4), slots=slots)
-    assert (slots.held, slots.tokens) == (0, 3)
+        build(jobs(9), FakeStore(), FakeCompiler(), listener, BuildConfig(jobs=4, tokens=source))
+    assert (source.held, source.tokens) == (0, 3)
 
 
 def test_a_warning_is_told_when_there_is_something_to_share_and_once() -> None:
     for count, told in ((0, 0), (1, 0), (2, 1)):
         listener = Listener()
-        build(jobs(count), FakeStore(), FakeCompiler(), listener, warnings=["begin with +"])
+        build(jobs(count), FakeStore(), FakeCompiler(), listener, BuildConfig(warnings=("begin with +",)))
         assert [event.message for event in listener.named("warning")] == ["begin with +"] * told

@@ -1,0 +1,150 @@
+"""What the engine asks of others: jobs, a compiler, and a store. Tests have doubles of each.
+
+The engine knows nothing of manifests, templates, nvcc or the cache tree's layout. In a build these
+are `plan.jobs.ProgramJob`, `build.compiler.ProgramCompiler` and `build.store.BuildStore`. The store
+and the compiler are called from several threads at once, a job from one at a time. (The reporter is
+in `events`, the token source and admission are in `resources`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tilusbuild.status import Cause, Status
+
+
+class Rendered(Protocol):
+    """A rendered program, alive only while it compiles: the texts that its hash is made of, and
+    whatever else its compiler wants."""
+
+    @property
+    def program_txt(self) -> str: ...
+    @property
+    def options_txt(self) -> str: ...
+
+
+class Job(Protocol):
+    """A program to have: light, because there may be a hundred thousand of them."""
+
+    @property
+    def hash(self) -> str:
+        """The program's hash. Two jobs with one hash are one program, built once."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What a person calls it, in one line: "matmul/12 sm_90a"."""
+        ...
+
+    @property
+    def script(self) -> str: ...
+
+    @property
+    def instance(self) -> tuple[str, ...]:
+        """Script, constants and target, as words: what shares a verdict and a history."""
+        ...
+
+    @property
+    def index(self) -> int:
+        """Which schedule of its instance."""
+        ...
+
+    @property
+    def is_default(self) -> bool: ...
+
+    def render(self) -> Rendered:
+        """Render the program. Raises `TilusbuildError` when an input is missing by now."""
+        ...
+
+    def changed_input(self) -> str | None:
+        """Return the name of an input that is not what the plan read, or None."""
+        ...
+
+    def readable(self, log: str, /) -> str:
+        """Return a compiler's log with the template's own places and lines, for people."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What came of one run of the compiler."""
+
+    status: Status
+    """One of `RECORDED` is published; the others are accidents: the next build tries again."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The entry's meta.json, but for what the store itself writes there."""
+    log: str = ""
+    reason: str = ""
+    """One line for people: why it is not "built". For a failure best its first error."""
+    cause: Cause | None = None
+    """What the engine decides by, where the status alone does not say enough."""
+    seconds: float = 0.0
+    peak_rss: int = 0
+    """Bytes."""
+
+
+class Compiler(Protocol):
+    """Fills a stage. `job` and `rendered` are what the build's jobs are and return."""
+
+    def compile(self, job: Any, rendered: Any, stage: Stage, /) -> Compiled:
+        """Raises `process.base.Cancelled` after `cancel`, `OSError` when nothing can be started."""
+        ...
+
+    def cancel(self) -> None:
+        """Kill everything that runs; may be called again while something still does."""
+        ...
+
+    def cancel_job(self, job: Any, /) -> None:
+        """Kill what runs for this program; may be called again, also when nothing does."""
+        ...
+
+
+class Entry(Protocol):
+    """What the store has under a hash. `meta` has a "reason" when the status is not "built"."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+
+
+class Stage(Protocol):
+    """A private directory in the store that becomes an entry at once, or never."""
+
+    @property
+    def path(self) -> str: ...
+
+    def publish_program(
+        self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any], /
+    ) -> object:
+        """Make the entry with this hash, durably. Raises `OSError`."""
+        ...
+
+    def discard(self) -> None: ...
+
+
+class Store(Protocol):
+    """Programs by their hash. A lookup takes no lock and writes nothing."""
+
+    def lookup(self, program: str, /) -> Entry | None:
+        """Return what is known of a program; None when there is nothing whole."""
+        ...
+
+    def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+        """Be the only builder of a program; yield whether we are. The engine never waits here."""
+        ...
+
+    def stage(self) -> Stage:
+        """Return a new empty stage. Raises `OSError`."""
+        ...
+
+    def program_path(self, program: str, /) -> str:
+        """Return the directory that a published program has."""
+        ...
+
+    def log(self, program: str, /) -> str:
+        """Return what the compiler printed for a published program; "" when there is nothing."""
+        ...

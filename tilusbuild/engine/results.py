@@ -1,0 +1,239 @@
+"""What came of a build: every program's status, every script's verdict, groups of equal failures.
+
+Each program is in exactly one column, and all the columns together are all the programs. A program
+that several jobs share counts once there, and once for each of them in their scripts' verdicts.
+
+A script fails, for one set of constants and one target, when none of its schedules builds or its
+default does not; with `strict`, when any does not compile. A schedule without an answer (the
+compiler crashed, was killed, ran too long, wrote nothing) fails it too: the tree is not complete,
+and the next build tries again. Where only a part of an instance is built, whether any of it builds
+is for whoever has the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tilusbuild.engine.attempt import Answer
+from tilusbuild.engine.events import FailureGroup, Summary, Verdict
+from tilusbuild.engine.interfaces import Compiled, Job, Store
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.status import ACCIDENTS, RECORDED, Status
+
+COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
+_EXCERPT = 16 << 10
+"""Characters kept of the log of a program that is not recorded."""
+_SHOWN_LABELS = 8
+
+_ERROR = re.compile(r"\b(?:fatal )?error\b", re.IGNORECASE)
+_PLACE = re.compile(r"^\S.*?(?:\(\d+\)|:\d+(?::\d+)?):\s*")
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
+
+
+class Results:
+    """The results of one plan of a build."""
+
+    def __init__(self, store: Store, attempts: int = 0) -> None:
+        self._store = store
+        self.statuses: dict[str, Status] = {}
+        self.counts = dict.fromkeys(COLUMNS, 0)
+        self.attempts = attempts
+        """How many programs the build compiled, for plans before this one, too."""
+        self.unbuilt = 0
+        """Programs that this run tried and did not get; pruned ones are not meant to be had."""
+        self._tallies: dict[tuple[str, ...], Tally] = {}
+        self._failures: list[Failure] = []
+
+    def settle(self, jobs: Iterable[Job], answer: Answer) -> None:
+        """Record a program's answer; `jobs` are all that share it."""
+        first, *duplicates = jobs
+        compiled, cached = answer.compiled, answer.cached
+        status = compiled.status
+        self.statuses[first.hash] = status
+        self.counts[_column(status, cached)] += 1
+        for job in (first, *duplicates):
+            self.add_to_script(job, status)
+        if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
+            self._failures.append(self._failure(first, compiled))
+            self.unbuilt += not cached
+
+    def add_to_script(self, job: Job, status: Status) -> None:
+        """Count a job for its script, whose program was counted before."""
+        tally = self._tallies.get(job.instance)
+        if tally is None:
+            tally = self._tallies[job.instance] = Tally(job.script, job.instance)
+        tally.add(status, job.is_default)
+
+    def summary(
+        self,
+        seconds: float,
+        *,
+        strict: bool = False,
+        part: bool = False,
+        stopped: bool = False,
+        error: str | None = None,
+        signal: int | None = None,
+    ) -> Summary:
+        """Return the sums. A build that stopped with work left is not a success, whatever it has."""
+        scripts = tuple(tally.verdict(strict, part) for tally in self._tallies.values())
+        bad = not all(verdict.ok for verdict in scripts)
+        status = int(bad or error is not None or (stopped and self.counts["skipped"] > 0))
+        return Summary(
+            programs=len(self.statuses),
+            **self.counts,
+            attempts=self.attempts,
+            seconds=seconds,
+            exit_status=status if signal is None else 128 + signal,
+            scripts=scripts,
+            failures=grouped(self._failures),
+            error=error,
+            signal=signal,
+        )
+
+    def _failure(self, job: Job, compiled: Compiled) -> Failure:
+        # The log of a recorded program is on the disk, and is read for the few that are shown. Of the
+        # others, which have no directory, a part is kept here.
+        recorded = compiled.status in RECORDED
+        excerpt = "" if recorded else compiled.log[-_EXCERPT:]
+
+        def log() -> str:
+            return self._store.log(job.hash) if recorded else excerpt
+
+        def message() -> str:
+            text = log()
+            try:
+                return job.readable(text)
+            except (OSError, TilusbuildError):
+                return text
+
+        path = self._store.program_path(job.hash) if recorded else None
+        return Failure(
+            label=job.label,
+            status=compiled.status,
+            reason=compiled.reason,
+            error=headline(compiled.reason, lambda: compiled.log or log()),
+            message=message,
+            compile_sh=f"{path}/module/compile.sh" if path is not None else None,
+        )
+
+
+def _column(status: Status, cached: bool) -> str:
+    if status == Status.BUILT:
+        return "cached" if cached else "compiled"
+    return status if status in COLUMNS else "crashed"
+
+
+@dataclass(slots=True)
+class Tally:
+    """The answers of one instance's schedules so far."""
+
+    script: str
+    instance: tuple[str, ...]
+    counts: dict[Status, int] = field(default_factory=dict)
+    default: Status | None = None
+
+    def add(self, status: Status, is_default: bool) -> None:
+        self.counts[status] = self.counts.get(status, 0) + 1
+        if is_default:
+            self.default = status
+
+    def verdict(self, strict: bool, part: bool = False) -> Verdict:
+        """Return the instance's verdict; `part`: these are not all of its schedules."""
+        reason = self._reason(strict, part)
+        return Verdict(
+            script=self.script,
+            instance=self.instance,
+            schedules=sum(self.counts.values()),
+            built=self.counts.get(Status.BUILT, 0),
+            failed=self.counts.get(Status.FAILED, 0),
+            pruned=self.counts.get(Status.PRUNED, 0),
+            ok=not reason,
+            reason=reason,
+        )
+
+    def _reason(self, strict: bool, part: bool) -> str:
+        accidents = sum(self.counts.get(status, 0) for status in ACCIDENTS)
+        failed = self.counts.get(Status.FAILED, 0)
+        skipped = self.counts.get(Status.SKIPPED, 0)
+        if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
+            return f"its default schedule {_ENDED[self.default]}"
+        if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
+            return "none of its schedules builds"
+        if accidents:
+            return f"{_count(accidents, 'schedule has', 'schedules have')} no answer"
+        if strict and failed:
+            return f"{_count(failed, 'schedule does', 'schedules do')} not compile"
+        return ""
+
+
+_ENDED = {
+    Status.FAILED: "does not compile",
+    Status.PRUNED: "is pruned",
+    Status.CRASHED: "crashes the compiler",
+    Status.KILLED: "was killed",
+    Status.TIMED_OUT: "takes too long to compile",
+    Status.NO_OUTPUT: "makes the compiler write nothing",
+    Status.CHANGED: "changed while it was built",
+}
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A program that is not built, with what it takes to show it."""
+
+    label: str
+    status: Status
+    reason: str
+    error: str
+    """Its first error line."""
+    message: Callable[[], str]
+    """Its log for people; called for the one sample of a group."""
+    compile_sh: str | None
+
+
+def first_error(log: str, otherwise: str = "") -> str:
+    """The first line of a log that speaks of an error, without its place; else `otherwise`, else
+    the last line that is not blank."""
+    last = ""
+    for line in log.splitlines():
+        if _ERROR.search(line):
+            return _PLACE.sub("", line.strip())
+        last = line.strip() or last
+    return otherwise or last
+
+
+def headline(reason: str, log: Callable[[], str]) -> str:
+    """What to know a failure by. `log` may have to be read, so it is asked only when needed."""
+    return _PLACE.sub("", reason) if _ERROR.search(reason) else first_error(log(), reason)
+
+
+def normalised(error: str) -> str:
+    """An error line without what differs between schedules: places, quoted names, numbers."""
+    return _VARIES.sub("#", _PLACE.sub("", error))
+
+
+def grouped(failures: Iterable[Failure], limit: int = 20) -> tuple[FailureGroup, ...]:
+    """Equal failures together, the largest group first; at most `limit` groups."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        groups.setdefault((failure.status, normalised(failure.error)), []).append(failure)
+    ordered = sorted(groups.values(), key=len, reverse=True)[:limit]
+    return tuple(_group(members) for members in ordered)
+
+
+def _group(members: list[Failure]) -> FailureGroup:
+    sample = members[0]
+    return FailureGroup(
+        error=sample.error or sample.reason,
+        count=len(members),
+        labels=tuple(member.label for member in members[:_SHOWN_LABELS]),
+        status=sample.status,
+        message=sample.message(),
+        compile_sh=sample.compile_sh,
+    )

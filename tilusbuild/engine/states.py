@@ -1,0 +1,188 @@
+"""The life of a program in a build: its states, who may change them, and where it waits.
+
+A `Ticket` stands for a program that is wanted and has no answer. A program that the store has gets
+none: of a hundred thousand that are up to date nothing is kept but their status.
+
+    state        meaning                                      next states
+    -----------  -------------------------------------------  ---------------------------------------
+    READY        waits for a worker, a token and memory       RUNNING, SKIPPED, DROPPED
+    LOCKED       another builder has its lock: retried later  RUNNING, READY, SKIPPED, DROPPED
+    ISOLATED     was killed for want of memory: retried when  RUNNING, READY, SKIPPED, DROPPED
+                 nothing else runs
+    RUNNING      a worker has it: lock, look up again,        PUBLISHING, DONE, LOCKED, ISOLATED,
+                 render, compile                              READY, SKIPPED, UNWANTED
+    PUBLISHING   its compiler has ended and holds no token;   DONE, SKIPPED, UNWANTED
+                 its worker writes it to the store
+    UNWANTED     a worker has it, and the plan has changed:   DROPPED
+                 its compiler is being killed
+    DONE         has its answer (built, failed, crashed, …)
+    SKIPPED      has none: the build stopped, or a dry run
+    DROPPED      was wanted by a plan before this one
+
+All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to RUNNING),
+by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED, SKIPPED or, killed by mistake,
+READY), by a new plan (READY, UNWANTED, DROPPED) and by a stop (SKIPPED). A worker never changes a
+state. The last three are final: a program that is wanted again gets a new ticket. `Ticket.move`
+raises on any other change, so that a mistake ends the build instead of compiling a program twice.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tilusbuild.engine.history import NOTHING, Estimate
+from tilusbuild.engine.interfaces import Job
+
+FIRST_PAUSE = 0.02
+"""Seconds until a locked program is tried again for the first time."""
+MAX_PAUSE = 0.5
+_WINDOW = 32
+"""How far down the queue to look for a program that fits when the first does not."""
+
+
+class BuildState(Enum):
+    """See the table above."""
+
+    READY = "ready"
+    LOCKED = "locked"
+    ISOLATED = "isolated"
+    RUNNING = "running"
+    PUBLISHING = "publishing"
+    UNWANTED = "unwanted"
+    DONE = "done"
+    SKIPPED = "skipped"
+    DROPPED = "dropped"
+
+
+_S = BuildState
+_ENDS = {_S.SKIPPED, _S.DROPPED}
+_NEXT: dict[BuildState, set[BuildState]] = {
+    _S.READY: {_S.RUNNING, *_ENDS},
+    _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
+    _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS},
+    _S.RUNNING: {
+        _S.PUBLISHING,
+        _S.DONE,
+        _S.LOCKED,
+        _S.ISOLATED,
+        _S.READY,
+        _S.SKIPPED,
+        _S.UNWANTED,
+    },
+    _S.PUBLISHING: {_S.DONE, _S.SKIPPED, _S.UNWANTED},
+    _S.UNWANTED: {_S.DROPPED},
+    _S.DONE: set(),
+    _S.SKIPPED: set(),
+    _S.DROPPED: set(),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A program that is wanted and has no answer yet."""
+
+    job: Job
+    number: int
+    """Its place in the plan."""
+    estimate: Estimate = NOTHING
+    duplicates: list[Job] = field(default_factory=list)
+    """Further jobs with the same hash."""
+    state: BuildState = BuildState.READY
+    alone: bool = False
+    """Was killed for want of memory once: runs when nothing else does, and is not retried again."""
+    pause: float = FIRST_PAUSE
+    not_before: float = 0.0
+    """When a locked program may be tried again, by the build's clock; 0 was never locked."""
+
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        """What sorts tickets into the order of compiling."""
+        return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Every job that shares this program."""
+        return [self.job, *self.duplicates]
+
+    def move(self, state: BuildState) -> None:
+        """Change the state. Raises `RuntimeError` for a change that is not in the table."""
+        if state not in _NEXT[self.state]:
+            raise RuntimeError(f"{self.job.label}: from {self.state.name} to {state.name}")
+        self.state = state
+
+
+class ReadyQueue:
+    """The tickets that wait (READY, LOCKED, ISOLATED), and which of them is started next.
+
+    Default schedules come first, because a script without its default has failed and everybody wants
+    to know soon. Then the longest expected, so that the last to finish is a short one; without a
+    history, and among equals, plan order. LOCKED ones come back when nothing else can start, and
+    ISOLATED ones last. Holds no threads or clocks, and changes no state.
+    """
+
+    def __init__(self, tickets: Iterable[Ticket] = ()) -> None:
+        self._ready = deque(sorted(tickets, key=lambda ticket: ticket.rank))
+        self._locked: list[Ticket] = []
+        self._isolated: deque[Ticket] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._locked) + len(self._isolated)
+
+    def add(self, ticket: Ticket) -> None:
+        """Add one that is READY, at the place that its rank gives it."""
+        insort(self._ready, ticket, key=lambda each: each.rank)
+
+    def add_locked(self, ticket: Ticket, now: float) -> None:
+        """Add one that another builder has, to be tried again after a pause that grows."""
+        ticket.not_before = now + ticket.pause
+        ticket.pause = min(2 * ticket.pause, MAX_PAUSE)
+        self._locked.append(ticket)
+
+    def add_isolated(self, ticket: Ticket) -> None:
+        """Add one that is tried once more when nothing else runs."""
+        ticket.alone = True
+        self._isolated.append(ticket)
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take out one that waits here."""
+        for waiting in (self._ready, self._locked, self._isolated):
+            if ticket in waiting:
+                waiting.remove(ticket)
+                return
+
+    def next(self, now: float, fits: Callable[[Ticket], bool], idle: bool) -> Ticket | None:
+        """Take out the one to start, or return None when none may start now; `idle` when nothing
+        runs."""
+        for position in range(min(_WINDOW, len(self._ready))):
+            if fits(self._ready[position]):
+                ticket = self._ready[position]
+                del self._ready[position]
+                return ticket
+        if self._ready:
+            return None
+        for position, ticket in enumerate(self._locked):
+            if ticket.not_before <= now and fits(ticket):
+                del self._locked[position]
+                return ticket
+        # Isolated programs wait for locked ones, too: those may start at any moment, and run beside.
+        if not self._locked and idle and self._isolated:
+            return self._isolated.popleft()
+        return None
+
+    def wake(self) -> float | None:
+        """Return when the first locked one may be tried again; None when there is no need to."""
+        if self._ready or not self._locked:
+            return None
+        return min(ticket.not_before for ticket in self._locked)
+
+    def drain(self) -> list[Ticket]:
+        """Take everything out."""
+        tickets = [*self._ready, *self._locked, *self._isolated]
+        self._ready.clear()
+        self._locked.clear()
+        self._isolated.clear()
+        return tickets
