@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Result, Summary
 from tilusbuild.engine.history import History
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.errors import input_error
 from tilusbuild.status import Cause
 
@@ -367,7 +367,13 @@ def test_the_heavy_side_lives_only_while_it_compiles() -> None:
 
 
 def test_the_seconds_count_from_when_the_command_began() -> None:
-    result = build(jobs(1), FakeStore(), FakeCompiler(), Listener(), BuildConfig(clock=lambda: 7.5, started_at=2.0))
+    result = build(
+        jobs(1),
+        FakeStore(),
+        FakeCompiler(),
+        Listener(),
+        BuildConfig(clock=lambda: 7.5, started_at=2.0),
+    )
     assert result.summary.seconds == 5.5
 
 

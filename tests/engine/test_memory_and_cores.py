@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.fake_engine import FakeJob
-from tilusbuild.engine.resources import UNKNOWN_PEAK, AllOf, LoadLimit, MemoryLimit
 from tilusbuild.engine.history import NOTHING, Estimate, History
+from tilusbuild.engine.resources import UNKNOWN_PEAK, AllOf, LoadLimit, MemoryLimit
 from tilusbuild.process.machine import Machine
 
 GIB = 1 << 30

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
+from tilusbuild.engine.interfaces import Compiled
 
 OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import FakeCompiler, FakeJob, FakeTokens, FakeStore, Listener, built
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
+from tilusbuild.engine.build import build
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
-from tilusbuild.engine.build import build
 from tilusbuild.process.base import Cancelled
 
 
@@ -44,7 +44,8 @@ def test_the_first_needs_no_token_and_each_further_compile_holds_one(
     source = FakeTokens(tokens)
     compiler, seen = together(most)
     result = build(
-        jobs(4 * most), FakeStore(), compiler, Listener(), BuildConfig(jobs=width, tokens=source))
+        jobs(4 * most), FakeStore(), compiler, Listener(), BuildConfig(jobs=width, tokens=source)
+    )
     assert result.summary.compiled == 4 * most
     assert set(seen) == {most}
     assert (source.most, source.held, source.tokens) == (most - 1, 0, tokens)
@@ -73,7 +74,7 @@ def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
         FakeStore(),
         FakeCompiler(),
         Listener(),
-        BuildConfig(jobs=4, admission=Full(),        tokens=source),
+        BuildConfig(jobs=4, admission=Full(), tokens=source),
     )
     assert result.summary.compiled == 6
     assert source.most == 0
@@ -89,7 +90,13 @@ def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
         raise error
 
     def run() -> None:
-        build(jobs(4), FakeStore(), FakeCompiler(script), Listener(), BuildConfig(jobs=4, tokens=source))
+        build(
+            jobs(4),
+            FakeStore(),
+            FakeCompiler(script),
+            Listener(),
+            BuildConfig(jobs=4, tokens=source),
+        )
 
     if isinstance(error, ZeroDivisionError):
         with pytest.raises(ZeroDivisionError):
@@ -116,5 +123,11 @@ def test_a_reporter_that_fails_keeps_no_token() -> None:
 def test_a_warning_is_told_when_there_is_something_to_share_and_once() -> None:
     for count, told in ((0, 0), (1, 0), (2, 1)):
         listener = Listener()
-        build(jobs(count), FakeStore(), FakeCompiler(), listener, BuildConfig(warnings=("begin with +",)))
+        build(
+            jobs(count),
+            FakeStore(),
+            FakeCompiler(),
+            listener,
+            BuildConfig(warnings=("begin with +",)),
+        )
         assert [event.message for event in listener.named("warning")] == ["begin with +"] * told

@@ -18,7 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.process.jobserver import Address, Jobserver, TokenPool, JobserverError, announced_jobserver
+from tilusbuild.process.jobserver import (
+    Address,
+    Jobserver,
+    JobserverError,
+    TokenPool,
+    announced_jobserver,
+)
 
 
 class Server:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.engine.build import build
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Dropped, Sharded
+from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.report import schema
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.events import Event
-from tilusbuild.engine.interfaces import Stage
+from tilusbuild.engine.interfaces import Compiled, Job, Stage
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.status import Cause, Status
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.build import build_changing
-from tilusbuild.engine.queue import ControlledQueue
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Result
+from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.process.base import Cancelled
 
 

@@ -50,9 +50,7 @@ def build(
         config = replace(config, part=True)
         return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
     known = {} if asked is None else seen(project, asked)
-    result = build_planned(
-        project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known
-    )
+    result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
     if asked is not None and not config.dry_run:
         remember(project, plan, result, project.settings.jobs.value, asked)
     return result
@@ -81,9 +79,7 @@ def build_planned(
     toolchain = instances[0].toolchain if instances else project.toolchain(cuda=False)
     with open_builder(project, toolchain, config, seen=seen) as builder:
         with closing(reporter), closing(builder.compiler):
-            result = run_engine(
-                wanted, builder.store, builder.compiler, reporter, builder.config
-            )
+            result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
         if Status.CHANGED in result.statuses.values():
             project.memo.forget()
         stopped = result.summary.signal is not None or result.summary.error is not None

@@ -21,8 +21,7 @@ from tilusbuild.compile import (
     module_files,
 )
 from tilusbuild.compile.threads import FIRST_RELEASE, ThreadsRunner
-from tilusbuild.engine.interfaces import Compiled, Job
-from tilusbuild.engine.interfaces import Stage
+from tilusbuild.engine.interfaces import Compiled, Job, Stage
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner

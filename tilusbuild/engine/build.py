@@ -33,7 +33,7 @@ from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store
-from tilusbuild.engine.queue import ControlledQueue, FixedQueue, NewPlan, Queue, WantProgram, WakeUp
+from tilusbuild.engine.queue import ControlledQueue, FixedQueue, NewPlan, Queue, WakeUp, WantProgram
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.results import Results
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
@@ -179,9 +179,9 @@ class BuildLoop:
             while not self.inbox.empty():
                 self._take(self.inbox.get())
             self._dispatch()
-            if not self.running and not len(self.ready):
-                if self.queue.end(now=self.stopped.is_set()):
-                    return
+            idle = not self.running and not len(self.ready)
+            if idle and self.queue.end(now=self.stopped.is_set()):
+                return
             self._take(self._next_message())
 
     # Which programs are wanted.

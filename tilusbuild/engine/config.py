@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # the command line makes a config before it knows that anythi
 
 @dataclass(frozen=True, slots=True)
 class BuildConfig:
-    """The upper part is what a user asks for; the lower part is what a build adds with `replace`."""
+    """The upper part is what a user asks for; the lower part is what a build adds with
+    `replace`."""
 
     jobs: int | None = None
     """Compiles at once; None is every core that this process may use."""
@@ -39,4 +40,5 @@ class BuildConfig:
     clock: Callable[[], float] = time.monotonic
     """Seconds."""
     started_at: float | None = None
-    """The time by `clock` from which the summary counts its seconds; None is when the loop starts."""
+    """The time by `clock` from which the summary counts its seconds; None is when the loop
+    starts."""

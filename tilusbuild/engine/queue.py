@@ -78,10 +78,10 @@ class FixedQueue:
 class ControlledQueue:
     """Plans that another thread exchanges while the build runs, as `watch` does.
 
-    A compiler that works for a program that is still wanted is never disturbed; one whose program is
-    not is killed, alone; what waits is sorted again. With nothing left to do the build waits for as
-    long as the queue is open. `want`, `replace`, `close` and `stop` may be called from any thread;
-    the first two return False when the build has ended: then it is for a new one.
+    A compiler that works for a program that is still wanted is never disturbed; one whose program
+    is not is killed, alone; what waits is sorted again. With nothing left to do the build waits for
+    as long as the queue is open. `want`, `replace`, `close` and `stop` may be called from any
+    thread; the first two return False when the build has ended: then it is for a new one.
     """
 
     def __init__(self) -> None:

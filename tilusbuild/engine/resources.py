@@ -155,8 +155,8 @@ class JobTokens:
         self._held = 0
 
     def try_acquire(self, compiles: int, on_available: Callable[[], None]) -> bool:
-        """Return whether so many may run at once, one more than do; takes the token that this needs.
-        If not, `on_available` is called when it may be otherwise."""
+        """Return whether so many may run at once, one more than do; takes the token that this
+        needs. If not, `on_available` is called when it may be otherwise."""
         if self._held >= compiles - 1:
             return True
         if self._source.try_acquire():

@@ -76,7 +76,8 @@ class Results:
         error: str | None = None,
         signal: int | None = None,
     ) -> Summary:
-        """Return the sums. A build that stopped with work left is not a success, whatever it has."""
+        """Return the sums. A build that stopped with work left is not a success, whatever it
+        has."""
         scripts = tuple(tally.verdict(strict, part) for tally in self._tallies.values())
         bad = not all(verdict.ok for verdict in scripts)
         status = int(bad or error is not None or (stopped and self.counts["skipped"] > 0))
@@ -93,8 +94,8 @@ class Results:
         )
 
     def _failure(self, job: Job, compiled: Compiled) -> Failure:
-        # The log of a recorded program is on the disk, and is read for the few that are shown. Of the
-        # others, which have no directory, a part is kept here.
+        # The log of a recorded program is on the disk, and is read for the few that are shown. Of
+        # the others, which have no directory, a part is kept here.
         recorded = compiled.status in RECORDED
         excerpt = "" if recorded else compiled.log[-_EXCERPT:]
 

@@ -4,7 +4,7 @@ A `Ticket` stands for a program that is wanted and has no answer. A program that
 none: of a hundred thousand that are up to date nothing is kept but their status.
 
     state        meaning                                      next states
-    -----------  -------------------------------------------  ---------------------------------------
+    -----------  -------------------------------------------  --------------------------------------
     READY        waits for a worker, a token and memory       RUNNING, SKIPPED, DROPPED
     LOCKED       another builder has its lock: retried later  RUNNING, READY, SKIPPED, DROPPED
     ISOLATED     was killed for want of memory: retried when  RUNNING, READY, SKIPPED, DROPPED
@@ -19,11 +19,12 @@ none: of a hundred thousand that are up to date nothing is kept but their status
     SKIPPED      has none: the build stopped, or a dry run
     DROPPED      was wanted by a plan before this one
 
-All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to RUNNING),
-by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED, SKIPPED or, killed by mistake,
-READY), by a new plan (READY, UNWANTED, DROPPED) and by a stop (SKIPPED). A worker never changes a
-state. The last three are final: a program that is wanted again gets a new ticket. `Ticket.move`
-raises on any other change, so that a mistake ends the build instead of compiling a program twice.
+All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to
+RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED, SKIPPED or, killed by
+mistake, READY), by a new plan (READY, UNWANTED, DROPPED) and by a stop (SKIPPED). A worker never
+changes a state. The last three are final: a program that is wanted again gets a new ticket.
+`Ticket.move` raises on any other change, so that a mistake ends the build instead of compiling a
+program twice.
 """
 
 from __future__ import annotations
@@ -118,10 +119,10 @@ class Ticket:
 class ReadyQueue:
     """The tickets that wait (READY, LOCKED, ISOLATED), and which of them is started next.
 
-    Default schedules come first, because a script without its default has failed and everybody wants
-    to know soon. Then the longest expected, so that the last to finish is a short one; without a
-    history, and among equals, plan order. LOCKED ones come back when nothing else can start, and
-    ISOLATED ones last. Holds no threads or clocks, and changes no state.
+    Default schedules come first, because a script without its default has failed and everybody
+    wants to know soon. Then the longest expected, so that the last to finish is a short one;
+    without a history, and among equals, plan order. LOCKED ones come back when nothing else can
+    start, and ISOLATED ones last. Holds no threads or clocks, and changes no state.
     """
 
     def __init__(self, tickets: Iterable[Ticket] = ()) -> None:
@@ -168,7 +169,8 @@ class ReadyQueue:
             if ticket.not_before <= now and fits(ticket):
                 del self._locked[position]
                 return ticket
-        # Isolated programs wait for locked ones, too: those may start at any moment, and run beside.
+        # Isolated programs wait for locked ones, too: those may start at any moment, and run
+        # beside.
         if not self._locked and idle and self._isolated:
             return self._isolated.popleft()
         return None

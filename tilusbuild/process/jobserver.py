@@ -225,7 +225,8 @@ class _Sleeper:
         self._thread.start()
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when there is something to read; without effect while one waits already."""
+        """Call `callback` when there is something to read; without effect while one waits
+        already."""
         if self._callback is None:
             self._callback = callback
             self._asked.release()

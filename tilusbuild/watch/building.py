@@ -12,21 +12,17 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from tilusbuild.build.build import publish
-from tilusbuild.build.compiler import ProgramCompiler
 from tilusbuild.build.project import Project
-from tilusbuild.build.resources import manners
-from tilusbuild.build.store import BuildStore
+from tilusbuild.build.publish import publish
+from tilusbuild.build.resources import open_builder
 from tilusbuild.engine import events
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.build import build_changing
-from tilusbuild.engine.queue import ControlledQueue
+from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
-from tilusbuild.engine.history import History
-from tilusbuild.status import RECORDED
+from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.plan.jobs import ProgramJob
-from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.plan.selection import Selection
+from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.replan import State
 
@@ -55,24 +51,20 @@ class Building:
         project: Project,
         toolchain: Toolchain,
         selection: Selection,
-        options: BuildConfig,
+        config: BuildConfig,
         reporter: Reporter,
-        history: History,
         published: set[str],
         ended: Callable[[Built], None],
-        began: float,
     ) -> None:
         self._project = project
         self._toolchain = toolchain
         self._selection = selection
-        self._options = options
+        self._config = config
         self._reporter = _Noting(reporter)
-        self._history = history
         self._published = published
         """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
-        self._began = began
-        self._control: ControlledQueue[RenderedProgram] = ControlledQueue()
+        self._queue = ControlledQueue()
         self._guard = threading.Lock()
         self._state: State | None = None
         self._over = False
@@ -99,12 +91,12 @@ class Building:
 
     def want(self, job: ProgramJob, instead: str | None) -> bool:
         """Have this program, and not the other. False when the build has ended."""
-        return self._control.want(job, instead)
+        return self._queue.want(job, instead)
 
     def replace(self, state: State) -> bool:
         """Have the programs of this plan and no others, then end. False when it has ended."""
         with self._guard:
-            if self._over or not self._control.replace(state.jobs()):
+            if self._over or not self._queue.replace(state.jobs()):
                 return False
             self._project, self._state = state.project, state
             return True
@@ -113,12 +105,12 @@ class Building:
         """Have nothing, and publish nothing; returns when no compiler runs any more."""
         with self._guard:
             self._state = None
-        self._control.replace(())
+        self._queue.replace(())
         self._thread.join()
 
     def stop(self, signal: int) -> None:
         """As for a signal; returns when no compiler runs any more."""
-        self._control.stop(signal)
+        self._queue.stop(signal)
         self._thread.join()
 
     def join(self) -> None:
@@ -142,35 +134,13 @@ class Building:
         self._ended(Built(state, result, error, programs))
 
     def _build(self) -> Result:
-        own = self._project
-        with (
-            manners(own.settings, own.environment, own.runner) as how,
-            BuildStore(own.cache) as store,
-        ):
-            compiler = ProgramCompiler(
-                own.cache,
-                self._toolchain,
-                own.runner,
-                timeout=own.manifest.build.timeout,
-                prefix=own.launcher(),
-                nice=how.nice,
-                makeflags=how.makeflags,
-            )
-            with closing(compiler):
+        with open_builder(self._project, self._toolchain, self._config) as builder:
+            with closing(builder.compiler):
                 result = build_changing(
-                    self._control,
-                    store,
-                    compiler,
-                    self._reporter,
-                    self._options,
-                    history=self._history,
-                    admission=how.admission,
-                    slots=how.slots,
-                    warnings=how.warnings,
-                    began=self._began,
+                    self._queue, builder.store, builder.compiler, self._reporter, builder.config
                 )
             with self._guard:
-                # From here on the control says that it is too late, so the plan stays this one.
+                # From here on the queue says that it is too late, so the plan stays this one.
                 state = self._state
             if state is not None and result.summary.signal is None and not result.summary.error:
                 self._publish(state, result)
@@ -210,7 +180,7 @@ class _Noting:
         self.compiled: list[tuple[str, str]] = []
 
     def emit(self, event: events.Event, /) -> None:
-        if isinstance(event, events.Finished) and event.status == "built" and not event.cached:
+        if isinstance(event, events.Finished) and event.status == Status.BUILT and not event.cached:
             self.compiled.append((event.script, event.hash))
         self._reporter.emit(event)
 

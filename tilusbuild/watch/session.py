@@ -341,12 +341,16 @@ class Session:
             project,
             toolchain,
             self._selection,
-            BuildConfig(jobs=jobs, keep_going=self._how.keep_going, strict=self._how.strict),
+            BuildConfig(
+                jobs=jobs,
+                keep_going=self._how.keep_going,
+                strict=self._how.strict,
+                history=self._history,
+                started_at=self._saved,
+            ),
             self._screen.building(),
-            self._history,
             self._published,
             self._inbox.put,
-            self._saved,
         )
         return self._building
 
