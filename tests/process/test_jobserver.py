@@ -144,11 +144,11 @@ def test_a_fifo_that_is_not_there_or_is_none_is_refused(tmp_path: Path) -> None:
 
 CHILD = """
 import sys
-from tilusbuild.process.jobserver import Address, Jobserver, announced
+from tilusbuild.process.jobserver import Address, Jobserver, announced_jobserver
 import os
-address = announced(os.environ)
+address = announced_jobserver(os.environ)
 client = Jobserver(address)
-print(client.take() + client.take() + client.take(), flush=True)
+print(sum(client.try_acquire() for _ in range(3)), flush=True)
 if sys.argv[1] == "die":
     os._exit(1)
 client.close()
@@ -184,7 +184,7 @@ from tilusbuild.process.jobserver import Address, Jobserver
 from tilusbuild.process.local import LocalRunner
 runner = LocalRunner()
 client = Jobserver(Address(sys.argv[1], sys.argv[1]), runner.hold)
-client.take(), client.take(), client.take()
+client.try_acquire(), client.try_acquire(), client.try_acquire()
 client.give()
 print("held", flush=True)
 time.sleep(600)
