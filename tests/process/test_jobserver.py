@@ -185,7 +185,7 @@ from tilusbuild.process.local import LocalRunner
 runner = LocalRunner()
 client = Jobserver(Address(sys.argv[1], sys.argv[1]), runner.hold)
 client.try_acquire(), client.try_acquire(), client.try_acquire()
-client.give()
+client.release()
 print("held", flush=True)
 time.sleep(600)
 """
