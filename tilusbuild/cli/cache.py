@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.cli import foreign_caches, merge, options, show
+from tilusbuild.cli import adopt, foreign, merge, options, show
 from tilusbuild.report.text import amount
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="remove what is damaged; the next build makes it again",
     )
     merge.configure(made["merge"])
-    foreign_caches.configure_package(made["package"])
+    adopt.configure(made["package"])
     made["gc"].add_argument(
         "--older-than", metavar="AGE", help="only what is older, as in 30d or 12h"
     )
@@ -85,11 +85,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do one action; 1 when `verify` found something."""
     if arguments.action == "package":
-        return foreign_caches.package(arguments)
+        return adopt.package(arguments)
     named = getattr(arguments, "folder", None)
     if arguments.action in ("ls", "stats", "verify", "gc") and _is_folder(arguments, named):
-        if foreign_caches.is_foreign(named):
-            return foreign_caches.run(arguments)
+        if foreign.is_foreign(named):
+            return foreign.run(arguments)
         arguments.cache_dir, arguments.folder = named, None
     cache = options.cache(arguments)
     if arguments.action == "merge":

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from typing import TYPE_CHECKING
 
-from tilusbuild.cli import options
+from tilusbuild.cli import adopt, options
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -46,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _install(arguments: argparse.Namespace, cache: Cache) -> int:
-    from tilusbuild.package.kinds import Destination, kind_of
+    from tilusbuild.errors import input_error
+    from tilusbuild.package.install import install
+    from tilusbuild.package.kinds import other_kind
     from tilusbuild.package.opening import opened
 
     policy = options.policy(arguments)
@@ -55,10 +56,26 @@ def _install(arguments: argparse.Namespace, cache: Cache) -> int:
             from tilusbuild.package.signing import check_signature
 
             check_signature(reader.list_bytes(), reader.attestations(), policy)
-        kind = kind_of(reader.list_bytes())
-        to = Destination(cache, arguments.into, os.environ)
-        report = kind.install(reader, to, options.limits(arguments))
-    options.show(report, arguments, quiet=arguments.quiet)
+        if other_kind(reader.list_bytes()):
+            return adopt.install(reader, arguments)
+        if arguments.into is not None:
+            raise input_error(
+                "--into is for the caches of other systems", hint="--cache-dir names ours"
+            )
+        done = install(reader, cache, options.limits(arguments))
+    listing = done.listing
+    programs = len(listing.programs)
+    if arguments.json:
+        line = {"name": listing.title, "version": listing.version, "digest": listing.digest}
+        counts = {"programs": programs, "new": done.new, "size": done.size}
+        layers = {"layers": done.layers, "layers_read": done.layers_read}
+        print(json.dumps({"event": "installed", "cache": cache.root, **line, **counts, **layers}))
+    elif not arguments.quiet:
+        print(
+            f"{listing.title} {listing.version} is in {cache.root}: {programs} programs,"
+            f" {done.new} of them new ({done.size} bytes; {done.layers_read} of {done.layers}"
+            " layers read)"
+        )
     return 0
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tilusbuild.engine.config import BuildConfig
     from tilusbuild.engine.events import Reporter
     from tilusbuild.package.arriving import Limits
-    from tilusbuild.package.kinds import Report
     from tilusbuild.package.signing import Policy
     from tilusbuild.plan.selection import Selection
 
@@ -198,15 +197,3 @@ def emit(event: str, **fields: Any) -> None:
     import json
 
     print(json.dumps({"event": event, **fields}, ensure_ascii=False))
-
-
-def show(report: Report, arguments: argparse.Namespace, *, quiet: bool = False) -> None:
-    """Print what a verb did with a package."""
-    if arguments.json:
-        for event, fields in report.events():
-            emit(event, **fields)
-        return
-    if not quiet:
-        sys.stdout.write(report.text(verbose=arguments.verbose))
-    if report.warning:
-        sys.stderr.write(f"{report.warning}\n")

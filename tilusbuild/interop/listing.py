@@ -131,13 +131,13 @@ def count_pickles(listing: FileList) -> int:
 
 
 def pickle_warning(listing: FileList) -> str:
-    """Warn of the pickles in a package; "" if there are none."""
+    """Return a line that warns of the pickles in a package; "" if there are none."""
     count = count_pickles(listing)
     if not count:
         return ""
     return (
         f"{count} of its files are pickles: nothing here opens them, {cache_of(listing).system}"
-        " does. Install it only if you trust who packed it"
+        " does. Install it only if you trust who packed it\n"
     )
 
 

@@ -9,20 +9,15 @@ nothing for the others, and no layer imports from a later one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.cache import Cache
-    from tilusbuild.package.arriving import Arrival, Limits
+    from tilusbuild.package.arriving import Arrival
     from tilusbuild.package.listing import FileList
-    from tilusbuild.package.preflight import Host
-    from tilusbuild.package.reader import Reader
     from tilusbuild.package.values import Field
 
-PROGRAMS = "tilusbuild.package.programs"
 OTHERS = {"adopted": ("caches", "tilusbuild.interop.kind")}
 """By their keys in the list: the root directory of the files, and the module. A key must sort
 before all keys that every list has."""
@@ -54,46 +49,21 @@ class Part(Protocol):
         """Return a digest of each thing that `diff` compares as one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where to install: tilusbuild's cache, or for kinds with a place of their own the directory
-    that the user named, else one that `environment` tells."""
-
-    cache: Cache
-    directory: str | None
-    environment: Mapping[str, str]
-
-
-class Report(Protocol):
-    """The result of a verb. `warning` is for the user even with --quiet; "" if there is none."""
-
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def warning(self) -> str: ...
-    def text(self, *, verbose: bool) -> str: ...
-    def events(self) -> Iterable[tuple[str, Mapping[str, Any]]]: ...
-
-
 class Kind(Protocol):
     def path_problem(self, below: Sequence[str]) -> str | None:
         """Say why no file can have this path below the root; None if one can."""
 
     def read(self, field: Field) -> Part: ...
     def checker(self, listing: FileList) -> ContentChecker: ...
-    def install(self, reader: Reader, to: Destination, limits: Limits) -> Report: ...
-    def preflight(self, path: str, hosts: Sequence[Host], limits: Limits) -> Report: ...
 
 
-def kind_of(encoded: bytes) -> Kind:
-    """Return the kind of the package with this list."""
-    module = next(
-        (m for k, (_, m) in OTHERS.items() if encoded.startswith(b'{"%s":' % k.encode())), PROGRAMS
-    )
-    return _load(module)
+def other_kind(encoded: bytes) -> str | None:
+    """Return the key of the kind of the package with this list; None for a package of programs."""
+    return next((key for key in OTHERS if encoded.startswith(b'{"%s":' % key.encode())), None)
 
 
 def kind_with_key(key: str) -> Kind:
+    """Return the kind whose lists have a key."""
     return _load(OTHERS[key][1])
 
 
