@@ -37,7 +37,7 @@ class Diagnostic:
     severity: str = "error"
 
     def render(self) -> str:
-        """The diagnostic as text of several lines, without a final newline."""
+        """Return the diagnostic as text of several lines, without a final newline."""
         head = f"{self.severity}: {self.message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
@@ -59,7 +59,7 @@ class TilusbuildError(Exception):
     exit_status = 1
 
     def render(self) -> str:
-        """The text for stderr, without a final newline."""
+        """Return the text for stderr, without a final newline."""
         return f"error: {self}"
 
 
@@ -77,12 +77,12 @@ class InputError(TilusbuildError):
 
 
 def input_error(message: str, *, place: Place | None = None, hint: str | None = None) -> InputError:
-    """An `InputError` of one diagnostic."""
+    """Return an `InputError` of one diagnostic."""
     return InputError(Diagnostic(message, place, hint))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint that names the nearest known word, or lists them all when they are few."""
+    """Return a hint that names the nearest known word, or lists them all when they are few."""
     words = sorted(set(known))
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if near:

@@ -10,7 +10,8 @@ __all__ = ["Kind", "Verdict", "can_run"]
 
 
 def can_run(code: Arch | str, device: Arch | str, *, kind: Kind = "sass") -> Verdict:
-    """Whether `code` (an image of that architecture) runs on `device` (sm_<compute capability>).
+    """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
+    capability>).
 
     A device has no suffix; one that is given is ignored. Names may be strings from a binary or a
     driver: an unknown one is a refusal, never an exception.

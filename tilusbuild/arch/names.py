@@ -49,12 +49,12 @@ class PtxNeedsBase(ValueError):  # noqa: N818 - the name is the message
 
 
 def known_names() -> tuple[str, ...]:
-    """Every name that `parse_arch` takes."""
+    """Return every name that `parse_arch` takes."""
     return (*ARCHS, CPU.name)
 
 
 def parse_arch(name: str) -> Arch:
-    """The architecture of that name. Raises `UnknownArch`."""
+    """Return the architecture of that name. Raises `UnknownArch`."""
     if name == CPU.name:
         return CPU
     found = ARCHS.get(name)

@@ -34,7 +34,8 @@ def occupancy(
     dynamic_smem: int = 0,
     barriers: int = 1,
 ) -> Occupancy:
-    """The occupancy of a kernel: `threads` a block, `registers` a thread, shared memory in bytes.
+    """Return the occupancy of a kernel: `threads` a block, `registers` a thread, shared memory in
+    bytes.
 
     `static_smem` is without the part that the driver reserves. Raises `ValueError` for `cpu`, for
     no threads, and for negative numbers.

@@ -75,7 +75,7 @@ class Arch:
         return self.name.replace("sm_", "compute_", 1)
 
     def attributes(self) -> Mapping[str, int]:
-        """What an expression sees as `arch.<key>`: the limits, and `number`."""
+        """Return what an expression sees as `arch.<key>`: the limits, and `number`."""
         return {key: getattr(self, key) for key in ATTRIBUTES}
 
 

@@ -46,7 +46,7 @@ class KernelUsage:
 
 
 def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
-    """The kernels of a cubin, in the order of its symbol table. Raises `BinaryError`."""
+    """Return the kernels of a cubin, in the order of its symbol table. Raises `BinaryError`."""
     elf = open_cubin(data)
     table = elf.named(".symtab")
     if table is None:
@@ -67,7 +67,7 @@ def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
 
 
 def open_cubin(data: bytes, base: int = 0) -> Elf:
-    """The ELF view of a cubin. Raises `BinaryError` for anything else."""
+    """Return the ELF view of a cubin. Raises `BinaryError` for anything else."""
     elf = Elf(data, base)
     if elf.machine != MACHINE_CUDA:
         raise BinaryError("an ELF file, but not a cubin")
@@ -75,7 +75,7 @@ def open_cubin(data: bytes, base: int = 0) -> Elf:
 
 
 def cubin_arch(elf: Elf) -> tuple[str, bool]:
-    """A cubin's architecture, and whether its suffix is known for certain.
+    """Return a cubin's architecture, and whether its suffix is known for certain.
 
     The header has the number. The suffix stands in the note that ptxas leaves since CUDA 12.8, and
     before that in a flag that knows `a` only.
@@ -127,7 +127,7 @@ def _usage(
 
 
 def _attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each attribute's number and its value as 32-bit words (one for a short value)."""
+    """Yield each attribute's number and its value as 32-bit words (one for a short value)."""
     at, end = 0, len(content)
     while at + 4 <= end:
         form, attribute, value = struct.unpack_from("<BBH", content, at)

@@ -82,21 +82,21 @@ class Elf:
         self.sections = self._read_sections(fields[13])
 
     def content(self, section: Section) -> bytes:
-        """A section's bytes; none for a section that has no content in the file."""
+        """Return a section's bytes; none for a section that has no content in the file."""
         if section.kind == _NOBITS:
             return b""
         return self._slice(section.offset, section.size)
 
     def named(self, name: str) -> Section | None:
-        """The first section of that name."""
+        """Return the first section of that name."""
         return next((section for section in self.sections if section.name == name), None)
 
     def strings(self, index: int) -> bytes:
-        """The content of a string table, by section index."""
+        """Return the content of a string table, by section index."""
         return self.content(self._at(index))
 
     def symbols(self, table: Section) -> Iterator[Symbol]:
-        """The rows of a symbol table, in order and from row 0."""
+        """Yield the rows of a symbol table, in order and from row 0."""
         strings = self.strings(table.link)
         content = self.content(table)
         whole = len(content) - len(content) % _SYMBOL.size
@@ -104,7 +104,7 @@ class Elf:
             yield Symbol(self.text(strings, name), info, other, section, size)
 
     def text(self, strings: bytes, offset: int) -> str:
-        """The text that starts at `offset` in a string table."""
+        """Return the text that starts at `offset` in a string table."""
         end = strings.find(b"\0", offset, offset + _LONGEST_NAME)
         if end < 0:
             raise BinaryError("a name has no end")

@@ -69,7 +69,7 @@ class _Found:
 
 
 def read_archs(data: bytes) -> tuple[CodeImage, ...]:
-    """The code images of a cubin, a fatbin or an ELF library, in the file's order.
+    """Return the code images of a cubin, a fatbin or an ELF library, in the file's order.
 
     A library without GPU code has none. Raises `BinaryError` for any other file.
     """
@@ -77,7 +77,8 @@ def read_archs(data: bytes) -> tuple[CodeImage, ...]:
 
 
 def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
-    """The cubins of such a file, unpacked. Raises `BinaryError`, also for LZ4 (CUDA 12's mode)."""
+    """Return the cubins of such a file, unpacked. Raises `BinaryError`, also for LZ4 (CUDA 12's
+    mode)."""
     return tuple(
         Cubin(found.image, _unpacked(data, found))
         for found in _find(data)
@@ -97,7 +98,7 @@ def _find(data: bytes) -> list[_Found]:
 
 
 def _containers(data: bytes) -> list[_Found]:
-    """A file that is nothing but containers, one after the other."""
+    """Return a file that is nothing but containers, one after the other."""
     found: list[_Found] = []
     at = 0
     while data.startswith(_FATBIN_MAGIC, at):
@@ -139,7 +140,7 @@ def _bare(data: bytes, at: int) -> _Found:
 
 
 def _container(data: bytes, at: int) -> tuple[list[_Found], int]:
-    """The entries of the container at `at`, and where it ends."""
+    """Return the entries of the container at `at`, and where it ends."""
     if at + _CONTAINER.size > len(data):
         raise BinaryError("the fatbin is cut off")
     _, version, header, size = _CONTAINER.unpack_from(data, at)

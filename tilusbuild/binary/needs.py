@@ -48,12 +48,12 @@ class Needs:
     isa: str | None = None
 
     def missing(self, *names: str) -> tuple[str, ...]:
-        """Those of `names` that the library does not export."""
+        """Return those of `names` that the library does not export."""
         return tuple(name for name in names if name not in self.exports)
 
 
 def read_needs(data: bytes) -> Needs:
-    """What an x86-64 or aarch64 shared library needs and exports. Raises `BinaryError`."""
+    """Return what an x86-64 or aarch64 shared library needs and exports. Raises `BinaryError`."""
     elf = Elf(data)
     if elf.machine not in MACHINES:
         raise BinaryError("not a library for x86-64 or aarch64")

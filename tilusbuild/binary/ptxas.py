@@ -40,7 +40,7 @@ class PtxasUsage:
 
 
 def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
-    """The kernels of a compiler's log, in its order. A log without any has none."""
+    """Return the kernels of a compiler's log, in its order. A log without any has none."""
     found: list[PtxasUsage] = []
     for line in log.splitlines():
         if entry := _ENTRY.search(line):

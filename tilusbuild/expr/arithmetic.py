@@ -24,7 +24,7 @@ from tilusbuild.expr.tree import INT64_MAX
 
 
 def integers(low: int, high: int, compute: Any, bad: Any, estimate: Any = None) -> Part:
-    """The integers that `compute` gives, if what they lie in fits 64 bits.
+    """Return the integers that `compute` gives, if what they lie in fits 64 bits.
 
     Where the intervals are too wide to show it, `estimate`, the same in doubles, may: it is off by
     less than a part in 2^40 and 4096.
@@ -49,7 +49,7 @@ def reals(data: Any, bad: Any) -> Part:
 
 
 def _nonzero(divisor: Any, bad: Any) -> tuple[Any, Any]:
-    """The divisor with 1 for 0, and the marks with those points added."""
+    """Return the divisor with 1 for 0, and the marks with those points added."""
     zero = divisor == 0
     if not zero.any():
         return divisor, bad
@@ -73,7 +73,7 @@ def real_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
 
 
 def integer_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
-    """Every binary operator but `/` and `**`, of integers."""
+    """Return every binary operator but `/` and `**`, of integers."""
     a, b = left.data, right.data
     match op:
         case "+" | "-" | "*":
@@ -146,7 +146,7 @@ _COMPARISONS = {
 
 
 def compared(op: str, left: Part, right: Part) -> Any:
-    """A comparison, as booleans."""
+    """Return a comparison, as booleans."""
     if (left.kind == TEXT) != (right.kind == TEXT):
         if op not in ("==", "!="):
             raise UnprovenError
@@ -185,7 +185,7 @@ def absolute(part: Part) -> Part:
 
 
 def integer_call(name: str, parts: list[Part], bad: Any) -> Part:
-    """The functions that take integers: `cdiv align divides pow2 log2 gcd`."""
+    """Return the functions that take integers: `cdiv align divides pow2 log2 gcd`."""
     first, last = parts[0], parts[-1]
     most = max(abs(end) for part in parts for end in (part.low, part.high))
     match name:
@@ -219,6 +219,7 @@ def _within(data: Any, low: int, high: int, bad: Any) -> tuple[Any, Any]:
 
 
 def _floor_log2(number: Any) -> Any:
-    """The double nearest to a large integer may lie in the next octave: look, and step back."""
+    """Return the logarithm to base 2, rounded down, of positive integers."""
+    # The double nearest to a large integer may lie in the next octave: compare, and step back.
     exponent = np.minimum(np.frexp(number.astype(np.float64))[1].astype(np.int64) - 1, 62)
     return exponent - (np.left_shift(np.int64(1), exponent) > number)

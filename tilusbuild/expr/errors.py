@@ -17,7 +17,7 @@ class ExprError(Exception):
         self.rule = rule
 
     def named(self, rule: str) -> ExprError:
-        """The same error, said of `rule`."""
+        """Return the same error, said of `rule`."""
         return ExprError(self.message, self.column, rule)
 
     def __str__(self) -> str:

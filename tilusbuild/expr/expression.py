@@ -64,7 +64,7 @@ class Expr:
         return self.tree.value if isinstance(self.tree, Const) else None
 
     def evaluate(self, env: Mapping[str, Value]) -> Value:
-        """The value at one point; an integer fits 64 bits and a float is finite.
+        """Return the value at one point; an integer fits 64 bits and a float is finite.
 
         Raises `ExprError`: a name that `env` lacks, a division by zero, an overflow, a wrong type.
         """
@@ -102,7 +102,7 @@ class Expr:
         return ExprError(message, self.column_of(name))
 
     def column_of(self, name: str) -> int | None:
-        """The column (from 1) where `name` stands first."""
+        """Return the column (from 1) where `name` stands first."""
         columns = [p.column for p in walk(self.tree) if isinstance(p, Name) and p.name == name]
         return min((c for c in columns if c is not None), default=None)
 
@@ -113,7 +113,7 @@ class Expr:
                 raise self._unknown(name, dict.fromkeys(known))
 
     def vector(self, columns: Mapping[str, Any]) -> Any:
-        """The values at many points: a numpy array of as many elements as the columns have.
+        """Return the values at many points: a numpy array of as many elements as the columns have.
 
         `columns` maps each name to a numpy array or to one value for all points. The answers are
         those of `evaluate`. Raises `ExprError` of the first point that has none.
@@ -124,7 +124,7 @@ class Expr:
         return evaluate_all(self, columns)
 
     def substitute(self, env: Mapping[str, Value]) -> Expr:
-        """The expression with the names of `env` replaced by their values, and folded.
+        """Return the expression with the names of `env` replaced by their values, and folded.
 
         Names that `env` lacks stay. An operation without a value stays too.
         """
@@ -139,7 +139,7 @@ class Expr:
         return self if tree == self.tree else Expr(canonical(tree), tree)
 
     def c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
-        """The expression in C11 (and C++), over the helpers of `c_prelude()`.
+        """Return the expression in C11 (and C++), over the helpers of `c_prelude()`.
 
         `names` gives the C text of every free name, `types` their types where they are not
         integers: "int" (int64_t), "float" (double) or "bool". Raises `ExprError` for what C cannot
@@ -150,14 +150,15 @@ class Expr:
         return CWriter(names, types).write(self.tree)[0]
 
     def c_type(self, types: Mapping[str, str] | None = None) -> str:
-        """The type that `c` gives its value: "int", "float" or "bool". Raises as `c` does."""
+        """Return the type that `c` gives its value: "int", "float" or "bool". Raises as `c`
+        does."""
         from tilusbuild.expr.c import CWriter
 
         return CWriter(dict.fromkeys(self.names, "x"), types).write(self.tree)[1]
 
 
 def parse(source: str | int | float | bool) -> Expr:
-    """The expression that `source` says, or the literal that it is. Raises `ExprError`."""
+    """Return the expression that `source` says, or the literal that it is. Raises `ExprError`."""
     if isinstance(source, str):
         return Expr(source, parse_text(source))
     if isinstance(source, bool | int | float):

@@ -89,7 +89,7 @@ _REFUSED = {
 
 
 def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
-    """The tree of `source`. Raises `ExprError`."""
+    """Return the tree of `source`. Raises `ExprError`."""
     if len(source) > max_characters:
         raise ExprError(f"the expression has {len(source)} characters, at most {max_characters}")
     _check_characters(source)
@@ -105,7 +105,8 @@ def parse_text(source: str, *, max_characters: int = MAX_CHARACTERS) -> Node:
 
 
 def parse_value(value: bool | int | float) -> Node:
-    """The tree of a literal. Raises `ExprError` for a number that is not finite or too large."""
+    """Return the tree of a literal. Raises `ExprError` for a number that is not finite or too
+    large."""
     return Const(_checked_number(value, None))
 
 
@@ -302,7 +303,8 @@ class _Reader:
 
 
 def _bits(node: Node) -> int:
-    """An upper bound of the bits of an integer that `node` can make; too many are an error."""
+    """Return an upper bound of the bits of an integer that `node` can make; too many are an
+    error."""
     below = [_bits(child) for child in children(node)]
     match node:
         case Const(value=value):

@@ -35,7 +35,7 @@ class Part:
 
 
 def fits(low: int, high: int) -> bool:
-    """Whether an interval is one of 64-bit integers."""
+    """Return whether an interval is one of 64-bit integers."""
     return low >= INT64_MIN and high <= INT64_MAX
 
 
@@ -70,7 +70,7 @@ def _text(value: str) -> str:
 
 
 def column_of_objects(column: Any) -> Part:
-    """A column of Python's own values."""
+    """Return a column of Python's own values."""
     values = column.ravel().tolist()
     kinds = {type(value) for value in values}
     if kinds == {str} and not any(value.endswith("\0") for value in values):
@@ -83,7 +83,7 @@ def column_of_objects(column: Any) -> Part:
 
 
 def integer(part: Part) -> Part:
-    """The part as integers, a boolean as 0 and 1."""
+    """Return the part as integers, a boolean as 0 and 1."""
     if part.kind == INT:
         return part
     if part.kind == BOOL:
@@ -92,7 +92,7 @@ def integer(part: Part) -> Part:
 
 
 def real(part: Part) -> Any:
-    """The part as doubles, if they are the same numbers."""
+    """Return the part as doubles, if they are the same numbers."""
     if part.kind == REAL:
         return part.data
     if part.kind == TEXT or part.low < -EXACT or part.high > EXACT:
@@ -101,7 +101,7 @@ def real(part: Part) -> Any:
 
 
 def truth(part: Part) -> Any:
-    """The part as conditions."""
+    """Return the part as conditions."""
     if part.kind == BOOL:
         return part.data
     if part.kind == TEXT:

@@ -39,7 +39,7 @@ Careful = Callable[[Mapping[str, Any]], Value]
 
 
 def careful(node: Node) -> Careful:
-    """A function of a mapping from names to values. It raises `ExprError`.
+    """Return a function of a mapping from names to values. It raises `ExprError`.
 
     A name whose value is an `ExprError` raises it when, and only when, the name is needed.
     """
@@ -143,7 +143,8 @@ def _logic(node: Logic) -> Careful:
 
 
 def quick(node: Node, names: Sequence[str]) -> Callable[..., Value] | None:
-    """A function of integers, one for each of `names`; None for a tree that is not of integers.
+    """Return a function of integers, one for each of `names`; None for a tree that is not of
+    integers.
 
     It may raise anything where `careful` has an error, and only there or where a choice of `in`
     that is not needed has none.

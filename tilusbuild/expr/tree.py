@@ -109,7 +109,7 @@ Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Sel
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The nodes right below `node`, in the order of the source."""
+    """Return the nodes right below `node`, in the order of the source."""
     match node:
         case Unary():
             return (node.operand,)
@@ -139,7 +139,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether the value of `node` is a bool whatever its names stand for."""
+    """Return whether the value of `node` is a bool whatever its names stand for."""
     match node:
         case Const():
             return isinstance(node.value, bool)
@@ -152,7 +152,8 @@ def is_boolean(node: Node) -> bool:
 
 
 def canonical(node: Node) -> str:
-    """The normal text of a tree: one space around operators, every operation in parentheses."""
+    """Return the normal text of a tree: one space around operators, every operation in
+    parentheses."""
     match node:
         case Const():
             return _constant(node.value)

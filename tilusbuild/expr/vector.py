@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def evaluate_all(expr: Expr, columns: Mapping[str, Any]) -> Any:
-    """The values at all points. Raises the `ExprError` of the first point that has none."""
+    """Return the values at all points. Raises the `ExprError` of the first point that has none."""
     values, bad = evaluate_marked(expr, columns)
     if bad is not None:
         row, shape = int(np.argmax(bad)), _shape(columns)
@@ -73,7 +73,8 @@ def evaluate_marked(
     bad: Mapping[str, Any] | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[Any, Any]:
-    """The values at all points and a mask of the points that have none (None if all have one).
+    """Return the values at all points and a mask of the points that have none (None if all have
+    one).
 
     The columns may have any shapes that broadcast: what depends on one axis is computed once.
     `bad` marks, for a name, the points where its value must not be used. `bounds` are intervals

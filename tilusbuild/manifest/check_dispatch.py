@@ -137,7 +137,7 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
 
 
 def _scalars(script: ScriptSection) -> tuple[list[str], list[str]]:
-    """The scalar arguments, and those of them that are dimensions of tensors."""
+    """Return the scalar arguments, and those of them that are dimensions of tensors."""
     scalars: list[str] = []
     shapes: set[str] = set()
     for name, arg in script.args.items():

@@ -84,7 +84,7 @@ _RULE = frozenset({"params", "sizes"})
 
 
 def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
-    """Every expression that the target sees, with what it may refer to."""
+    """Yield every expression that the target sees, with what it may refer to."""
     override = script.override_for(target)
     for key, parameter in {**script.space, **override.space}.items():
         if parameter.when is not None:
@@ -127,7 +127,7 @@ def _written(path: Path, target: str, inner: Path, checks: Checks) -> Path:
 
 
 def scope_of(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
-    """What is declared, as written: an entry with a mistake still declares its name."""
+    """Return what is declared, as written: an entry with a mistake still declares its name."""
 
     def declared(section: str) -> frozenset[str]:
         return frozenset(
@@ -148,7 +148,7 @@ def scope_of(checks: Checks, path: Path, target: str, script: ScriptSection) -> 
 
 
 def _may_be_integer(type_text: str) -> bool:
-    """A scalar that is an integer, or whose dtype a constant says or a mistake hides."""
+    """Return whether this is an integer scalar, or one whose dtype is a constant or mistaken."""
     try:
         argument = parse_argument("_", type_text)
     except SignatureError:
@@ -313,7 +313,7 @@ def _signature_error(checks: Checks, path: Path, name: str, error: SignatureErro
 
 
 def signature_of(script: ScriptSection) -> Signature:
-    """The signature that a checked script declares, its constants still names."""
+    """Return the signature that a checked script declares, its constants still names."""
     constants = [name for key in script.params for name in linked_names(key)]
     for override in script.override.values():
         constants += [name for key in override.params for name in linked_names(key)]
@@ -353,8 +353,8 @@ def _names(source: Value) -> frozenset[str]:
 
 
 def _cycle(start: str, uses: Mapping[str, frozenset[str]], done: set[str]) -> list[str] | None:
-    """A cycle that can be reached from `start`, its first name repeated at the end. Not recursive:
-    a chain may be as long as the manifest."""
+    """Return a cycle that can be reached from `start`, its first name repeated at the end. Not
+    recursive: a chain may be as long as the manifest."""
     trail: list[str] = []
     pending = [(start, iter(sorted(uses[start] & uses.keys())))] if start not in done else []
     if pending:

@@ -69,7 +69,8 @@ def _relative(full: str, root: str) -> str | None:
 
 
 def _similar(full: str, name: str) -> str | None:
-    """The file of the same folder whose name is nearest, or the nearest folder that exists."""
+    """Return the file of the same folder whose name is nearest, or the nearest folder that
+    exists."""
     folder, base = os.path.split(full)
     try:
         names = os.listdir(folder)

@@ -80,7 +80,8 @@ def _flags(checks: Checks, path: Path, flags: Sequence[str]) -> None:
 
 
 def _shell_words(flag: str) -> list[str]:
-    """The arguments that a shell would make of a flag, where it clearly is a shell string."""
+    """Return the arguments that a shell would make of a flag, where it clearly is a shell
+    string."""
     if not flag.startswith("-") or not any(c.isspace() for c in flag):
         return [flag]
     try:
@@ -94,7 +95,8 @@ def _shell_words(flag: str) -> list[str]:
 
 
 def owned(flag: str) -> str | None:
-    """Which key to use in place of a flag that tilusbuild sets itself; None for other flags."""
+    """Return which key to use in place of a flag that tilusbuild sets itself; None for other
+    flags."""
     name = flag.split("=", 1)[0]
     if name in _OWNED:
         return _OWNED[name]

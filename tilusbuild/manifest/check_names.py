@@ -110,7 +110,7 @@ def _overridden(checks: Checks, path: Path, target: str, override: OverrideSecti
 
 
 def _names(section: str, key: str) -> tuple[str, ...]:
-    """The names that a key declares; only parameters are linked."""
+    """Return the names that a key declares; only parameters are linked."""
     return linked_names(key) if section in ("params", "space") else (key,)
 
 

@@ -65,7 +65,8 @@ def _source(checks: Checks, path: Path, script: ScriptSection) -> None:
 
 
 def _parameter(checks: Checks, path: Path, key: str, parameter: ParameterSection) -> bool:
-    """Whether the parameter's values can be counted out; then its other keys are checked too."""
+    """Return whether the parameter's values can be counted out; then its other keys are checked
+    too."""
     if not _domain(checks, path, key, parameter):
         checks.unsound.add(path)
         return False
@@ -111,7 +112,7 @@ def _given(parameter: ParameterSection, kind: str) -> bool:
 
 
 def _cut_out(checks: Checks, path: Path) -> bool:
-    """Whether the domain was written, and has been reported already."""
+    """Return whether the domain was written, and has been reported already."""
     return any(checks.wrote(*path, kind) is not None for kind in ("values", "range", "pow2"))
 
 

@@ -41,28 +41,28 @@ class Checks:
             self.diagnostics.append(diagnostic)
 
     def wrote(self, *path: str | int) -> Any:
-        """The value in the file, checked or not; None when there is none."""
+        """Return the value in the file, checked or not; None when there is none."""
         at: Any = self.document.data
         for part in path:
             at = _step(at, part)
         return at
 
     def keys_in(self, *path: str | int) -> tuple[str, ...]:
-        """The keys of a table as written."""
+        """Return the keys of a table as written."""
         table = self.wrote(*path)
         return tuple(table) if isinstance(table, dict) else ()
 
     def names_in(self, *path: str | int) -> tuple[str, ...]:
-        """The names that the keys of a table declare: `"m, n"` of linked parameters both."""
+        """Return the names that the keys of a table declare: `"m, n"` of linked parameters both."""
         return tuple(name for key in self.keys_in(*path) for name in linked_names(key))
 
     def scripts(self) -> Iterator[tuple[Path, str, ScriptSection]]:
-        """Every script that could be read: its path, name and table."""
+        """Yield every script that could be read: its path, name and table."""
         for name, script in self.manifest.scripts.items():
             yield ("script", name), name, script
 
     def known_targets(self, script: str) -> tuple[str, ...]:
-        """The script's targets, less unknown ones, which are reported elsewhere."""
+        """Return the script's targets, less unknown ones, which are reported elsewhere."""
         return tuple(t for t in self.manifest.targets_of(script) if t in self.manifest.targets)
 
 

@@ -48,15 +48,16 @@ class Document:
         return self._locations
 
     def key(self, *path: str | int) -> Place:
-        """Where a key is written; of an array's item, the item. The nearest table when absent."""
+        """Return where a key is written; of an array's item, the item. The nearest table when
+        absent."""
         return self._place(self.locations.keys, path)
 
     def value(self, *path: str | int) -> Place:
-        """Where a value is written. The nearest table when absent."""
+        """Return where a value is written. The nearest table when absent."""
         return self._place(self.locations.values, path)
 
     def inside(self, path: Path, column: int | None, width: int = 1) -> Place:
-        """A position within a string value; `column` counts its characters from 1."""
+        """Return a position within a string value; `column` counts its characters from 1."""
         span = self.locations.values.get(self.written(path))
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.value(*path)
@@ -69,7 +70,7 @@ class Document:
         return self.at((span[0] + at, span[0] + at + max(1, min(width, len(content) - index))))
 
     def at(self, span: Span) -> Place:
-        """A span as a place; a span of several lines ends, for showing, with its first."""
+        """Return a span as a place; a span of several lines ends, for showing, with its first."""
         line, column, text = self._line(span[0])
         width = min(span[1] - span[0], len(text) - column + 1)
         return Place(self.shown, line, column, text, max(1, width))
@@ -83,7 +84,7 @@ class Document:
         return self.at(span) if span else Place(self.shown)
 
     def written(self, path: Path) -> Path:
-        """The longest part of `path` that is in the text, over shorthands."""
+        """Return the longest part of `path` that is in the text, over shorthands."""
         keys = self.locations.keys
         written: Path = ()
         for name in path:
@@ -95,7 +96,7 @@ class Document:
 
 
 def shown_path(path: str) -> str:
-    """A path as messages spell it: relative when it lies below the working directory."""
+    """Return a path as messages spell it: relative when it lies below the working directory."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):
@@ -194,7 +195,7 @@ def _dotted(names: re.Match[str]) -> str:
 
 
 def _syntax_hint(text: str, column: int) -> str | None:
-    """What a person probably meant where TOML has no such value."""
+    """Return what a person probably meant where TOML has no such value."""
     rest = text[column - 1 :]
     if not rest and text.count('"') % 2:
         return "a string is not closed"

@@ -14,7 +14,7 @@ MANIFEST_NAME = "tilus.toml"
 
 
 def find(start: str) -> str:
-    """The absolute path of the nearest `tilus.toml` in `start` or above it.
+    """Return the absolute path of the nearest `tilus.toml` in `start` or above it.
 
     Looks no higher than the root of the git repository that holds `start`. Raises `InputError`
     that names the folders looked in.
@@ -36,7 +36,8 @@ def find(start: str) -> str:
 
 
 def git_root(start: str) -> str | None:
-    """The top folder of the git repository (or worktree) that holds `start`; None outside one."""
+    """Return the top folder of the git repository (or worktree) that holds `start`; None outside
+    one."""
     return next((folder for folder in _upwards(start) if _is_git_root(folder)), None)
 
 

@@ -21,7 +21,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """The schema, draft 2020-12."""
+    """Return the schema, draft 2020-12."""
     made = Manifest.model_json_schema(by_alias=True, schema_generator=_Generator)
     for key in ("target", "script", "package"):
         made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}

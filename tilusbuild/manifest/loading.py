@@ -29,7 +29,8 @@ _CHECKS = (
 
 
 def load(path: str | os.PathLike[str]) -> Manifest:
-    """The checked manifest. Raises `InputError` with every mistake, in the order of the file."""
+    """Return the checked manifest. Raises `InputError` with every mistake, in the order of the
+    file."""
     try:
         return _load(os.fspath(path))
     except RecursionError:

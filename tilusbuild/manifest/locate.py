@@ -40,7 +40,7 @@ class Locations:
 
 
 def locate(text: str) -> Locations:
-    """The positions in a TOML text whose line ends are `\\n`. Never raises."""
+    """Return the positions in a TOML text whose line ends are `\\n`. Never raises."""
     scanner = _Scanner(text)
     with contextlib.suppress(_Lost, RecursionError):
         scanner.document()
@@ -48,7 +48,8 @@ def locate(text: str) -> Locations:
 
 
 def decode_string(raw: str) -> tuple[str, list[int]]:
-    """The content of a TOML string literal, and for each of its characters the offset in `raw`."""
+    """Return the content of a TOML string literal, and for each of its characters the offset in
+    `raw`."""
     fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
     start, end = len(fence), len(raw) - len(fence)
     if len(fence) == 3 and raw[start : start + 1] == "\n":
@@ -137,7 +138,7 @@ class _Scanner:
         return path
 
     def last(self, path: Path) -> Path:
-        """The table that a header means by `path`: of an array of tables, the last."""
+        """Return the table that a header means by `path`: of an array of tables, the last."""
         return (*path, self.counts[path]) if path in self.counts else path
 
     def key(self) -> list[tuple[str, Span]]:

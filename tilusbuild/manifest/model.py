@@ -60,7 +60,7 @@ class Manifest(Table):
         return os.path.dirname(self._document.path)
 
     def place(self, *keys: str | int) -> Place:
-        """Where a key is written, as in `place("script", "matmul", "space", "stages")`.
+        """Return where a key is written, as in `place("script", "matmul", "space", "stages")`.
 
         For an item of an array, the item. Of a path that is not in the file, its longest part that
         is.
@@ -68,20 +68,21 @@ class Manifest(Table):
         return self._document.key(*keys)
 
     def place_of_value(self, *keys: str | int) -> Place:
-        """Where a key's value is written."""
+        """Return where a key's value is written."""
         return self._document.value(*keys)
 
     def place_inside(self, *keys: str | int, column: int | None, width: int = 1) -> Place:
-        """A position in a string value, such as an expression; `column` counts from 1."""
+        """Return a position in a string value, such as an expression; `column` counts from 1."""
         return self._document.inside(keys, column, width)
 
     def written(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
-        """The path of a script's entry as the target sees it: its override's, else its own."""
+        """Return the path of a script's entry as the target sees it: its override's, else its
+        own."""
         own = ("script", script, "override", target, *keys)
         return own if own in self._document.locations.keys else ("script", script, *keys)
 
     def targets_of(self, script: str) -> tuple[str, ...]:
-        """The names of the targets that a script is built for."""
+        """Return the names of the targets that a script is built for."""
         chosen = self.scripts[script].targets
         return tuple(self.targets) if chosen is None else chosen
 
@@ -103,7 +104,8 @@ class Manifest(Table):
         return self._last_flags
 
     def with_last_flags(self, flags: tuple[str, ...]) -> Manifest:
-        """The same manifest, whose device compiler is given these after all other arguments."""
+        """Return the same manifest, whose device compiler is given these after all other
+        arguments."""
         changed = self.model_copy()
         changed._last_flags = flags
         return changed

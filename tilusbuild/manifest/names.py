@@ -33,7 +33,8 @@ RESERVED = FUNCTIONS.keys() | {
 
 
 def identifier_problem(name: str) -> str | None:
-    """Why `name` cannot name a parameter, a derived value or an argument; None when it can."""
+    """Return why `name` cannot name a parameter, a derived value or an argument; None when it
+    can."""
     if not IDENTIFIER.fullmatch(name):
         return "a name is made of letters, digits and _, and does not start with a digit"
     if keyword.iskeyword(name):
@@ -46,5 +47,5 @@ def identifier_problem(name: str) -> str | None:
 
 
 def linked_names(key: str) -> tuple[str, ...]:
-    """The parameters that a key of `space` or `params` declares: `"m, n"` declares two."""
+    """Return the parameters that a key of `space` or `params` declares: `"m, n"` declares two."""
     return tuple(name.strip() for name in key.split(","))

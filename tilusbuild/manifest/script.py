@@ -210,38 +210,38 @@ class ScriptSection(Table):
     tune: TuneSection | None = Field(None, description="How `run` and `tune` call the kernel.")
 
     def override_for(self, target: str) -> OverrideSection:
-        """The target's override; an empty one when it has none."""
+        """Return the target's override; an empty one when it has none."""
         return self.override.get(target) or OverrideSection()
 
     def params_for(self, target: str) -> tuple[Parameter, ...]:
-        """The constants: an instance takes one row of each."""
+        """Return the constants: an instance takes one row of each."""
         values = _laid_over(self.params, self.override_for(target).params)
         return tuple(constant_of(key, value) for key, value in values.items())
 
     def space_for(self, target: str) -> Mapping[str, Parameter]:
-        """The tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
+        """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
         parameters = _laid_over(self.space, self.override_for(target).space)
         return {key: parameter_of(key, value) for key, value in parameters.items()}
 
     def derived_for(self, target: str) -> Mapping[str, Expr]:
-        """The derived values, in declared order."""
+        """Return the derived values, in declared order."""
         sources = _laid_over(self.derived, self.override_for(target).derived)
         return {name: expression(source) for name, source in sources.items()}
 
     def restrict_for(self, target: str) -> Mapping[str, Expr]:
-        """The rules, in declared order, less those that the target removes."""
+        """Return the rules, in declared order, less those that the target removes."""
         rules = self.restrict_sources(target)
         return {name: expression(source) for name, source in rules.items()}
 
     def restrict_sources(self, target: str) -> Mapping[str, str]:
-        """The rules as written."""
+        """Return the rules as written."""
         rules: Mapping[str, str | bool] = _laid_over(
             self.restrict, self.override_for(target).restrict
         )
         return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
 
     def launch_for(self, target: str) -> LaunchSection | None:
-        """The launch geometry as written; None when there is none."""
+        """Return the launch geometry as written; None when there is none."""
         own = self.override_for(target).launch
         if own is None:
             return self.launch
@@ -250,18 +250,18 @@ class ScriptSection(Table):
         return LaunchSection.model_validate({**base, **said})
 
     def default_for(self, target: str) -> Mapping[str, Value]:
-        """The default schedule, as far as the manifest fixes it."""
+        """Return the default schedule, as far as the manifest fixes it."""
         override = self.override_for(target)
         parameters = _laid_over(self.space, override.space)
         return with_defaults(parameters, _laid_over(self.default, override.default))
 
     def flags_for(self, target: str) -> tuple[str, ...]:
-        """The script's own flags; `Manifest.flags_for` has all of them."""
+        """Return the script's own flags; `Manifest.flags_for` has all of them."""
         own = self.override_for(target).flags
         return self.flags if own is None else own
 
     def defines_for(self, target: str) -> Mapping[str, Value]:
-        """The script's own macros; `Manifest.defines_for` has all of them."""
+        """Return the script's own macros; `Manifest.defines_for` has all of them."""
         return _laid_over(self.defines, self.override_for(target).defines)
 
 

@@ -156,14 +156,14 @@ class BuildSection(Table):
 def or_shorthand(
     cls: type[Table], core: CoreSchema, handler: GetJsonSchemaHandler, *short: dict[str, Any]
 ) -> JsonSchemaValue:
-    """The schema of a table that also has shorter spellings."""
+    """Return the schema of a table that also has shorter spellings."""
     table = handler.resolve_ref_schema(handler(core))
     described: JsonSchemaValue = {"description": table.pop("description", "")}
     return {**described, "anyOf": [*short, table]}
 
 
 def is_nvcc_path(text: str) -> bool:
-    """Whether `toolchain.nvcc` is a path, not a requirement."""
+    """Return whether `toolchain.nvcc` is a path, not a requirement."""
     return "/" in text or text.startswith(("~", "."))
 
 

@@ -90,7 +90,7 @@ def settings(
 
 
 def said_in(manifest: Manifest) -> dict[str, str | float | None]:
-    """What a manifest says of the settings: what to remember for `settings`."""
+    """Return what a manifest says of the settings: what to remember for `settings`."""
     wrote_compiler = "device_compiler" in manifest.toolchain.model_fields_set
     return {
         "cache-dir": manifest.build.cache_dir,
@@ -116,7 +116,7 @@ Sources = tuple[Said, Mapping[str, str | float], Mapping[str, str], Said]
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return _PREFIX + name.replace("-", "_").upper()
 
 
@@ -171,7 +171,7 @@ def _number(
 
 
 def _count(name: str, sources: Sources, *, least: int) -> Setting[int | None]:
-    """A number that has no default of its own."""
+    """Return a number that has no default of its own."""
     found = _first(name, sources)
     if found is None:
         return Setting(None, "default")

@@ -24,12 +24,13 @@ NAME = "NAME"
 
 
 def keys_of(table: type[Table]) -> dict[str, FieldInfo]:
-    """A table's keys as the manifest spells them."""
+    """Return a table's keys as the manifest spells them."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def table_at(path: Path) -> type[Table] | None:
-    """The model of the table at `path`; None where the path leads to no table with known keys."""
+    """Return the model of the table at `path`; None where the path leads to no table with known
+    keys."""
     annotation: Any = Manifest
     for part in path:
         kind, inner = _peel(annotation)
@@ -47,7 +48,7 @@ def table_at(path: Path) -> type[Table] | None:
 
 
 def field_at(path: Path) -> FieldInfo | None:
-    """The field that the last name of `path` sets, or that holds the item it leads to."""
+    """Return the field that the last name of `path` sets, or that holds the item it leads to."""
     for length in range(len(path), 0, -1):
         table, key = table_at(path[: length - 1]), path[length - 1]
         if table is not None and isinstance(key, str) and key in keys_of(table):
@@ -57,7 +58,8 @@ def field_at(path: Path) -> FieldInfo | None:
 
 @cache
 def tables() -> Mapping[Path, type[Table]]:
-    """Every table of the manifest by its path, `NAME` for names of the user's, outer ones first."""
+    """Return every table of the manifest by its path, `NAME` for names of the user's, outer ones
+    first."""
     return dict(_below((), Manifest))
 
 
@@ -74,13 +76,14 @@ def _below(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]
 
 
 def header(path: Path) -> str:
-    """A table's path as its header: `[script.NAME.launch]`; the top is `the top level`."""
+    """Return a table's path as its header: `[script.NAME.launch]`; the top is `the top level`."""
     names = [str(part) for part in path if not isinstance(part, int)]
     return f"[{'.'.join(names)}]" if names else "the top level"
 
 
 def example_at(path: Path) -> str | None:
-    """A line that sets the key, or the user's own entry, at `path`: from its field's example."""
+    """Return a line that sets the key, or the user's own entry, at `path`: from its field's
+    example."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
     field = field_at(path)
@@ -94,7 +97,7 @@ def example_at(path: Path) -> str | None:
 
 
 def toml_text(value: object) -> str:
-    """A value as TOML spells it on one line."""
+    """Return a value as TOML spells it on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

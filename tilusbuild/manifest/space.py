@@ -117,7 +117,7 @@ class ParameterSection(Table):
         return or_shorthand(cls, core, handler, values)
 
     def domain(self) -> tuple[Value | Row, ...]:
-        """The values as written or counted out, not yet as rows."""
+        """Return the values as written or counted out, not yet as rows."""
         if self.values is not None:
             return self.values
         if self.bounds is not None:

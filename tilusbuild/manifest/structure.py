@@ -55,7 +55,7 @@ _ROUNDS = 8
 
 
 def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
-    """The manifest, or what is left of it without its mistakes; None when nothing is."""
+    """Return the manifest, or what is left of it without its mistakes; None when nothing is."""
     diagnostics: list[Diagnostic] = []
     data: dict[str, Any] = copy.deepcopy(document.data)
     for round_number in range(_ROUNDS):
@@ -92,7 +92,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _existing(data: dict[str, Any], detail: ErrorDetails) -> Path:
-    """The keys of an error's path that are in the data, down to the first array."""
+    """Return the keys of an error's path that are in the data, down to the first array."""
     path: Path = ()
     at: Any = data
     for part in detail["loc"]:
@@ -143,7 +143,7 @@ def _diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
 
 
 def _called(path: Path) -> str:
-    """The key that an error is about, in quotes; of an array's item, the array's."""
+    """Return the key that an error is about, in quotes; of an array's item, the array's."""
     name = next((part for part in reversed(path) if isinstance(part, str)), "the manifest")
     if path and isinstance(path[-1], int):
         return f'item {path[-1] + 1} of "{name}"'
@@ -186,7 +186,7 @@ def _choices(context: Mapping[str, Any]) -> list[str]:
 
 
 def _kind_hint(kind: str, given: Any, key: str) -> str | None:
-    """What the user probably meant, when the given value tells."""
+    """Return what the user probably meant, when the given value tells."""
     if kind == "tuple_type" and isinstance(given, str):
         words = given.split() if key in ("flags", "launcher") else [given]
         return f"write {key} = {toml_text(words)}"

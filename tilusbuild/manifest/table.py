@@ -74,12 +74,12 @@ class Table(BaseModel):
 
 
 def fault(message: str, hint: str | None = None) -> PydanticCustomError:
-    """A validator's error: what is wrong, after the key's name, and what would be right."""
+    """Return a validator's error: what is wrong, after the key's name, and what would be right."""
     return PydanticCustomError("tilusbuild", "{message}", {"message": message, "hint": hint})
 
 
 def kind_of(value: object) -> str:
-    """A TOML value's kind in words."""
+    """Return a TOML value's kind in words."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int):
@@ -96,7 +96,7 @@ def kind_of(value: object) -> str:
 
 
 def checked_value(value: object) -> Value:
-    """A boolean, an integer of 64 bits, a finite number or a string; raises a `fault`."""
+    """Return a boolean, an integer of 64 bits, a finite number or a string; raises a `fault`."""
     if not isinstance(value, (bool, int, float, str)):
         raise fault(f"must be a number, a string or a boolean, not {kind_of(value)}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -148,12 +148,12 @@ def _duration(value: object) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size on the command line. Raises `InputError`."""
+    """Return bytes of a size on the command line. Raises `InputError`."""
     return _on_command_line(text, _size)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration on the command line. Raises `InputError`."""
+    """Return seconds of a duration on the command line. Raises `InputError`."""
     return _on_command_line(text, _duration)
 
 
@@ -173,7 +173,8 @@ def not_boolean(value: object) -> object:
 
 
 def shorthand(key: str, *kinds: type) -> Callable[[object], object]:
-    """A validator's function that reads a bare value of `kinds` as a table with just `key`."""
+    """Return a validator's function that reads a bare value of `kinds` as a table with just
+    `key`."""
 
     def expand(value: object) -> object:
         return {key: value} if isinstance(value, kinds) else value
@@ -186,7 +187,7 @@ Item = TypeVar("Item")
 
 
 def entries(items: Mapping[Key, Item] | None = None) -> Mapping[Key, Item]:
-    """A read-only copy: what `default_factory` and `Entries` make."""
+    """Return a read-only copy: what `default_factory` and `Entries` make."""
     return MappingProxyType(dict(items or {}))
 
 

@@ -25,7 +25,8 @@ class NoBoundsError(Exception):
 
 
 def impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
-    """Where the rule `node` can only be false. Raises `NoBoundsError` if that cannot be told."""
+    """Return where the rule `node` can only be false. Raises `NoBoundsError` if that cannot be
+    told."""
     match node:
         case Compare():
             false: Any = np.False_
@@ -45,7 +46,7 @@ def impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
 
 
 def bounds(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
-    """An interval that holds the value of `node`. Raises `NoBoundsError`."""
+    """Return an interval that holds the value of `node`. Raises `NoBoundsError`."""
     with np.errstate(all="ignore"):
         low, high = _bounds(node, interval_of)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
@@ -138,13 +139,13 @@ def _apart(op: str, left: Interval, right: Interval) -> Any:
 
 
 def _above(left: Interval, right: Interval) -> Any:
-    """Where the left side is greater, whatever the values are."""
+    """Return where the left side is greater, whatever the values are."""
     low, high = left[0], right[1]
     return low - high > MARGIN * (np.abs(low) + np.abs(high))
 
 
 def intervals_of_columns(columns: Mapping[str, Any]) -> dict[str, Interval]:
-    """The extremes of the numeric columns."""
+    """Return the extremes of the numeric columns."""
     return {
         name: (float(column.min()), float(column.max()))
         for name, column in columns.items()

@@ -24,13 +24,14 @@ class Component(Protocol):
     count: int
 
     def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
-        """The digit of `position` at the points `low + row`, and the ranges that share it."""
+        """Return the digit of `position` at the points `low + row`, and the ranges that share
+        it."""
 
     def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
-        """The part of `low..high` with `digit`; an empty one stands where it would be."""
+        """Return the part of `low..high` with `digit`; an empty one stands where it would be."""
 
     def digits(self, position: int) -> Any:
-        """The digit of `position` at every point."""
+        """Return the digit of `position` at every point."""
 
 
 class FreeComponent:
@@ -93,7 +94,8 @@ class JoinedComponent:
 
 
 def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:
-    """The parameters by what connects them: (members, rules) each, in order of the first member."""
+    """Return the parameters by what connects them: (members, rules) each, in order of the first
+    member."""
     parent = list(range(len(model.domains)))
 
     def root(position: int) -> int:
@@ -115,7 +117,7 @@ def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Ru
 
 
 def component(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> Component:
-    """The points of one group. Raises `SpaceError` where a rule has no value."""
+    """Return the points of one group. Raises `SpaceError` where a rule has no value."""
     if not rules:
         return FreeComponent(members[0], len(model.domains[members[0]].rows))
     join = Join(model, members, rules)

@@ -79,7 +79,7 @@ class _Points:
 
 
 def limbs_of(members: Sequence[int], domains: Sequence[Domain]) -> list[Limb]:
-    """The members, first slowest, in as few limbs as 64 bits allow."""
+    """Return the members, first slowest, in as few limbs as 64 bits allow."""
     groups: list[list[int]] = []
     size = limit = 0
     for position in members:
@@ -142,7 +142,8 @@ class Join:
         return [rank[order] for rank in ranks]
 
     def count(self, budget: int | None = None) -> int:
-        """How many points no rule excludes. Raises `BudgetError` once `budget` were looked at."""
+        """Return how many points no rule excludes. Raises `BudgetError` once `budget` were looked
+        at."""
         self._budget, self._count, self._counting = budget, 0, True
         self._descend(0, self._origin())
         return self._count
@@ -172,7 +173,8 @@ class Join:
     def _cross(
         self, level: _Level, points: _Points, width: int, *, count_only: bool
     ) -> _Points | None:
-        """The points with each value of one more parameter, as far as the rules let them be."""
+        """Return the points with each value of one more parameter, as far as the rules let them
+        be."""
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         bad = {name: mask[:, None] for name, mask in points.bad.items()}
@@ -221,8 +223,8 @@ class Join:
         return rule.pins is None and self._possible(rule, {}) is not None
 
     def _possible(self, rule: Rule, columns: Mapping[str, Any]) -> Any:
-        """Where the rule may still be true; None if nothing can be told. A point that already has
-        a fault is dropped too: whatever is false excludes it."""
+        """Return where the rule may still be true; None if nothing can be told. A point that
+        already has a fault is dropped too: whatever is false excludes it."""
 
         def interval_of(name: str) -> Interval:
             column = columns.get(name)
@@ -289,7 +291,8 @@ class Join:
             parts.append(rank)
 
     def _fault(self, points: _Points) -> SpaceError:
-        """The error of the first marked point: its rule is evaluated again, for its words."""
+        """Return the error of the first marked point: its rule is evaluated again, for its
+        words."""
         first = int(np.lexsort([r[points.fault > 0] for r in points.ranks[::-1]])[0])
         row = int(np.flatnonzero(points.fault > 0)[first])
         rule = self._rules[int(points.fault[row]) - 1]
@@ -302,7 +305,8 @@ class Join:
 
 
 def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
-    """The error that `rule` makes at the point of `digits` (position → row), with the point."""
+    """Return the error that `rule` makes at the point of `digits` (position → row), with the
+    point."""
     env = dict(model.constants)
     for position in sorted(rule.needs):
         domain = model.domains[position]
@@ -335,7 +339,7 @@ def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
 
 
 def columns_of(domain: Domain, position: int) -> dict[str, Any]:
-    """A parameter's values as numpy columns, and its rows' numbers as one more."""
+    """Return a parameter's values as numpy columns, and its rows' numbers as one more."""
     columns = {_row_name(position): _integers(range(len(domain.rows)))}
     for index, name in enumerate(domain.names):
         values = [row[index] for row in domain.rows]
@@ -367,7 +371,8 @@ def _slice(points: _Points, start: int, stop: int) -> _Points:
 
 
 def _levels(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list[_Level]:
-    """When each rule applies, when each derived value is computed, and what is kept until when."""
+    """Return when each rule applies, when each derived value is computed, and what is kept until
+    when."""
     levels = [_Level(position) for position in greedy_order(model, members, rules)]
     depth_of = {level.position: depth for depth, level in enumerate(levels)}
     used_until: dict[str, int] = {}

@@ -32,7 +32,7 @@ class Domain:
     default: int | None
 
     def find(self, row: Row) -> int | None:
-        """The position of `row`, or None. 1, 1.0 and True are three values."""
+        """Return the position of `row`, or None. 1, 1.0 and True are three values."""
         wanted = _exact(row)
         return next((i for i, known in enumerate(self.rows) if _exact(known) == wanted), None)
 
@@ -109,7 +109,7 @@ def build(spec: SpaceSpec) -> Model:
 
 
 def located(name: str, what: str, error: ExprError) -> SpaceError:
-    """An expression's error as one of the space."""
+    """Return an expression's error as one of the space."""
     return SpaceError(f'{what} "{name}": {error.message}', rule=name, column=error.column)
 
 
@@ -171,7 +171,7 @@ def _domain(parameter: Parameter) -> Domain:
 
 
 def outside(domain: Domain, row: Row) -> SpaceError:
-    """The error that a default is none of a parameter's values."""
+    """Return the error that a default is none of a parameter's values."""
     title = ", ".join(domain.names)
     known = ", ".join(show(each) for each in domain.rows[:24])
     more = ", …" if len(domain.rows) > 24 else ""
@@ -183,7 +183,7 @@ def outside(domain: Domain, row: Row) -> SpaceError:
 
 
 def show(row: Row) -> str:
-    """A row as a user writes it."""
+    """Return a row as a user writes it."""
     texts = [str(v).lower() if isinstance(v, bool) else _quoted(v) for v in row]
     return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
 
@@ -237,7 +237,8 @@ def _folded(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
 def _derive(
     spec: SpaceSpec, owners: Mapping[str, int]
 ) -> tuple[dict[str, Value], tuple[Derived, ...]]:
-    """All constants, those among the derived values included, and the other derived values."""
+    """Return all constants, those among the derived values included, and the other derived
+    values."""
     exprs = dict(spec.derived)
     graph = {name: sorted(expr.names & exprs.keys()) for name, expr in exprs.items()}
     try:
@@ -292,7 +293,7 @@ def _conjuncts(expr: Expr) -> Iterator[Expr]:
 
 
 def _truth(expr: Expr) -> Expr:
-    """The expression as one whose value is a bool."""
+    """Return the expression as one whose value is a bool."""
     if is_boolean(expr.tree):
         return expr
     return Expr(expr.source, Logic("and", (expr.tree,), expr.tree.column))

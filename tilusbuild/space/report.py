@@ -53,7 +53,8 @@ class Counter:
         self._budget = budget
 
     def count(self, restrictions: Collection[int]) -> int | None:
-        """The points that the conditions and these restrictions (positions) leave, or None."""
+        """Return the points that the conditions and these restrictions (positions) leave, or
+        None."""
         if any(position in restrictions for position in self._model.never):
             return 0
         rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]
@@ -72,7 +73,7 @@ class Counter:
 
 
 def report(model: Model, budget: int = BUDGET) -> SpaceReport:
-    """The report of a whole space, which may be empty."""
+    """Return the report of a whole space, which may be empty."""
     counter = Counter(model, budget)
     free = counter.count(())
     effects = []

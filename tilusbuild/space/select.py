@@ -14,7 +14,7 @@ MAX_SCHEDULES = 1_000_000
 def select(
     space: Space, level: int, sample: int, default: Mapping[str, Value], seed: int = 0
 ) -> tuple[Schedule, ...]:
-    """The schedules of `level`, in the space's order.
+    """Return the schedules of `level`, in the space's order.
 
     0: the default, which is the first point that agrees with `default` and with the parameters' own
     defaults. 1: `sample` points, the default among them. 2: all. Raises `SpaceError` for a default

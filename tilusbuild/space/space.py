@@ -101,7 +101,8 @@ class Space:
         return (*parameters, *self._model.derived_names)
 
     def __getitem__(self, index: int) -> Schedule:
-        """The point at `index`. Raises `IndexError`; `SpaceError` if a derived value has none."""
+        """Return the point at `index`. Raises `IndexError`; `SpaceError` if a derived value has
+        none."""
         count = self.count
         if index < 0:
             index += count
@@ -110,7 +111,7 @@ class Space:
         return self._schedules([index])[0]
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Schedule]:
-        """The points from `start` to before `stop`, in order, decoded a chunk at a time."""
+        """Yield the points from `start` to before `stop`, in order, decoded a chunk at a time."""
         end = self.count if stop is None else min(stop, self.count)
         for first in range(start, end, CHUNK):
             yield from self._schedules(range(first, min(end, first + CHUNK)))
@@ -119,7 +120,7 @@ class Space:
         return self.iterate()
 
     def take(self, indices: Iterable[int]) -> tuple[Schedule, ...]:
-        """The points at `indices`, each within the space."""
+        """Return the points at `indices`, each within the space."""
         wanted = list(indices)
         chunks = (wanted[i : i + CHUNK] for i in range(0, len(wanted), CHUNK))
         return tuple(schedule for chunk in chunks for schedule in self._schedules(chunk))
@@ -141,7 +142,8 @@ class Space:
         return self.take(sorted(chosen))
 
     def index_of(self, values: Mapping[str, Value]) -> int | None:
-        """The place of the point with these parameters (all of them), or None if it is not valid.
+        """Return the place of the point with these parameters (all of them), or None if it is not
+        valid.
 
         Other names, such as derived values, are not looked at. Raises `SpaceError` for a parameter
         that is missing.
@@ -165,7 +167,8 @@ class Space:
         return self.complete({})
 
     def complete(self, partial: Mapping[str, Value]) -> Schedule:
-        """The first point that has the values of `partial`, and elsewhere the parameters' defaults.
+        """Return the first point that has the values of `partial`, and elsewhere the parameters'
+        defaults.
 
         A default of a parameter whose condition is false at that point does not count. Raises
         `SpaceError`: a name that is no parameter, a value outside the space, no such point.
@@ -179,7 +182,7 @@ class Space:
         return self[rank]
 
     def report(self) -> SpaceReport:
-        """What each rule removed."""
+        """Return what each rule removed."""
         from tilusbuild.space.report import report
 
         return report(self._model)
@@ -215,7 +218,7 @@ class Space:
         return fixed
 
     def _first(self, part: Component, fixed: Mapping[int, tuple[bool, set[int]]]) -> dict[int, int]:
-        """The digits of the component's first point that agrees."""
+        """Return the digits of the component's first point that agrees."""
         import numpy as np
 
         rows = np.arange(part.count, dtype=np.int64)
@@ -264,7 +267,7 @@ class Space:
         return rank
 
     def _digits(self, indices: Iterable[int]) -> list[list[int]]:
-        """A list of digits for each parameter: its rows at the points of `indices`."""
+        """Return a list of digits for each parameter: its rows at the points of `indices`."""
         import numpy as np
 
         count = self.count
@@ -332,7 +335,7 @@ def _value_of(
 
 
 def _agreeing(domain: Domain, asked: Mapping[int, Value]) -> set[int]:
-    """The rows whose values at these places are those asked for."""
+    """Return the rows whose values at these places are those asked for."""
     wanted = {i: (type(value), value) for i, value in asked.items()}
     rows = {
         digit

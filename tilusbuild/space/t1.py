@@ -45,7 +45,8 @@ class T1Space:
 
 
 def read_t1(text: str) -> T1Space:
-    """The space in the text of a T1 file. Raises `SpaceError` that names the entry at fault."""
+    """Return the space in the text of a T1 file. Raises `SpaceError` that names the entry at
+    fault."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -127,7 +128,7 @@ class _NotUnderstoodError(Exception):
 
 
 def _list(node: ast.expr) -> list[Any]:
-    """The values of a list, a tuple, a range, a comprehension or a sum of those."""
+    """Return the values of a list, a tuple, a range, a comprehension or a sum of those."""
     match node:
         case ast.List() | ast.Tuple():
             return [_scalar(item, {}) for item in node.elts]
@@ -164,7 +165,7 @@ def _range(node: ast.Call, env: Mapping[str, Any]) -> range:
 
 
 def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
-    """A number, a string or a bool, by the operations of the expression language."""
+    """Return a number, a string or a bool, by the operations of the expression language."""
     try:
         match node:
             case ast.Constant(value=bool() | int() | float() | str()):
