@@ -1,7 +1,7 @@
 """The workloads: projects of any number of programs, and the same graph for ninja and make.
 
 A program's source includes 120 headers. The toolkit is the journaling double of the tests, whose
-compiles take milliseconds, unless a real one is asked for. `fill` builds a project with a compiler
+compiles take milliseconds, unless a real one is invocation for. `fill` builds a project with a compiler
 that starts no process, for when only what comes after the build is measured.
 """
 
@@ -96,14 +96,14 @@ import os, sys, time
 time.sleep(0.1)  # a record is only kept of inputs that are clearly older than the build
 started = time.time_ns()
 began = time.process_time()
-from tilusbuild import record
+from tilusbuild.noop import record
 from tilusbuild.cache import disk
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.plan.selection import Selection
 from tilusbuild.build import build, compiler
 from tilusbuild.build.project import Project
-from tilusbuild.build.noop_record import Asked
+from tilusbuild.build.noop_record import Invocation
 from tilusbuild.compile import module_files
 
 class NoCompiler(compiler.ProgramCompiler):
@@ -136,8 +136,8 @@ class Quiet:
     def tick(self): pass
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
-    asked = Asked(record.key(words, os.environ), started)
-    result = build.build(project, Selection(), BuildConfig(jobs=JOBS), Quiet(), asked=asked)
+    invocation = Invocation(record.key(words, os.environ), started)
+    result = build.build(project, Selection(), BuildConfig(jobs=JOBS), Quiet(), invocation=invocation)
 assert result.summary.exit_status == 0, result.summary
 import resource
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

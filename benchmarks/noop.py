@@ -81,15 +81,15 @@ PROFILE = """\
 import sys, time
 began = time.process_time()
 import os
-from tilusbuild import record
-from tilusbuild.cli import unchanged
+from tilusbuild.noop import record
+from tilusbuild import noop
 imported = time.process_time()
 name = record.key(["build"], os.environ)
 with open(record.path(name, os.environ), "rb") as file:
     data = file.read()
-pieces = record._pieces(data)
+pieces = record.pieces_of(data)
 read = time.process_time()
-groups = record._groups(pieces)
+groups = record.groups_of(pieces)
 count = sum(bytes(names).split(b"\\0", 2)[1] == b"" for names, _ in groups)
 same = record._same(pieces[2]) or (lambda *group: record._unchanged([group], os.stat))
 loaded = time.process_time()
@@ -117,8 +117,8 @@ def profile(folder: Path) -> None:
     bare = sorted(process((sys.executable, "-c", "pass"), folder).cpu for _ in range(5))[2]
     print(
         f"  CPU of it: interpreter {bare * 1e3:.1f} ms, our imports {imports * 1e3:.1f} ms, record "
-        f"({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, loading the looker {loading * 1e3:.1f} "
-        f"ms, inputs {inputs * 1e3:.1f} ms, libraries {entries * 1e3:.1f} ms"
+        f"({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, its stat helper {loading * 1e3:.1f} ms, "
+        f"inputs {inputs * 1e3:.1f} ms, libraries {entries * 1e3:.1f} ms"
     )
 
 

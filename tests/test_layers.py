@@ -12,7 +12,7 @@ import tilusbuild
 
 LAYERS = [
     "runtime", "option",
-    "errors", "status", "noop", "state", "table",
+    "errors", "status", "state", "noop", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "report", "dispatch", "build", "package", "tune",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.noop.record import COARSE_TICK
+from tilusbuild.state.stamp import COARSE_TICK
 
 MANIFEST = """\
 edition = 1

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.noop import record
+from tilusbuild.noop import record, write
+from tilusbuild.state.stamp import stamp_of
 
 NAME = b"the command"
 SUMMARY = b"all is well"
@@ -34,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
 def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
     entries = {(f"{tree}/out/", "/lib.so"): ["p", "q", "r"]}
-    return record.make(NAME, SUMMARY, inputs, entries, started)
+    return write.make(NAME, SUMMARY, inputs, entries, started)
 
 
 def test_holds_while_nothing_changes(tree: Path) -> None:
@@ -96,10 +97,10 @@ def test_inputs_may_be_relative_or_lie_where_no_folder_is(
 ) -> None:
     monkeypatch.chdir(tree)
     inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
-    data = record.make(NAME, SUMMARY, inputs, {}, LATER)
+    data = write.make(NAME, SUMMARY, inputs, {}, LATER)
     assert data is not None
     assert record.holds(data, NAME) == SUMMARY
-    assert record.inputs(data) == sorted(inputs)
+    assert write.inputs(data) == sorted(inputs)
     (tree / "no/such").mkdir(parents=True)
     assert record.holds(data, NAME) == SUMMARY
     (tree / "no/such/folder").mkdir()
@@ -158,7 +159,7 @@ def test_one_look_at_each_file(tree: Path) -> None:
 @pytest.fixture
 def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A record of which each entry is a group of its own."""
-    monkeypatch.setattr(record, "_IN_A_GROUP", 1)
+    monkeypatch.setattr(write, "_GROUP_SIZE", 1)
     data = made(tree)
     assert data is not None
     return data
@@ -224,9 +225,9 @@ def test_reading_it_imports_nothing_else() -> None:
 def test_says_what_it_saw_of_inputs_and_entries(tree: Path, in_groups: bytes) -> None:
     data = in_groups
     names = ("in", "in/a", "in/b", "in/none")
-    assert record.inputs(data) == [str(tree / name) for name in names]
-    seen = record.entries(data, (f"{tree}/out/", "/lib.so"))
-    assert seen == {name: record.snapshot(f"{tree}/out/{name}/lib.so") for name in ("p", "q", "r")}
-    assert record.entries(data, (f"{tree}/other/", "/lib.so")) == {}
-    assert record.inputs(data[:-1]) == []
-    assert record.entries(data[:-1], (f"{tree}/out/", "/lib.so")) == {}
+    assert write.inputs(data) == [str(tree / name) for name in names]
+    seen = write.entries(data, (f"{tree}/out/", "/lib.so"))
+    assert seen == {name: stamp_of(f"{tree}/out/{name}/lib.so") for name in ("p", "q", "r")}
+    assert write.entries(data, (f"{tree}/other/", "/lib.so")) == {}
+    assert write.inputs(data[:-1]) == []
+    assert write.entries(data[:-1], (f"{tree}/out/", "/lib.so")) == {}

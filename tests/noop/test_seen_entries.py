@@ -9,8 +9,8 @@ import pytest
 
 from tilusbuild.build.store import BuildStore
 from tilusbuild.cache.cache import Cache
-from tilusbuild.noop.record import snapshot
 from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.stamp import stamp_of
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def library(cache: Cache, program: str) -> Path:
 
 
 def test_an_entry_that_was_seen_is_not_read(cache: Cache, program: str) -> None:
-    store = BuildStore(cache, {program: snapshot(str(library(cache, program)))})
+    store = BuildStore(cache, {program: stamp_of(str(library(cache, program)))})
     entry = store.lookup(program)
     assert entry is not None
     assert (entry.status, entry.meta) == ("built", {})
@@ -48,13 +48,13 @@ def test_an_entry_that_was_not_seen_is_read(cache: Cache, program: str) -> None:
 
 
 def test_an_entry_whose_library_is_another_file_is_read(cache: Cache, program: str) -> None:
-    seen = {program: snapshot(str(library(cache, program)))}
+    seen = {program: stamp_of(str(library(cache, program)))}
     library(cache, program).write_bytes(b"cut")
     assert BuildStore(cache, seen).lookup(program) is None
 
 
 @pytest.mark.parametrize("name", ["meta.json", "module/lib.so"])
 def test_an_entry_with_a_part_gone_is_none(cache: Cache, program: str, name: str) -> None:
-    seen = {program: snapshot(str(library(cache, program)))}
+    seen = {program: stamp_of(str(library(cache, program)))}
     Path(cache.program_path(program), name).unlink()
     assert BuildStore(cache, seen).lookup(program) is None

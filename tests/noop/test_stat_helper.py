@@ -1,4 +1,4 @@
-"""The looker says what Python would say, and is not asked unless it is the one that was tried."""
+"""The stat helper says what Python would say, and only the one that was tried is asked."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.build.stat_helper import is_right, looker_for
-from tilusbuild.noop import record
-from tilusbuild.noop import stat_helper as looker
+from tilusbuild.build.stat_helper import is_right, stat_helper_for
+from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.process.local import LocalRunner
 
 NAME, SUMMARY = b"the command", b"all is well"
@@ -33,7 +32,7 @@ class Tool:
 
 @dataclass
 class Tools:
-    """As much of a toolchain as making a looker takes."""
+    """As much of a toolchain as making a stat helper takes."""
 
     cc: Tool
     env: dict[str, str] = field(default_factory=lambda: {"PATH": os.environ["PATH"]})
@@ -50,9 +49,9 @@ def runner() -> Iterator[LocalRunner]:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory, runner: LocalRunner) -> str:
-    """A looker, made once for all tests."""
+    """A stat helper, made once for all tests."""
     records = tmp_path_factory.mktemp("home") / "records"
-    made = looker_for(str(records), Tools(Tool(COMPILER)), runner)  # type: ignore[arg-type]
+    made = stat_helper_for(str(records), Tools(Tool(COMPILER)), runner)  # type: ignore[arg-type]
     assert made
     return made
 
@@ -69,10 +68,10 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data(tree: Path, library: str) -> bytes:
-    """A record that names the looker."""
+    """A record that names the stat helper."""
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/none")]
     entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
-    made = record.make(NAME, SUMMARY, inputs, entries, time.time_ns() + 10**12, library)
+    made = write.make(NAME, SUMMARY, inputs, entries, time.time_ns() + 10**12, library)
     assert made is not None
     return made
 
@@ -91,7 +90,7 @@ def by_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return looked
 
 
-def test_a_record_holds_by_its_looker_alone(data: bytes, by_python: list[int]) -> None:
+def test_a_record_holds_by_its_stat_helper_alone(data: bytes, by_python: list[int]) -> None:
     assert record.holds(data, NAME) == SUMMARY
     assert by_python == []
 
@@ -134,9 +133,9 @@ def test_any_change_of_a_file_ends_it(
 @pytest.fixture
 def shared_out(tree: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A record whose every entry may be looked at by another thread."""
-    monkeypatch.setattr(record, "_IN_A_GROUP", 1)
+    monkeypatch.setattr(write, "_GROUP_SIZE", 1)
     entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
-    made = record.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, library)
+    made = write.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, library)
     assert made is not None
     return made
 
@@ -194,13 +193,13 @@ def test_a_folder_that_is_gone_ends_it(tree: Path, data: bytes) -> None:
 
 
 def test_its_entries_and_inputs_are_told_all_the_same(tree: Path, data: bytes) -> None:
-    assert record.inputs(data) == [str(tree / "in"), str(tree / "in/a"), str(tree / "in/none")]
-    assert list(record.entries(data, (f"{tree}/out/", "/lib.so"))) == ENTRIES
+    assert write.inputs(data) == [str(tree / "in"), str(tree / "in/a"), str(tree / "in/none")]
+    assert list(write.entries(data, (f"{tree}/out/", "/lib.so"))) == ENTRIES
 
 
 @pytest.fixture
 def copied(library: str, tmp_path: Path) -> Path:
-    """A looker that a test may spoil."""
+    """A stat helper that a test may spoil."""
     (tmp_path / "lookers").mkdir(mode=0o700)
     return Path(shutil.copy2(library, tmp_path / "lookers/own.so"))
 
@@ -234,7 +233,7 @@ def test_without_the_very_file_that_was_tried_python_looks(
     tree: Path, copied: Path, by_python: list[int], change: Callable[[Path], None]
 ) -> None:
     entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
-    data = record.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, str(copied))
+    data = write.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, str(copied))
     assert data is not None
     time.sleep(0.02)
     if change is replaced:
@@ -250,7 +249,7 @@ def test_without_the_very_file_that_was_tried_python_looks(
 def test_the_second_build_makes_no_other(library: str, runner: LocalRunner) -> None:
     records = os.path.join(os.path.dirname(os.path.dirname(library)), "records")
     before = runner.asked
-    again = looker_for(records, Tools(Tool(COMPILER)), runner)  # type: ignore[arg-type]
+    again = stat_helper_for(records, Tools(Tool(COMPILER)), runner)  # type: ignore[arg-type]
     assert again == library
     assert runner.asked == before
     assert os.stat(library).st_mode & 0o077 == 0
@@ -261,7 +260,7 @@ def test_without_a_compiler_there_is_none(
     tmp_path: Path, runner: LocalRunner, compiler: str
 ) -> None:
     tools: Any = Tools(Tool(compiler))
-    assert looker_for(str(tmp_path / "records"), tools, runner) == ""
+    assert stat_helper_for(str(tmp_path / "records"), tools, runner) == ""
     assert list((tmp_path / "lookers").iterdir()) == []
 
 
@@ -276,7 +275,7 @@ WRONG = {
 def test_one_that_answers_wrongly_is_not_used(
     tmp_path: Path, runner: LocalRunner, body: str
 ) -> None:
-    real = Path(looker.__file__).with_name("stat_helper.c").read_text()
+    real = Path(stat_helper.__file__).with_name("stat_helper.c").read_text()
     text = real.replace("int tilusbuild_same(", "static int tilusbuild_right(")
     head = "int tilusbuild_same(const char *names, size_t size, const char *stats, size_t count)"
     (tmp_path / "wrong.c").write_text(f"{text}\n{head} {{ {body} }}\n")

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from tilusbuild.build.noop_record import Asked, remember, seen
+from tilusbuild.build.noop_record import Invocation, remember, seen
 from tilusbuild.build.project import Project
 from tilusbuild.build.publish import publish
 from tilusbuild.build.published import Published
 from tilusbuild.build.resources import open_builder
 from tilusbuild.build.shards import Part, part_of
-from tilusbuild.build.store import Stamp
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
@@ -25,6 +24,7 @@ from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection
 from tilusbuild.plan.shards import Shard
+from tilusbuild.state.stamp import Stamp
 from tilusbuild.status import Status
 
 
@@ -35,7 +35,7 @@ def build(
     reporter: Reporter,
     *,
     dump_ir: bool = False,
-    asked: Asked | None = None,
+    invocation: Invocation | None = None,
     shard: Shard | None = None,
     times: str | None = None,
 ) -> Result:
@@ -49,10 +49,10 @@ def build(
         part = part_of(plan, shard, times)
         config = replace(config, part=True)
         return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
-    known = {} if asked is None else seen(project, asked)
+    known = {} if invocation is None else seen(project, invocation)
     result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
-    if asked is not None and not config.dry_run:
-        remember(project, plan, result, project.settings.jobs.value, asked)
+    if invocation is not None and not config.dry_run:
+        remember(project, plan, result, project.settings.jobs.value, invocation)
     return result
 
 

@@ -1,8 +1,8 @@
-"""Writing the record of a build, from which the next one sees that there is nothing to do.
+"""Writing the no-op record of a build, from which the next one sees that there is nothing to do.
 
 Here is collected everything that the build's answer rests on: the manifest, T1 files, templates,
-headers and the folders that they were looked for in, every tool and header of the toolchain, the
-folders of PATH, tilusbuild's own code, and each published entry and script folder.
+headers and the directories that they were searched for in, every tool and header of the toolchain,
+the directories of PATH, tilusbuild's own code, and each published entry and script directory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 
 from tilusbuild import __version__
 from tilusbuild.build.project import Project
-from tilusbuild.build.stat_helper import WORTH, looker_for
+from tilusbuild.build.stat_helper import WORTH, stat_helper_for
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
-from tilusbuild.noop import record
+from tilusbuild.noop import record, write
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 from tilusbuild.state.files import write_atomic
+from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import RECORDED, Status
 
 _LIBRARY = "/module/lib.so"
@@ -31,23 +32,25 @@ _KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Invocation:
     """The command that is being answered."""
 
     key: bytes
-    """As `record.key` gives it, in the folder where the command was given."""
+    """As `record.key` gives it, in the directory where the command was given."""
     started: int
     """When it began to read, in ns since 1970."""
 
 
-def remember(project: Project, planned: Plan, result: Result, jobs: int, asked: Asked) -> None:
+def remember(
+    project: Project, planned: Plan, result: Result, jobs: int, invocation: Invocation
+) -> None:
     """Write the record for a command, if the same command would now have nothing to do.
 
-    Nothing is raised: a build that is not remembered is only looked at in full again.
+    Nothing is raised: a build that is not remembered only runs in full again.
     """
     if any(status not in RECORDED for status in result.statuses.values()):
         return
-    path = record.path(asked.key, project.environment)
+    path = record.path(invocation.key, project.environment)
     if path is None:
         return
     with suppress(OSError):
@@ -57,8 +60,8 @@ def remember(project: Project, planned: Plan, result: Result, jobs: int, asked: 
         helper = ""
         if sum(map(len, entries.values())) >= WORTH:
             toolchain = planned.script_instances[0].toolchain
-            helper = looker_for(os.path.dirname(path), toolchain, project.runner)
-        made = record.make(asked.key, answer, inputs, entries, asked.started, helper)
+            helper = stat_helper_for(os.path.dirname(path), toolchain, project.runner)
+        made = write.make(invocation.key, answer, inputs, entries, invocation.started, helper)
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -66,10 +69,10 @@ def remember(project: Project, planned: Plan, result: Result, jobs: int, asked: 
         _prune(os.path.dirname(path))
 
 
-def seen(project: Project, asked: Asked) -> dict[str, tuple[int, int, int, int]]:
+def seen(project: Project, invocation: Invocation) -> dict[str, Stamp]:
     """The programs that the last answer to this command rested on, each with its library's
-    `snapshot` of then: most are still the same, whatever else has changed."""
-    path = record.path(asked.key, project.environment)
+    stamp of then: most are still the same, whatever else has changed."""
+    path = record.path(invocation.key, project.environment)
     if path is None:
         return {}
     try:
@@ -77,7 +80,7 @@ def seen(project: Project, asked: Asked) -> dict[str, tuple[int, int, int, int]]
             data = file.read()
     except OSError:
         return {}
-    return record.entries(data, (_programs(project), _LIBRARY))
+    return write.entries(data, (_programs(project), _LIBRARY))
 
 
 def _programs(project: Project) -> str:
@@ -87,7 +90,7 @@ def _programs(project: Project) -> str:
 def _entries(
     project: Project, planned: Plan, statuses: Mapping[str, str]
 ) -> dict[tuple[str, str], list[str]]:
-    """What is looked at of each entry: the library, or the answer of one that has none."""
+    """Return what is checked of each entry: the library, or the answer of one that has none."""
     programs = _programs(project)
     scripts = project.cache.tree.script_path("", "")
     found: dict[tuple[str, str], list[str]] = {}
@@ -113,7 +116,7 @@ def _inputs(project: Project, planned: Plan) -> set[str]:
 
 
 def _places_of_tools(environment: Mapping[str, str]) -> set[str]:
-    """The folders in which a tool that appears would be found before, or besides, those in use."""
+    """Return the directories where a tool that appears would be found before those in use."""
     found = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
     for name in ("CUDA_HOME", "CUDA_PATH"):
         found.add(os.path.join(environment.get(name) or "/usr/local/cuda", "bin"))
@@ -132,9 +135,9 @@ def _own_code() -> set[str]:
 
 
 def _answer(summary: Summary, start: BuildStarted) -> bytes:
-    """What the same build says when there is nothing to do: a text, and lines of JSON.
+    """Return what the same build prints when there is nothing to do: texts, and lines of JSON.
 
-    The seconds are left open, for whoever prints it.
+    The seconds are filled in when it is printed.
     """
     again = replace(
         summary,
@@ -162,6 +165,6 @@ def _prune(folder: str) -> None:
     names = os.listdir(folder)
     if len(names) > _KEPT:
         paths = [os.path.join(folder, name) for name in names]
-        oldest = sorted(paths, key=lambda path: record.snapshot(path)[1])
+        oldest = sorted(paths, key=lambda path: stamp_of(path).mtime)
         for path in oldest[: len(names) - _KEPT]:
             os.unlink(path)

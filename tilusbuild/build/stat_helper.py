@@ -1,7 +1,8 @@
-"""Makes the stat helper that large records are checked with: `stat_helper.c`, by the host compiler.
+"""Compiles the stat helper that large no-op records are checked with, `noop/stat_helper.c`.
 
-One is made for each compiler and source and kept beside the records; before it is used it is tried
-on files whose answer is known. Where there is none, Python looks.
+It is there for builds of 100,000 entries with nothing to do, of whose time Python's `os.stat` would
+be half. One is made by the host compiler for each compiler and source, and kept beside the records;
+before it is used it is tried on files whose answer is known. Where there is none, Python checks.
 """
 
 from __future__ import annotations
@@ -10,30 +11,28 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TypeAlias
 
-from tilusbuild.noop import record
-from tilusbuild.noop import stat_helper as looker
+from tilusbuild.noop import stat_helper
+from tilusbuild.noop.write import packed_names, packed_stamps
 from tilusbuild.process.base import Cancelled, Command, Runner, RunnerLost
 from tilusbuild.state.files import write_atomic
 from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
 from tilusbuild.toolchain import Toolchain
 
 WORTH = 2000
-"""Entries. For fewer, loading takes as long as is saved."""
+"""Entries. For fewer, loading the helper takes as long as it saves."""
 _FLAGS = ("-O2", "-shared", "-fPIC")
 _SECONDS = 60.0
 
-Stat: TypeAlias = tuple[int, int, int, int]
 
-
-def looker_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
-    """The path of a looker that was tried, made if need be; "" when there is none."""
-    source = os.path.join(os.path.dirname(looker.__file__), "stat_helper.c")
+def stat_helper_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
+    """Return the path of a stat helper that was tried, made if need be; "" when there is none."""
+    source = os.path.join(os.path.dirname(stat_helper.__file__), "stat_helper.c")
     with suppress(OSError, Cancelled, RunnerLost):
         with open(source, encoding="utf-8") as file:
             identity = "\0".join([file.read(), *_FLAGS, toolchain.cc.line, os.uname().machine])
-        path = os.path.join(looker.folder(records), f"{sha256_text(identity)}.so")
+        path = os.path.join(stat_helper.directory(records), f"{sha256_text(identity)}.so")
         if is_right(path):
             return path
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -45,7 +44,7 @@ def looker_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
 
 def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path)) as folder:
-        made = os.path.join(folder, "looker.so")
+        made = os.path.join(folder, "helper.so")
         argv = (toolchain.cc.path, *_FLAGS, source, "-o", made)
         if runner.run(Command(argv, folder, toolchain.environment(), _SECONDS)).ok:
             with open(made, "rb") as file:
@@ -53,8 +52,8 @@ def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
 
 
 def is_right(path: str) -> bool:
-    """Whether a looker loads, and answers rightly what `_cases` asks. Raises `OSError`."""
-    same = looker.load(path, record.snapshot(path))
+    """Return whether a stat helper loads and answers every case rightly. Raises `OSError`."""
+    same = stat_helper.load(path, stamp_of(path))
     if same is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -65,31 +64,27 @@ def is_right(path: str) -> bool:
 
 
 def _cases(folder: str) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Groups and their answers: of a file and a folder as they are, with each fact changed, gone,
-    and not expected to be there."""
+    """Yield groups and their answers: a file and a directory as they are, with each number changed,
+    missing, and not expected to be there."""
     around, words = (folder, ".x"), ("file", "folder")
     file, inner = (f"{folder}{word}.x" for word in words)
     with open(file, "w") as made:
         made.write("something")
     os.mkdir(inner)
-    names = record.packed_names(around, words)
-    twice = record.packed_names(around, [words[0], words[0]])
-    now = [record.snapshot(file), record.snapshot(inner)]
-    absent = (-1, 0, 0, 0)
-    yield names, record.packed_stats(now), True
-    yield record.packed_names(("", ""), [file, inner]), record.packed_stats(now), True
-    yield record.packed_names(around, ["none"]), record.packed_stats([absent]), True
-    yield record.packed_names(around, ["none"]), record.packed_stats(now[:1]), False
-    for changed in (absent, *_neighbours(now[0])):
-        yield names, record.packed_stats([changed, now[1]]), False
-        yield twice, record.packed_stats([now[0], changed]), False
-    yield record.packed_names((f"{folder}none/", ".x"), words), record.packed_stats(now), False
+    names = packed_names(around, words)
+    twice = packed_names(around, [words[0], words[0]])
+    now = [stamp_of(file), stamp_of(inner)]
+    yield names, packed_stamps(now), True
+    yield packed_names(("", ""), [file, inner]), packed_stamps(now), True
+    yield packed_names(around, ["none"]), packed_stamps([ABSENT]), True
+    yield packed_names(around, ["none"]), packed_stamps(now[:1]), False
+    for changed in (ABSENT, *_neighbours(now[0])):
+        yield names, packed_stamps([changed, now[1]]), False
+        yield twice, packed_stamps([now[0], changed]), False
+    yield packed_names((f"{folder}none/", ".x"), words), packed_stamps(now), False
 
 
-def _neighbours(stat: Stat) -> Iterator[Stat]:
-    """With each number one more."""
-    size, mtime, ctime, inode = stat
-    yield size + 1, mtime, ctime, inode
-    yield size, mtime + 1, ctime, inode
-    yield size, mtime, ctime + 1, inode
-    yield size, mtime, ctime, inode + 1
+def _neighbours(stamp: Stamp) -> Iterator[Stamp]:
+    """Yield the stamp with each number one more."""
+    for place in range(len(stamp)):
+        yield Stamp(*(number + (place == at) for at, number in enumerate(stamp)))

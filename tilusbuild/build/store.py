@@ -16,7 +16,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry
 from tilusbuild.cache.layout import LIBRARY, META
 from tilusbuild.cache.stage import Stage
-from tilusbuild.noop.record import snapshot
+from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-Stamp = tuple[int, int, int, int]
-
 
 class BuildStore:
     """The engine's store. Use as a context manager: leaving it lets collections go on.
 
-    `seen` are programs that an earlier build found built and whole, with what `record.snapshot`
-    said of their libraries: one that still has it is not read again.
+    `seen` are programs that an earlier build found built and whole, with the stamps
+    of their libraries: one that still has its stamp is not read again.
     """
 
     def __init__(self, cache: Cache, seen: Mapping[str, Stamp] | None = None) -> None:
@@ -55,7 +53,7 @@ class BuildStore:
     def lookup(self, program: str, /) -> Entry | None:
         path = self._cache.program_path(program)
         stamp = self._seen.get(program)
-        same = stamp is not None and snapshot(os.path.join(path, LIBRARY)) == stamp
+        same = stamp is not None and stamp_of(os.path.join(path, LIBRARY)) == stamp
         if same and os.path.exists(os.path.join(path, META)):
             return Entry(program, path, Status.BUILT, {})
         return self._cache.lookup(program)

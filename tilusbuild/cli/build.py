@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build; the exit status is the summary's."""
     from tilusbuild.build.build import build
-    from tilusbuild.build.noop_record import Asked
+    from tilusbuild.build.noop_record import Invocation
     from tilusbuild.errors import input_error
     from tilusbuild.plan.shards import parse_shard
     from tilusbuild.report.choose import Results
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             options.engine_options(arguments, project),
             _with_files(display, arguments, project.manifest.root),
             dump_ir=project.settings.dump_ir.value,
-            asked=Asked(arguments.record, arguments.started),
+            invocation=Invocation(arguments.record, arguments.started),
             shard=shard,
             times=arguments.history,
         )

@@ -1,6 +1,8 @@
-"""The answer of a build with nothing to do, from the record of the last one.
+"""The answer of a build with nothing to do, from the no-op record of the last one.
 
-Nothing but the record is imported on this way.
+On this path nothing is imported but `tilusbuild.noop.record`, and nothing of Python's that is not
+loaded at its start: `tests/noop` holds the list. The time of such a build is mostly the
+interpreter's, so an import more is a cost that everybody pays at every build.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ _VERBOSE = ("-v", "--verbose")
 
 
 def answer(words: Sequence[str]) -> int | None:
-    """The exit status, when a record says that this build has nothing to do; then its summary is
-    printed. None: it has to be looked at in full."""
+    """Print the summary and return the exit status, when a record says that this build has nothing
+    to do. Return None when the build has to run in full."""
     if "build" not in words or not set(words).isdisjoint(_VERBOSE):
         return None
     if any(word.startswith("--junit") for word in words) or "GITHUB_ACTIONS" in os.environ:
@@ -36,7 +38,7 @@ def answer(words: Sequence[str]) -> int | None:
         text = quiet
     elif "-q" in words or "--quiet" in words:
         text = quiet
-    try:  # noqa: SIM105 - nothing is imported on this way that need not be
+    try:  # noqa: SIM105 - nothing is imported here that need not be
         sys.stderr.write(text.replace("(0.00 s)", f"({seconds:.2f} s)"))
     except OSError:
         pass  # it has no part in the exit status

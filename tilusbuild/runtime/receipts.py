@@ -4,6 +4,9 @@ A receipt holds what `stat` said of the file when its content was read. It count
 ctime, inode and device are the same, and only if the file was older than the file system's tick
 when it was read. Receipts save reading and nothing else: without a place to keep them, every
 process reads each library that it uses once.
+
+The stamp and the rule are those of `tilusbuild.state.stamp`, which the runtime must not import: it
+is shipped without the builder. `tests/state/test_stamp.py` compares the two.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ import os
 import time
 
 _TICK = 2_000_000_000
-"""Nanoseconds that a file must be old, so that a later change of it cannot have the same stamp."""
+"""Nanoseconds: the coarsest time stamp of a file system in use."""
 
 
 def sha256_of(path: str) -> str:
-    """The digest of a file's content, or its receipt's word for it. Raises `OSError`."""
+    """Return the digest of a file's content, from its receipt if it has one. Raises `OSError`."""
     place = _place(path)
     with open(path, "rb", buffering=0) as file:
         stamp = _stamp(os.fstat(file.fileno()))
@@ -29,8 +32,8 @@ def sha256_of(path: str) -> str:
             hasher.update(piece)
         found = os.fstat(file.fileno())
     digest = hasher.hexdigest()
-    old = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _TICK
-    if place is not None and old and _stamp(found) == stamp:
+    newest = max(found.st_mtime_ns, found.st_ctime_ns)
+    if place is not None and _is_settled(newest, time.time_ns()) and _stamp(found) == stamp:
         _write(place, f"{stamp} {digest}\n")
     return digest
 
@@ -38,6 +41,11 @@ def sha256_of(path: str) -> str:
 def _stamp(found: os.stat_result) -> str:
     numbers = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
     return " ".join(map(str, numbers))
+
+
+def _is_settled(newest: int, at: int) -> bool:
+    """Return whether something last changed at `newest` was old enough at `at` to be trusted."""
+    return newest < at - _TICK
 
 
 def _place(path: str) -> str | None:

@@ -1,0 +1,104 @@
+"""Writing no-op records, and reading them in full, for a build that does not answer from one.
+
+The bytes are those that `tilusbuild.noop.record` reads; it alone runs when there is nothing to do,
+and imports nothing of this. A record is made only when no input changed after the build began to
+read: ctime cannot be set back, so a file that was settled at the start was not written since.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from tilusbuild.noop.record import COUNT, HEAD, MAGIC, STAMP, groups_of, pieces_of
+from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
+
+_GROUP_SIZE = 1000
+"""Entries; groups are what threads share out."""
+
+_Group: TypeAlias = tuple[tuple[str, str], list[str], list[Stamp]]
+"""What the names begin and end with, the words between, and the stamps."""
+
+
+def make(
+    name: bytes,
+    summary: bytes,
+    inputs: Iterable[str],
+    entries: Mapping[tuple[str, str], Sequence[str]],
+    started: int,
+    helper: str = "",
+) -> bytes | None:
+    """Return a record; None when an input may have changed since `started`, in ns since 1970.
+
+    `entries` maps a (prefix, suffix) to the words between: an entry's path is all three joined.
+    `helper` is the path of the stat helper to check with, if there is one: it was tried.
+    """
+    files = sorted(set(inputs))
+    stamps = [stamp_of(file) for file in files]
+    if not all(stamp.is_settled(started) for stamp in stamps):
+        return None
+    groups = _by_directory(files, stamps)
+    for (before, after), middles in sorted(entries.items()):
+        found = [stamp_of(before + middle + after) for middle in middles]
+        if ABSENT in found:
+            return None
+        for start in range(0, len(middles), _GROUP_SIZE):
+            end = start + _GROUP_SIZE
+            groups.append(((before, after), list(middles[start:end]), found[start:end]))
+    named = STAMP.pack(*stamp_of(helper)) + os.fsencode(helper) if helper else b""
+    parts = [_packed(part) for part in (name, summary, named)]
+    for around, middles, found in groups:
+        parts += [_packed(packed_names(around, middles)), _packed(packed_stamps(found))]
+    body = b"".join(parts)
+    return MAGIC + HEAD.pack(zlib.crc32(body), len(body)) + body
+
+
+def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]:
+    """Return the inputs as groups, each of one directory: there, a name is found sooner than by its
+    whole path. What is missing, or has no absolute path, comes first and by its whole name."""
+    directories: dict[str, tuple[list[str], list[Stamp]]] = {"": ([], [])}
+    for file, stamp in zip(files, stamps, strict=True):
+        directory, name = os.path.split(file)
+        whole = stamp == ABSENT or not name or not os.path.isabs(file)
+        key = "" if whole else os.path.join(directory, "")
+        names, found = directories.setdefault(key, ([], []))
+        names.append(file if whole else name)
+        found.append(stamp)
+    return [((directory, ""), *group) for directory, group in directories.items()]
+
+
+def _packed(data: bytes) -> bytes:
+    return COUNT.pack(len(data)) + data
+
+
+def packed_names(around: tuple[str, str], middles: Sequence[str]) -> bytes:
+    """Return a group's names: what they begin and end with, and the words between."""
+    return "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
+
+
+def packed_stamps(stamps: Iterable[Stamp]) -> bytes:
+    """Return the stamps of a group, one for each name."""
+    return b"".join(STAMP.pack(*stamp) for stamp in stamps)
+
+
+def inputs(data: bytes) -> list[str]:
+    """Return the inputs that a record names; none when it is damaged."""
+    found = []
+    for names, _ in groups_of(pieces_of(data)):
+        before, after, *words = str(names, "utf-8", "surrogateescape").split("\0")
+        if not after:
+            found += [before + word for word in words]
+    return sorted(found)
+
+
+def entries(data: bytes, around: tuple[str, str]) -> dict[str, Stamp]:
+    """Return the stamps of the entries whose paths begin and end so, by the word between; none when
+    the record is damaged."""
+    found: dict[str, Stamp] = {}
+    for names, stamps in groups_of(pieces_of(data)):
+        before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
+        if (before, after) == around:
+            found.update(zip(middles, map(Stamp._make, STAMP.iter_unpack(stamps)), strict=True))
+    return found
