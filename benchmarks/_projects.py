@@ -1,7 +1,7 @@
 """The workloads: projects of any number of programs, and the same graph for ninja and make.
 
 A program's source includes 120 headers. The toolkit is the journaling double of the tests, whose
-compiles take milliseconds, unless a real one is invocation for. `fill` builds a project with a compiler
+compiles take milliseconds, unless a real one is asked for. `fill` builds a project with a compiler
 that starts no process, for when only what comes after the build is measured.
 """
 
@@ -137,7 +137,8 @@ class Quiet:
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
     invocation = Invocation(record.key(words, os.environ), started)
-    result = build.build(project, Selection(), BuildConfig(jobs=JOBS), Quiet(), invocation=invocation)
+    result = build.build(project, Selection(), BuildConfig(jobs=JOBS), Quiet(),
+                         invocation=invocation)
 assert result.summary.exit_status == 0, result.summary
 import resource
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilusbuild.build.compiler import ProgramCompiler
 from tilusbuild.build.project import Project
-from tilusbuild.build.store import BuildStore, Stamp
+from tilusbuild.build.store import BuildStore
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
 from tilusbuild.engine.resources import (
@@ -31,6 +31,7 @@ from tilusbuild.process.jobserver import (
     announced_jobserver,
 )
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.stamp import Stamp
 from tilusbuild.toolchain import Toolchain
 
 

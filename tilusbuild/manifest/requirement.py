@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
-from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+# `packaging` is imported where a requirement is read: it takes some 10 ms and loads `subprocess`,
+# and most builds have no requirement.
 
 _REFUSED = ("~=", "===")
 
@@ -21,6 +26,8 @@ class RequirementError(ValueError):
 
 def parse_requirement(text: str) -> SpecifierSet:
     """Read a requirement; `version in requirement` asks it. Raises `RequirementError`."""
+    from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
+
     version = text.strip()
     if _is_version(version):
         hint = f'write ">={version}" for that or later, "=={version}.*" for that'
@@ -39,6 +46,8 @@ def parse_requirement(text: str) -> SpecifierSet:
 
 
 def _is_version(text: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
     try:
         Version(text)
     except InvalidVersion:

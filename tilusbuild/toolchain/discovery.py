@@ -13,8 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-
-from packaging.specifiers import SpecifierSet
+from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -28,6 +27,9 @@ from tilusbuild.toolchain.nvrtc import Nvrtc, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
 from tilusbuild.toolchain.packages import compiler_roots
 from tilusbuild.toolchain.probe import Probe
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 _INSTALLED_UNDER = "/usr/local"
 NVRTC_REMEDY = "pip install 'tilusbuild[nvrtc]'"
