@@ -12,9 +12,9 @@ from tilusbuild.runtime.option import (
     chosen,
     context,
     debug,
-    get_cache_dir,
     parallel_workers,
 )
+from tilusbuild.runtime.places import get_cache_dir
 
 __all__ = [
     "bench_repeat",

@@ -12,54 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Expr, ExprError, parse
+from tilusbuild.runtime.dtypes import DTYPES, integer_limits
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
 
-
-@dataclass(frozen=True, slots=True)
-class DataType:
-    """An element type. `code` and `bits` are DLPack's (dlpack.h, DLDataTypeCode, version 1.1)."""
-
-    name: str
-    code: int
-    bits: int
-    c: str
-    """The C type of a scalar of this type, and of the elements where C has one."""
-
-    @property
-    def bytes(self) -> int:
-        return self.bits // 8
-
-
-_INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
-
-DTYPES: Mapping[str, DataType] = MappingProxyType(
-    {
-        data_type.name: data_type
-        for data_type in (
-            DataType("bool", _BOOL, 8, "_Bool"),
-            DataType("i8", _INT, 8, "int8_t"),
-            DataType("i16", _INT, 16, "int16_t"),
-            DataType("i32", _INT, 32, "int32_t"),
-            DataType("i64", _INT, 64, "int64_t"),
-            DataType("u8", _UINT, 8, "uint8_t"),
-            DataType("u16", _UINT, 16, "uint16_t"),
-            DataType("u32", _UINT, 32, "uint32_t"),
-            DataType("u64", _UINT, 64, "uint64_t"),
-            DataType("f16", _FLOAT, 16, "void"),
-            DataType("bf16", _BFLOAT, 16, "void"),
-            DataType("f32", _FLOAT, 32, "float"),
-            DataType("f64", _FLOAT, 64, "double"),
-            DataType("f8e4m3", _E4M3FN, 8, "void"),
-            DataType("f8e5m2", _E5M2, 8, "void"),
-        )
-    }
-)
 
 _DIMENSION_TYPES = ("i32", "i64")
 
@@ -261,15 +221,6 @@ def _check_range(argument: Argument) -> None:
     for bound in (low, high):
         if limits and bound is not None and not limits[0] <= bound <= limits[1]:
             raise SignatureError(f"{bound} does not fit {argument.dtype}", argument=name)
-
-
-def integer_limits(dtype: str) -> tuple[int, int] | None:
-    """The least and the greatest value of an integer type; None for any other name."""
-    if (known := DTYPES.get(dtype)) is None or known.code not in (_INT, _UINT):
-        return None
-    if known.code == _UINT:
-        return 0, (1 << known.bits) - 1
-    return -(1 << (known.bits - 1)), (1 << (known.bits - 1)) - 1
 
 
 def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) -> Signature:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.dispatch.model import Columns, declared, resources_of
-from tilusbuild.dispatch.roofline import built_in
+from tilusbuild.dispatch.model import Columns, built_in, declared, resources_of
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.manifest.script_sections import DispatchSection
 from tilusbuild.plan.model import Target

@@ -12,7 +12,7 @@ import pytest
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.tune.bench.race import Decision, Outcome
-from tilusbuild.tune.bench.work import Case, Program
+from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.publish import Publisher
 
 
@@ -20,7 +20,7 @@ def decision(n: int, *times: float | str) -> Decision:
     """Programs 0, 1, … with these times, or what they came to."""
     outcomes = []
     for index, time in enumerate(times):
-        program = Program(index, str(index), "", {"variant": index})
+        program = Candidate(index, str(index), "", {"variant": index})
         if isinstance(time, str):
             outcomes.append(Outcome(program, None, (), time, "as said"))
         else:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.cover import cover, curve, measure
+from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
-from tilusbuild.dispatch.trees import node_of, tree_of
+from tilusbuild.dispatch.look import cover, curve, measure
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.expression import function_of

@@ -112,9 +112,9 @@ ROWS = '[{"fingerprint": {"script": "*", "device": "*", "arch": "*"}, "entries":
 
 
 def test_dispatch_reaches_tables_rules_and_the_default(tmp_path: Path) -> None:
-    from tilusbuild.runtime.script import Rule
+    from tilusbuild.runtime.script import DispatchRule
 
-    rules = (Rule("n < 2", lambda sizes: True, 5),)
+    rules = (DispatchRule("n < 2", lambda sizes: True, 5),)
     assert reachable(script(tmp_path, ROWS, rules=rules, default=2)) == {2, 3, 5}
 
 
@@ -124,8 +124,8 @@ def test_without_a_default_that_was_built_the_first_program_serves(tmp_path: Pat
 
 
 def test_a_model_reaches_everything_unless_something_was_measured(tmp_path: Path) -> None:
-    from tilusbuild.runtime.script import Model
+    from tilusbuild.runtime.script import ScriptModel
 
-    model = Model("1", lambda sizes: 1, {})
+    model = ScriptModel("1", lambda sizes: 1, {})
     assert reachable(script(tmp_path, model=model)) == {1, 2, 3, 4, 5}
     assert reachable(script(tmp_path, ROWS, model=model, default=4)) == {3, 4}

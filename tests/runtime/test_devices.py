@@ -10,8 +10,8 @@ import pytest
 
 import tilusbuild
 from tilusbuild.runtime import candidates, device, library
-from tilusbuild.runtime.device import Device, NoDriverError
-from tilusbuild.runtime.errors import AmbiguousScriptError, ProgramNotFoundError
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.errors import AmbiguousScriptError, DriverError, ProgramNotFoundError
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.script import Script
 
@@ -114,7 +114,7 @@ def test_several_kinds_of_gpu_in_one_process(
 
     def find(index: int) -> Device:
         if index >= len(gpus):
-            raise NoDriverError(f"there is no cuda:{index}")
+            raise DriverError(f"there is no cuda:{index}")
         return gpus[index]
 
     monkeypatch.setattr(device, "cuda", find)
@@ -139,7 +139,7 @@ def test_tensors_on_the_wrong_device_are_told_as_that(
     def find(index: int) -> Device:
         if driver:
             return H100
-        raise NoDriverError("no CUDA driver")
+        raise DriverError("no CUDA driver")
 
     monkeypatch.setattr(device, "cuda", find)
     text = r"mark is built for cpu \(cpu\), and the call's tensors are on cuda:1"
@@ -156,7 +156,7 @@ def test_a_target_that_is_asked_for(built: Any) -> None:
 
 
 def test_without_a_driver_there_is_no_device() -> None:
-    with pytest.raises(NoDriverError):
+    with pytest.raises(DriverError):
         device.cuda(63)
     assert device.cpu().arch == "cpu"
     assert device.kind_of((1, 0)) == "cpu"

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.signature import (
-    DTYPES,
-    Argument,
-    SignatureError,
-    integer_limits,
-    parse_argument,
-    resolve,
-    signature,
-)
+from tilusbuild.runtime.dtypes import DTYPES, integer_limits
+from tilusbuild.signature import Argument, SignatureError, parse_argument, resolve, signature
 
 
 def read(**texts: str):

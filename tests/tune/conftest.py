@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.work import Argument, Case, Program, Scalar, Work, write_case
+from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Scalar, Work, write_case
 
-Seconds = Callable[[Program], "float | str"]
+Seconds = Callable[[Candidate], "float | str"]
 """The true time of a program, or the status that it ends with."""
 
 
@@ -41,14 +41,14 @@ class Recorded:
     lives: int | None = None
     asked: list[tuple[str, int, str, int]] = field(default_factory=list)
 
-    def check(self, case: Case, program: Program, number: int) -> Answer:
+    def check(self, case: Case, program: Candidate, number: int) -> Answer:
         self._live(case, program, "check", number)
         true = self.seconds(program)
         if isinstance(true, str) and not (true == "flaky" and number == 0):
             return Answer("incorrect" if true == "flaky" else true, 0.01, why="as recorded")
         return Answer("ok", 0.01)
 
-    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         self._live(case, program, "sample", number)
         true = self.seconds(program)
         if isinstance(true, str):
@@ -57,7 +57,7 @@ class Recorded:
         off = random.Random(hashlib.sha256(name).digest()).uniform(-1, 1) * self.noise
         return Answer("ok", 0.001 + true, true * (1 + off))
 
-    def _live(self, case: Case, program: Program, what: str, number: int) -> None:
+    def _live(self, case: Case, program: Candidate, what: str, number: int) -> None:
         if self.lives is not None and len(self.asked) >= self.lives:
             raise Killed
         self.asked.append((case.digest, program.index, what, number))
@@ -67,7 +67,7 @@ def make_work(**parameters: Sequence[Scalar]) -> Work:
     """Every combination of the parameters' values, the first slowest."""
     names = list(parameters)
     programs = tuple(
-        Program(
+        Candidate(
             index,
             hashlib.sha256(repr(values).encode()).hexdigest(),
             f"/none/{index}.so",
@@ -287,9 +287,9 @@ def scale_case(tmp_path: Path) -> tuple[Case, str]:
     (folder / "y.in").write_bytes(struct.pack("<5f", 9, 9, 9, 9, 9))
     (folder / "y.want").write_bytes(struct.pack("<5f", 2, 4, 6, 8, 10))
     arguments = (
-        Argument("a", "f32", None, value=2.0),
-        Argument("x", "f32", (5,)),
-        Argument("y", "f32", (5,), out=True, want="f32", rtol=1e-6),
-        Argument("n", "i32", None, value=5),
+        CaseArgument("a", "f32", None, value=2.0),
+        CaseArgument("x", "f32", (5,)),
+        CaseArgument("y", "f32", (5,), out=True, want="f32", rtol=1e-6),
+        CaseArgument("n", "i32", None, value=5),
     )
     return write_case(str(folder), {"n": 5}, arguments, cold=False), str(folder)

@@ -12,7 +12,7 @@ from tilusbuild.process.base import Cancelled
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import Answer, DeviceBench
 from tilusbuild.tune.bench.conversation import WorkerUnusableError
-from tilusbuild.tune.bench.work import Case, Program, write_case
+from tilusbuild.tune.bench.work import Candidate, Case, write_case
 
 Libraries = Callable[..., str]
 
@@ -31,8 +31,8 @@ def bench(runner: LocalRunner, scale_case: tuple[Case, str]) -> Iterator[DeviceB
     made.close()
 
 
-def program(library: str) -> Program:
-    return Program(0, "0" * 64, library, {})
+def program(library: str) -> Candidate:
+    return Candidate(0, "0" * 64, library, {})
 
 
 def test_right_results_are_timed(

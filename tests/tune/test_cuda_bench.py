@@ -20,9 +20,9 @@ from tilusbuild.signature import parse_argument, signature
 from tilusbuild.tune.bench.bench import DeviceBench
 from tilusbuild.tune.bench.conversation import WorkerUnusableError
 from tilusbuild.tune.bench.cuda import SPIN
-from tilusbuild.tune.bench.work import Case, Program, write_case
+from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import Checking
-from tilusbuild.tune.run import CallFailedError, Ran, on_gpu
+from tilusbuild.tune.run import CallFailedError, CallResult, called
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -66,14 +66,14 @@ def gpu(
 
 
 @pytest.fixture
-def kernel(fake_driver: Path, libraries: Libraries) -> Callable[..., Program]:
+def kernel(fake_driver: Path, libraries: Libraries) -> Callable[..., Candidate]:
     """kernel(nanoseconds, …): a library whose launch takes so long on the fake GPU."""
 
-    def make(nanoseconds: int, *, after: str = "") -> Program:
+    def make(nanoseconds: int, *, after: str = "") -> Candidate:
         flags = ("-L", str(fake_driver), "-l:libcuda.so.1")
         before = KERNEL.format(nanoseconds=nanoseconds)
         path = libraries(before=before, after=after, flags=flags)
-        return Program(0, "0" * 64, path, {})
+        return Candidate(0, "0" * 64, path, {})
 
     return make
 
@@ -93,7 +93,7 @@ def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
 def test_results_are_checked_in_the_device_s_memory(
     gpu: Callable[..., DeviceBench],
     scale_case: tuple[Case, str],
-    kernel: Callable[..., Program],
+    kernel: Callable[..., Candidate],
 ) -> None:
     bench, case = gpu(), scale_case[0]
     assert bench.check(case, kernel(1000), 0).status == "ok"
@@ -109,7 +109,7 @@ def test_results_are_checked_in_the_device_s_memory(
 def test_the_time_is_the_kernel_s_alone(
     gpu: Callable[..., DeviceBench],
     scale_case: tuple[Case, str],
-    kernel: Callable[..., Program],
+    kernel: Callable[..., Candidate],
 ) -> None:
     """The host needs 2 us to queue something, the kernel 0.7 us to run."""
     answer = gpu().sample(scale_case[0], kernel(700), 0, 0.0)
@@ -120,7 +120,7 @@ def test_the_time_is_the_kernel_s_alone(
 def test_a_delay_that_is_too_short_is_doubled(
     gpu: Callable[..., DeviceBench],
     scale_case: tuple[Case, str],
-    kernel: Callable[..., Program],
+    kernel: Callable[..., Candidate],
     tmp_path: Path,
 ) -> None:
     bench = gpu(FAKE_GPU_HOST_NS="5000000")
@@ -134,7 +134,7 @@ def test_a_delay_that_is_too_short_is_doubled(
 def test_latency_that_cannot_be_hidden_is_said(
     gpu: Callable[..., DeviceBench],
     scale_case: tuple[Case, str],
-    kernel: Callable[..., Program],
+    kernel: Callable[..., Candidate],
 ) -> None:
     answer = gpu(FAKE_GPU_PTX="1").sample(scale_case[0], kernel(700), 0, 0.0)
     assert answer.note == "launch latency shows"
@@ -143,7 +143,7 @@ def test_latency_that_cannot_be_hidden_is_said(
 def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
     gpu: Callable[..., DeviceBench],
     scale_case: tuple[Case, str],
-    kernel: Callable[..., Program],
+    kernel: Callable[..., Candidate],
     tmp_path: Path,
 ) -> None:
     warm, folder = scale_case
@@ -160,7 +160,7 @@ def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
 def test_a_fault_is_a_launch_error_of_its_program_only(
     gpu: Callable[..., DeviceBench],
     scale_case: tuple[Case, str],
-    kernel: Callable[..., Program],
+    kernel: Callable[..., Candidate],
 ) -> None:
     bench, case = gpu(), scale_case[0]
     bad = kernel(1000, after="extern void fake_fault(void); fake_fault()")
@@ -171,7 +171,7 @@ def test_a_fault_is_a_launch_error_of_its_program_only(
 
 
 def test_run_calls_checks_and_times_on_the_device(
-    gpu: Callable[..., DeviceBench], kernel: Callable[..., Program], tmp_path: Path
+    gpu: Callable[..., DeviceBench], kernel: Callable[..., Candidate], tmp_path: Path
 ) -> None:
     gpu()
     declared = signature(
@@ -185,8 +185,9 @@ def test_run_calls_checks_and_times_on_the_device(
     check = Checking(lambda a, x: np.float32(a) * x, None, None)
     with LocalRunner() as runner:
 
-        def ran(name: str, program: Program) -> Ran:
-            return on_gpu(runner, str(tmp_path / name), declared, program, check, {"n": 100}, 0)
+        def ran(name: str, program: Candidate) -> CallResult:
+            folder = str(tmp_path / name)
+            return called(runner, "cuda", folder, declared, program, check, {"n": 100}, 0)
 
         right = ran("right", kernel(700))
         assert (right.max_error, right.wrong, right.bytes) == (0.0, None, 800)
@@ -201,7 +202,7 @@ class TestThrottling:
         self,
         gpu: Callable[..., DeviceBench],
         scale_case: tuple[Case, str],
-        kernel: Callable[..., Program],
+        kernel: Callable[..., Candidate],
     ) -> None:
         answer = gpu(FAKE_NVML_THROTTLED="3").sample(scale_case[0], kernel(700), 0, 0.0)
         assert (answer.dropped, answer.note) == (3, "")
@@ -210,7 +211,7 @@ class TestThrottling:
         self,
         gpu: Callable[..., DeviceBench],
         scale_case: tuple[Case, str],
-        kernel: Callable[..., Program],
+        kernel: Callable[..., Candidate],
     ) -> None:
         answer = gpu(FAKE_NVML_THROTTLED="99").sample(scale_case[0], kernel(700), 0, 0.0)
         assert (answer.status, answer.dropped) == ("ok", 5)
@@ -220,7 +221,7 @@ class TestThrottling:
         self,
         gpu: Callable[..., DeviceBench],
         scale_case: tuple[Case, str],
-        kernel: Callable[..., Program],
+        kernel: Callable[..., Candidate],
     ) -> None:
         bench = gpu(FAKE_NVML_INIT="1", FAKE_NVML_THROTTLED="99")
         assert bench.sample(scale_case[0], kernel(700), 0, 0.0).dropped == 0

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.tune import inputs
 from tilusbuild.tune.bench import elements
-from tilusbuild.tune.bench.work import ITEM_BYTES
 
 FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2")
-INTEGERS = tuple(name for name in ITEM_BYTES if name not in FLOATS and name != "bool")
+INTEGERS = tuple(name for name in DTYPES if name not in FLOATS and name != "bool")
 
 
 @given(
@@ -24,7 +24,7 @@ INTEGERS = tuple(name for name in ITEM_BYTES if name not in FLOATS and name != "
     rtol=st.sampled_from((0.0, 1e-3, 0.5)),
 )
 def test_numpy_and_plain_python_agree(dtype: str, data: st.DataObject, rtol: float) -> None:
-    size = data.draw(st.integers(1, 8)) * ITEM_BYTES[dtype]
+    size = data.draw(st.integers(1, 8)) * DTYPES[dtype].bytes
     got = data.draw(st.binary(min_size=size, max_size=size))
     want = data.draw(st.one_of(st.just(got), st.binary(min_size=size, max_size=size)))
     if dtype not in FLOATS:
@@ -36,13 +36,11 @@ def test_numpy_and_plain_python_agree(dtype: str, data: st.DataObject, rtol: flo
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_values_are_those_of_the_inputs(dtype: str) -> None:
-    codes = np.arange(256 if ITEM_BYTES[dtype] == 1 else 4096)
-    bits = codes.astype({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[ITEM_BYTES[dtype]])
-    typed = (
-        inputs.Typed(bits, dtype)
-        if dtype not in inputs._NUMPY
-        else bits.view(inputs.numpy_type(dtype))
+    codes = np.arange(256 if DTYPES[dtype].bytes == 1 else 4096)
+    bits = codes.astype(
+        {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[DTYPES[dtype].bytes]
     )
+    typed = bits.view(inputs.numpy_type(dtype))
     expected = np.asarray(inputs.widen(typed), np.float64)
     found = np.array(list(elements.values(bits.tobytes(), dtype)), np.float64)
     np.testing.assert_array_equal(found, expected)

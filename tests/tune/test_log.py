@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.campaign import read_case_note, read_run
-from tilusbuild.tune.bench.log import Key, Log
+from tilusbuild.tune.bench.log import Key, SampleLog
+from tilusbuild.tune.bench.race import read_case_note, read_run
 from tilusbuild.tune.bench.session import Budget
 
 FIRST: Key = ("case", "program", "sample", 0)
@@ -23,7 +23,7 @@ SECOND: Key = ("case", "program", "sample", 1)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A log of two answers."""
-    log = Log(str(tmp_path / "folder" / "log.jsonl"))
+    log = SampleLog(str(tmp_path / "folder" / "log.jsonl"))
     log.note({"what": "run", "device": "é"})
     log.add(FIRST, Answer("ok", 0.5, 1e-5))
     log.add(SECOND, Answer("crash", 0.25, why="killed by SIGSEGV"))
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_answers_are_read_as_they_were_written(path: Path) -> None:
-    assert Log(str(path)).known == {
+    assert SampleLog(str(path)).known == {
         FIRST: Answer("ok", 0.5, 1e-5),
         SECOND: Answer("crash", 0.25, why="killed by SIGSEGV"),
     }
@@ -43,7 +43,7 @@ def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
     last = whole.rstrip(b"\n").rindex(b"\n") + 1
     for size in range(last, len(whole) - 1):
         path.write_bytes(whole[:size])
-        assert list(Log(str(path)).known) == [FIRST]
+        assert list(SampleLog(str(path)).known) == [FIRST]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
 def test_an_answer_that_cannot_be_is_none(path: Path, change: dict[str, object]) -> None:
     run, first, second = (json.loads(line) for line in path.read_text().splitlines())
     path.write_text("".join(json.dumps(line) + "\n" for line in (run, {**first, **change}, second)))
-    assert list(Log(str(path)).known) == [SECOND]
+    assert list(SampleLog(str(path)).known) == [SECOND]
 
 
 DEVICE = {"kind": "cpu", "name": "a", "arch": "cpu", "id": "cpu", "driver": 0}
@@ -99,20 +99,20 @@ def test_whatever_else_it_says_is_refused(data: st.DataObject) -> None:
 
 def test_after_a_cut_the_next_line_is_whole(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
-    log = Log(str(path))
+    log = SampleLog(str(path))
     log.add(SECOND, Answer("ok", 1.0, 2e-5))
     log.close()
-    assert Log(str(path)).known[SECOND] == Answer("ok", 1.0, 2e-5)
+    assert SampleLog(str(path)).known[SECOND] == Answer("ok", 1.0, 2e-5)
 
 
 def test_of_two_answers_the_first_counts(path: Path) -> None:
     line = json.loads(path.read_text().splitlines()[1])
     with path.open("a") as file:
         file.write(json.dumps({**line, "seconds": 99.0}) + "\n")
-    assert Log(str(path)).known[FIRST].seconds == 1e-5
+    assert SampleLog(str(path)).known[FIRST].seconds == 1e-5
 
 
 @pytest.mark.parametrize("line", ["[]", "null", '{"case": 1}', '{"case"', "\x00", '{"what": "x"}'])
 def test_strange_lines_count_for_nothing(path: Path, line: str) -> None:
     path.write_text(line + "\n" + path.read_text())
-    assert list(Log(str(path)).known) == [FIRST, SECOND]
+    assert list(SampleLog(str(path)).known) == [FIRST, SECOND]

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.tune.bench.campaign import campaign
-from tilusbuild.tune.bench.log import Log
-from tilusbuild.tune.bench.race import Decision
+from tilusbuild.tune.bench.log import SampleLog
+from tilusbuild.tune.bench.race import Decision, campaign
 from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
 
 
@@ -22,7 +21,7 @@ def tuned(
     budget: Budget | None = None,
     rounds: int = ROUNDS,
 ) -> list[Decision]:
-    kept = Log(str(log))
+    kept = SampleLog(str(log))
     try:
         session = Session(kept, bench, budget or Budget(), rounds=rounds)
         return campaign(session, work, cases, len(cases), 0, lambda _: None)

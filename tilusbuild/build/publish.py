@@ -74,7 +74,7 @@ def script_record(
     """Return what a script's directory says: every schedule, and the resources of its program."""
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.describe import script_json
-    from tilusbuild.dispatch.schedules import columns_of, rows_of
+    from tilusbuild.dispatch.tables import columns_of, rows_of
 
     entries = [project.cache.lookup(program) for program in instance.programs]
     metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]

@@ -11,7 +11,7 @@ from tilusbuild.cli import options
 
 if TYPE_CHECKING:
     from tilusbuild.expr import Value
-    from tilusbuild.tune.run import Ran
+    from tilusbuild.tune.run import CallResult
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +43,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each size; 1 when a result is wrong."""
-    from tilusbuild.tune.run import Wanted, build, choose, run
+    from tilusbuild.tune.run import RunRequest, build, choose, run
 
-    wanted = Wanted(
+    wanted = RunRequest(
         script=arguments.script,
         target=arguments.target,
         params=dict(_pair(word) for word in arguments.param),
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _print(results: Sequence[Ran]) -> None:
+def _print(results: Sequence[CallResult]) -> None:
     from tilusbuild.table import table
 
     names = list(results[0].sizes)
@@ -95,7 +95,7 @@ def _print(results: Sequence[Ran]) -> None:
     print(table((*names, "µs", "GB/s", "max error", "check"), rows), end="")
 
 
-def _as_json(each: Ran) -> dict[str, Any]:
+def _as_json(each: CallResult) -> dict[str, Any]:
     return {
         "sizes": dict(each.sizes),
         "seconds": each.seconds,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision
-    from tilusbuild.tune.bench.work import Case, Program, Work
-    from tilusbuild.tune.tune import Ready, Tuned, Wanted
+    from tilusbuild.tune.bench.work import Candidate, Case, Work
+    from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -115,17 +115,17 @@ def run(arguments: argparse.Namespace) -> int:
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
 
 
-def _wanted(arguments: argparse.Namespace) -> Wanted:
+def _wanted(arguments: argparse.Namespace) -> TuneRequest:
     from tilusbuild.cli.run import _pair, _sizes
     from tilusbuild.errors import input_error
     from tilusbuild.tune.bench.session import Budget
-    from tilusbuild.tune.tune import Wanted
+    from tilusbuild.tune.tune import TuneRequest
 
     try:
         budget = Budget.parse(arguments.budget) if arguments.budget else Budget()
     except ValueError as error:
         raise input_error(f"--budget {error}") from None
-    return Wanted(
+    return TuneRequest(
         script=arguments.script,
         target=arguments.target,
         params=dict(_pair(word) for word in arguments.param),
@@ -156,7 +156,7 @@ def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
             yield dict(combination)
 
 
-def _tune(arguments: argparse.Namespace, project: Project, wanted: Wanted) -> int:
+def _tune(arguments: argparse.Namespace, project: Project, wanted: TuneRequest) -> int:
     from tilusbuild.tune.tune import built, gpu_here, target_here, tune
 
     quiet = argparse.Namespace(**{**vars(arguments), "json": False})
@@ -184,7 +184,7 @@ def _tune(arguments: argparse.Namespace, project: Project, wanted: Wanted) -> in
         listener.reporter.close()
 
 
-def _target_away(project: Project, wanted: Wanted) -> Any:
+def _target_away(project: Project, wanted: TuneRequest) -> Any:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.selection import Selection, chosen_pairs
 
@@ -207,7 +207,10 @@ def _import(arguments: argparse.Namespace, project: Project) -> int:
 
 
 def _model(
-    arguments: argparse.Namespace, project: Project, wanted: Wanted, ready: Sequence[Ready]
+    arguments: argparse.Namespace,
+    project: Project,
+    wanted: TuneRequest,
+    ready: Sequence[BuiltInstance],
 ) -> int:
     from tilusbuild.table import Cell, table
     from tilusbuild.tune.publish import record_models, remake_dispatcher
@@ -249,7 +252,7 @@ class _Listener:
         self.reporter.line(f"another tuning uses {device}: waiting for it to end")
 
     def answered(
-        self, case: Case, program: Program, what: str, answer: Answer, replayed: bool
+        self, case: Case, program: Candidate, what: str, answer: Answer, replayed: bool
     ) -> None:
         self.reporter.run(what, answer.cost, replayed)
 
@@ -285,9 +288,9 @@ def _as_json(label: str, decision: Decision) -> dict[str, Any]:
     }
 
 
-def _report(arguments: argparse.Namespace, tuned: Sequence[Tuned]) -> int:
+def _report(arguments: argparse.Namespace, tuned: Sequence[TunedInstance]) -> int:
     if arguments.export_t4 is not None:
-        from tilusbuild.tune.t4 import t4_json
+        from tilusbuild.tune.publish import t4_json
 
         found = [(each.script, each.device.name, each.decisions) for each in tuned]
         with open(arguments.export_t4, "w", encoding="utf-8") as file:
@@ -306,7 +309,7 @@ def _report(arguments: argparse.Namespace, tuned: Sequence[Tuned]) -> int:
     return 1 if without else 0
 
 
-def _print(tuned: Tuned) -> None:
+def _print(tuned: TunedInstance) -> None:
     from tilusbuild.table import table
 
     print(f"{tuned.script.label} on {tuned.device}")
@@ -337,7 +340,7 @@ def _print(tuned: Tuned) -> None:
     print(f"table: {tuned.script.path}/dispatch_table.txt")
 
 
-def _refused(tuned: Tuned) -> Iterator[str]:
+def _refused(tuned: TunedInstance) -> Iterator[str]:
     """Each program that is out, once."""
     told: set[int] = set()
     for decision in tuned.decisions:

@@ -15,7 +15,8 @@ from functools import cache, lru_cache
 
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value, c_prelude
-from tilusbuild.signature import DTYPES, Argument, Dim, Signature, integer_limits
+from tilusbuild.runtime.dtypes import DTYPES, integer_limits
+from tilusbuild.signature import Argument, Dim, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 """What every `lib.so` offers."""

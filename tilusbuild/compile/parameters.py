@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 
 from tilusbuild.binary.cubin import open_cubin
-from tilusbuild.signature import DTYPES, Argument, Signature
+from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.signature import Argument, Signature
 
 # Attributes of `.nv.info.<kernel>`, undocumented: one entry a parameter (index, then offset and
 # position in halves of a word, then the size above bit 18), and the bytes of all of them. A test

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tilusbuild.dispatch.trees import node_of
+from tilusbuild.dispatch.describe import node_of
 from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Name, Node, walk
 from tilusbuild.runtime import library
+from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal
 from tilusbuild.runtime.tables import SOURCES, Table
-from tilusbuild.signature import DTYPES
 
 _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
 

@@ -1,28 +1,40 @@
 """`script.json`: what a deployment must know of an instance, written by the builder.
 
-The file follows from the plan, the manifest's `dispatch` table and what was built; it says nothing
-that depends on where or when. `tilusbuild.runtime.script` reads it.
+The file follows from the plan, the manifest's `dispatch` table and what was built; nothing in it
+depends on where or when. `tilusbuild.runtime.script` reads it. Expressions stand in it as trees of
+JSON arrays (`tree_of`), which `tilusbuild.runtime.expression` evaluates.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from tilusbuild.dispatch.model import Columns, Model, declared, resources_of
-from tilusbuild.dispatch.roofline import built_in
-from tilusbuild.dispatch.trees import Tree, tree_of
+from tilusbuild.dispatch.model import Columns, CostModel, built_in, declared, resources_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
+from tilusbuild.expr.tree import (
+    Binary,
+    Call,
+    Compare,
+    Const,
+    Logic,
+    Member,
+    Name,
+    Node,
+    Select,
+    Unary,
+)
 from tilusbuild.manifest import Manifest, expression
 from tilusbuild.manifest.script_sections import COSTS, Bucket, DispatchSection
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import surroundings
+from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal
-from tilusbuild.signature import Argument, Dim, integer_limits
+from tilusbuild.signature import Argument, Dim
 
 Meta = Mapping[str, Any]
 
@@ -135,7 +147,7 @@ def _model(
     script_instance: ScriptInstance,
     keys: Sequence[str],
     columns: Columns,
-) -> Model | None:
+) -> CostModel | None:
     """The manifest's; else the built-in one, where it is asked for or no default is declared."""
     wrote = [name for name in COSTS if dispatch is not None and getattr(dispatch, name) is not None]
     try:
@@ -157,7 +169,8 @@ def _rules(
 ) -> list[dict[str, Any]]:
     """The rules whose schedule is among the planned ones: a target's own space may lack it."""
     around = {**surroundings(instance.target), **instance.params}
-    integers = {a.name for a in script_instance.signature.arguments if a.dims is None and _whole(a)}
+    scalars = (a for a in script_instance.signature.arguments if a.dims is None)
+    integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
     found = []
     for row in dispatch.table if dispatch else ():
         program = _program_for(row.use, instance, schedules)
@@ -165,10 +178,6 @@ def _rules(
         if program is not None and when.names <= integers:
             found.append({"source": row.when, "when": tree_of(when.tree), "program": program})
     return found
-
-
-def _whole(argument: Argument) -> bool:
-    return argument.dtype == "bool" or integer_limits(argument.dtype) is not None
 
 
 def _program_for(
@@ -183,3 +192,61 @@ def _program_for(
             if best is None or alike > best[0]:
                 best = (alike, index)
     return best[1] if best else None
+
+
+Tree: TypeAlias = "bool | int | float | str | list[Tree]"
+
+
+def tree_of(node: Node) -> Tree:
+    """The tree of a parsed expression."""
+    match node:
+        case Const():
+            return node.value
+        case Name():
+            return ["name", node.name]
+        case Unary():
+            return ["unary", node.op, tree_of(node.operand)]
+        case Binary():
+            return ["binary", node.op, tree_of(node.left), tree_of(node.right)]
+        case Compare():
+            rest = [part for op, right in node.rest for part in (op, tree_of(right))]
+            return ["compare", tree_of(node.first), *rest]
+        case Member():
+            choices = [tree_of(choice) for choice in node.choices]
+            return ["in", tree_of(node.item), choices, node.negated]
+        case Logic():
+            return [node.op, *(tree_of(item) for item in node.items)]
+        case Select():
+            return ["if", tree_of(node.test), tree_of(node.yes), tree_of(node.no)]
+        case Call():
+            return ["call", node.function, *(tree_of(part) for part in node.arguments)]
+
+
+def node_of(tree: Tree) -> Node:
+    """The expression that a tree in `script.json` says: the way back from `tree_of`.
+
+    The tree is one that the runtime has read, so its form is right.
+    """
+    if not isinstance(tree, list):
+        return Const(tree)
+    kind, *parts = tree
+    match kind:
+        case "name":
+            return Name(str(parts[0]))
+        case "unary":
+            return Unary(str(parts[0]), node_of(parts[1]))
+        case "binary":
+            return Binary(str(parts[0]), node_of(parts[1]), node_of(parts[2]))
+        case "compare":
+            rest = zip(parts[1::2], parts[2::2], strict=True)
+            return Compare(node_of(parts[0]), tuple((str(op), node_of(side)) for op, side in rest))
+        case "in":
+            choices = parts[1] if isinstance(parts[1], list) else []
+            return Member(node_of(parts[0]), tuple(map(node_of, choices)), parts[2] is True)
+        case "and" | "or":
+            return Logic(str(kind), tuple(map(node_of, parts)))
+        case "if":
+            return Select(node_of(parts[0]), node_of(parts[1]), node_of(parts[2]))
+        case "call":
+            return Call(str(parts[0]), tuple(map(node_of, parts[1:])))
+    raise ValueError(f"no such kind of expression: {kind!r}")

@@ -21,7 +21,7 @@ from tilusbuild.cache.scripts import ScriptRecord, read_script
 from tilusbuild.cache.sealed import CorruptFileError, seal, unseal
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.schedules import columns_of, rows_of
+from tilusbuild.dispatch.tables import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script

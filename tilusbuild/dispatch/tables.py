@@ -1,4 +1,5 @@
-"""Dispatch tables, written: the JSON that the runtime reads, and the same as a table for people.
+"""Tables of a script's directory, written: dispatch tables as JSON for the runtime and as text for
+people, and the rows of the table of schedules.
 
 Each file is replaced by one rename, the JSON last. What one device measured replaces only what the
 same device measured before. Of several tables that hold on a device the first one decides, so those
@@ -14,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tilusbuild.expr import Value
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_tables
 from tilusbuild.state.files import write_atomic
@@ -114,3 +116,37 @@ def table_text(script: Script, tables: Sequence[Table]) -> str:
         heads = (*script.keys, "choice", "source", "latency (ms)")
         parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
     return "\n".join(parts)
+
+
+_RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
+
+Meta = Mapping[str, Any]
+
+
+def columns_of(parameters: Sequence[str]) -> tuple[str, ...]:
+    """The heads."""
+    return ("index", *parameters, "status", *_RESOURCES, "dynamic_smem", "program")
+
+
+def rows_of(
+    parameters: Sequence[str],
+    schedules: Iterable[Mapping[str, Value]],
+    programs: Sequence[str],
+    metas: Sequence[Meta | None],
+) -> list[tuple[Cell, ...]]:
+    """A row for each schedule. `metas` are the programs' meta.json, None where there is none."""
+    rows: list[tuple[Cell, ...]] = []
+    for index, (values, program, meta) in enumerate(zip(schedules, programs, metas, strict=True)):
+        kernels = meta.get("kernels", {}) if meta else {}
+        usages = [usage for kernel in kernels.values() for usage in kernel.values()]
+        rows.append(
+            (
+                index,
+                *(values[name] for name in parameters),
+                meta["status"] if meta else "missing",
+                *(max((usage[name] for usage in usages), default=None) for name in _RESOURCES),
+                meta.get("dynamic_smem") if meta else None,
+                program,
+            )
+        )
+    return rows

@@ -15,13 +15,14 @@ from tilusbuild.arch import UnknownArch, parse_arch
 from tilusbuild.build.project import Project
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.request import AUTO, Request
-from tilusbuild.jit.source import SOURCES, Source
+from tilusbuild.jit.request import AUTO, SOURCES, Request, Source
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.selection import targets_of
 from tilusbuild.plan.spaces import imported_space
-from tilusbuild.runtime import compat, option
-from tilusbuild.runtime.device import Device, NoDriverError, cuda, may_have_cuda
+from tilusbuild.runtime import compat
+from tilusbuild.runtime.device import Device, cuda, may_have_cuda
+from tilusbuild.runtime.errors import DriverError
+from tilusbuild.runtime.places import get_cache_dir
 
 
 def opened(wanted: Request) -> tuple[Project, str, str, int]:
@@ -33,8 +34,8 @@ def opened(wanted: Request) -> tuple[Project, str, str, int]:
     since = time.time_ns()
     if isinstance(wanted.source, Source):
         target, declared = _target_of_source(wanted.target)
-        above = os.path.join(option.get_cache_dir(), "state", SOURCES)
-        given["cache-dir"] = option.get_cache_dir()
+        above = os.path.join(get_cache_dir(), "state", SOURCES)
+        given["cache-dir"] = get_cache_dir()
         folder, script = wanted.source.project(above, target, declared), wanted.source.name
         project = Project.open(folder, given, os.environ)
     else:
@@ -52,7 +53,7 @@ def gpu_here() -> Device | None:
     """cuda:0, or None where there is none."""
     try:
         return cuda(0) if may_have_cuda() else None
-    except NoDriverError:
+    except DriverError:
         return None
 
 

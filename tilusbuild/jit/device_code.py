@@ -16,8 +16,7 @@ from tilusbuild.compile.model import Launch
 from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.errors import KernelNotBuilt
-from tilusbuild.jit.make import Inputs
+from tilusbuild.jit.make import DEVICE_CODE, Inputs, KernelNotBuilt
 from tilusbuild.plan.planner import Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.render.closure import layout
@@ -27,7 +26,6 @@ from tilusbuild.state.envelope import Envelope
 from tilusbuild.status import Status
 from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
 
-FOLDER = "device"
 _ENVELOPE = Envelope("device code 2")
 _NONE = HostTool("-", "", "-", "-")
 _NO_HOST = Host(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
@@ -67,7 +65,7 @@ def build(project: Project, script: str, target: str, since: int) -> DeviceKerne
     described = script_of(
         "", unseal(script_json(project.manifest, instance, script_instance, [None]))
     )
-    path = os.path.join(project.cache.state_path, FOLDER, f"{instance.programs[0]}.bin")
+    path = os.path.join(project.cache.state_path, DEVICE_CODE, f"{instance.programs[0]}.bin")
     image, compiled = _ENVELOPE.read(path), False
     if image is None:
         project.cache.ensure()

@@ -18,11 +18,11 @@ from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit import device_code, make
 from tilusbuild.jit.chosen import opened
-from tilusbuild.jit.clear import clear
-from tilusbuild.jit.request import AUTO, Request, request
-from tilusbuild.jit.source import Source
+from tilusbuild.jit.make import clear
+from tilusbuild.jit.request import AUTO, Request, Source, request
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.hold import ReaderLock
+from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.script import Script
 
 
@@ -156,7 +156,7 @@ class KernelCache:
             pass_configs=pass_configs,
             compile_flags=compile_flags,
         )
-        key = (wanted.key, tuple(sorted(option.chosen().items())), option.get_cache_dir())
+        key = (wanted.key, tuple(sorted(option.chosen().items())), get_cache_dir())
         with self._lock:
             slot = self._slots.setdefault(key, _Slot(threading.Lock()))
         with slot.lock:
@@ -175,7 +175,7 @@ class KernelCache:
         `CacheTrouble`."""
         with self._lock:
             self._slots.clear()
-        clear(option.get_cache_dir())
+        clear(get_cache_dir())
 
     def _count(self, **more: int) -> None:
         with self._lock:

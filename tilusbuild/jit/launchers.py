@@ -14,26 +14,19 @@ from typing import Any
 from tilusbuild.compile.model import Launch
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.jit.tensors import Call, Tensor, checked
+from tilusbuild.runtime.cuda_driver import MAX_DYNAMIC_SHARED_SIZE_BYTES, CudaDriver
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
-from tilusbuild.runtime.script import Argument, Script
-
-_SCALARS: Mapping[str, Any] = {
-    "bool": ctypes.c_bool,
-    "f32": ctypes.c_float,
-    "f64": ctypes.c_double,
-    **{f"i{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)},
-}
+from tilusbuild.runtime.script import Script, ScriptArgument
+from tilusbuild.tune.bench.launch import PlainLaunch, c_type
 
 Launcher = Callable[..., None]
 
 
-def c_type(argument: Argument) -> Any:
-    """How an argument is passed to C."""
-    return ctypes.c_void_p if argument.dims is not None else _SCALARS[argument.dtype]
+def _c_type(argument: ScriptArgument) -> Any:
+    return c_type(argument.dtype, argument.dims is not None)
 
 
-def _c_value(argument: Argument, value: Any) -> Any:
+def _c_value(argument: ScriptArgument, value: Any) -> Any:
     return value.address if isinstance(value, Tensor) else value
 
 
@@ -48,106 +41,95 @@ def stream_of(call: Call, args: Sequence[Any]) -> int:
 
 
 def through_c(script: Script, program: int) -> Launcher:
-    """The program's C function `launch`. Raises `LoadError`s."""
+    """Return a launcher that calls the program's C function `launch`. Raises `LoadError`s."""
     path = script.library(program)
     check_library(path, read_meta(script, program)["files"][LIBRARY]["sha256"])
-    library = ctypes.CDLL(path)
-    function, said = library.launch, library.launch_error
-    function.argtypes = [*(c_type(argument) for argument in script.arguments), ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    said.restype = ctypes.c_char_p
+    function = PlainLaunch(path, [_c_type(argument) for argument in script.arguments])
 
     def launch(*args: Any) -> None:
         call = checked(script, args)
         values = [_c_value(argument, call.values[argument.name]) for argument in script.arguments]
-        if function(*values, stream_of(call, args)):
-            raise RuntimeError((said() or b"").decode(errors="replace"))
+        error = function(*values, stream_of(call, args))
+        if error is not None:
+            raise RuntimeError(error)
 
     return launch
 
 
-class Driver:
-    """libcuda.so.1, opened at the first launch."""
+class _Contexts:
+    """The driver, started, and the primary contexts of the devices that were launched on."""
 
     def __init__(self) -> None:
-        try:
-            self._library = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise RuntimeError(f"no CUDA driver was found on this machine ({error})") from None
+        self.driver = CudaDriver()
         self._primary: dict[int, ctypes.c_void_p] = {}
-        self.do("cuInit", 0)
-
-    def do(self, function: str, *arguments: Any) -> None:
-        """Call the driver. Raises `RuntimeError`."""
-        status = getattr(self._library, function)(*arguments)
-        if status:
-            raise RuntimeError(f"{function} failed with CUDA error {status}")
+        self.driver.call("cuInit", 0)
 
     def enter(self, device: int) -> bool:
         """Make a context of the device current, unless one is; whether it was made so here."""
         current, now = ctypes.c_void_p(), ctypes.c_int(-1)
-        self.do("cuCtxGetCurrent", ctypes.byref(current))
+        self.driver.call("cuCtxGetCurrent", ctypes.byref(current))
         if current.value:
-            self.do("cuCtxGetDevice", ctypes.byref(now))
+            self.driver.call("cuCtxGetDevice", ctypes.byref(now))
         if now.value == device:
             return False
         if device not in self._primary:
             context = ctypes.c_void_p()
-            self.do("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
             self._primary[device] = context
-        self.do("cuCtxPushCurrent_v2", self._primary[device])
+        self.driver.call("cuCtxPushCurrent_v2", self._primary[device])
         return True
 
     def leave(self) -> None:
+        """Make what was current before `enter` current again."""
         popped = ctypes.c_void_p()
-        self.do("cuCtxPopCurrent_v2", ctypes.byref(popped))
+        self.driver.call("cuCtxPopCurrent_v2", ctypes.byref(popped))
 
 
 def through_driver(
     script: Script, image: bytes, symbol: str, launch: Launch, constants: Mapping[str, Value]
 ) -> Launcher:
     """Device code, launched by the driver; it is loaded at the first launch."""
-    kept: list[Any] = []
+    kept: list[tuple[_Contexts, Any]] = []
 
     def start(*args: Any) -> None:
         call = checked(script, args)
         known = {**constants, **call.sizes}
         grid, block, smem = _geometry(script, launch, known)
         if 0 in grid:
-            return
+            return  # the driver refuses an empty grid
         if not kept:
-            kept.extend(_loaded(image, symbol))
-        driver, kernel = kept[0], kept[2]
+            kept.append(_loaded(image, symbol))
+        contexts, kernel = kept[0]
+        driver = contexts.driver
         boxes = [
-            c_type(argument)(_c_value(argument, call.values[argument.name]))
+            _c_type(argument)(_c_value(argument, call.values[argument.name]))
             for argument in script.arguments
         ]
         pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
-        entered = driver.enter(call.device[1])
+        entered = contexts.enter(call.device[1])
         try:
-            if smem > _USUAL_SMEM:
-                driver.do("cuKernelSetAttribute", _DYNAMIC_SMEM, smem, kernel, call.device[1])
+            if smem > _DEFAULT_MAX_SMEM:
+                attribute = MAX_DYNAMIC_SHARED_SIZE_BYTES
+                driver.call("cuKernelSetAttribute", attribute, smem, kernel, call.device[1])
             stream = ctypes.c_void_p(stream_of(call, args))
-            driver.do("cuLaunchKernel", kernel, *grid, *block, smem, stream, pointers, None)
+            driver.call("cuLaunchKernel", kernel, *grid, *block, smem, stream, pointers, None)
         finally:
             if entered:
-                driver.leave()
+                contexts.leave()
 
     return start
 
 
-_USUAL_SMEM = 48 << 10
+_DEFAULT_MAX_SMEM = 48 << 10
 """Bytes of shared memory that a block may have without asking (CUDA programming guide)."""
-_DYNAMIC_SMEM = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES (cuda.h)."""
 
 
-def _loaded(image: bytes, symbol: str) -> tuple[Driver, Any, Any]:
-    driver = Driver()
-    library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    driver.do("cuLibraryLoadData", ctypes.byref(library), image, None, None, 0, None, None, 0)
-    driver.do("cuLibraryGetKernel", ctypes.byref(kernel), library, symbol.encode())
-    return driver, library, kernel
+def _loaded(image: bytes, symbol: str) -> tuple[_Contexts, Any]:
+    contexts = _Contexts()
+    library, kernel, call = ctypes.c_void_p(), ctypes.c_void_p(), contexts.driver.call
+    call("cuLibraryLoadData", ctypes.byref(library), image, None, None, 0, None, None, 0)
+    call("cuLibraryGetKernel", ctypes.byref(kernel), library, symbol.encode())
+    return contexts, kernel
 
 
 def _geometry(

@@ -1,22 +1,25 @@
-"""A wanted kernel, built into the cache or found there, and what it was made from.
+"""A wanted kernel, built into the cache or found there, what it was made from, and its removal.
 
-The files that a plan read are checked before a kernel is handed out from memory: one that was
+The files that a plan read are checked again before a kernel is handed out from memory: one that was
 edited is planned again, as a build would.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.garbage import alone, unread
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Event, Reporter, Summary
-from tilusbuild.jit.errors import KernelNotBuilt
-from tilusbuild.jit.request import Request
-from tilusbuild.jit.source import SOURCES
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.jit.request import SOURCES, Request
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.plan.selection import Selection
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
@@ -24,6 +27,9 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.state.hashing import sha256_file, sha256_text
 from tilusbuild.state.stamp import observe
 from tilusbuild.status import Status
+
+DEVICE_CODE = "device"
+"""The directory in the cache's state directory that NVRTC's device code is kept in."""
 
 
 class Inputs:
@@ -130,3 +136,31 @@ def _reporter(wanted: Request) -> Reporter:
     from tilusbuild.report.plain import PlainReporter
 
     return PlainReporter(sys.stderr, verbose=True)
+
+
+class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the case
+    """The compiler refused the kernel; the text has its messages, in the template's lines."""
+
+
+def clear(root: str) -> None:
+    """Remove the scripts that only kernels in programs asked for, and the programs that only those
+    have; not those that a process has loaded. Raises `CacheTrouble` and `CorruptFileError`."""
+    cache = Cache(root)
+    if not os.path.isdir(root) or not cache.tree.exists():
+        return
+    projects = cache.projects()
+    ours = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
+    wanted = {pair for name in ours for pair in projects[name].scripts}
+    others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
+    cache.forget(ours)
+    names = [f"{layout.SCRIPTS}/{folder}/{digest}" for folder, digest in wanted - others]
+    with alone(cache.tree, wait=True), unread(cache.tree, names) as read:
+        gone = {pair for pair in wanted - others if "/".join((layout.SCRIPTS, *pair)) not in read}
+        listed = {(each.folder, each.hash): each.programs for each in cache.scripts()}
+        left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
+        for folder, digest in gone:
+            cache.tree.take_away(cache.tree.script_path(folder, digest))
+        for program in {p for pair in gone for p in listed.get(pair, ())} - left:
+            cache.tree.take_away(cache.program_path(program))
+    for name in (SOURCES, DEVICE_CODE):
+        shutil.rmtree(os.path.join(cache.state_path, name), ignore_errors=True)

@@ -13,10 +13,36 @@ from typing import Any, NamedTuple
 
 from tilusbuild.runtime import arrays
 from tilusbuild.runtime.device import kind_of
-from tilusbuild.runtime.script import Argument, Script
+from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, integer_limits
+from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
-from tilusbuild.signature import DTYPES, integer_limits
-from tilusbuild.tune.dlpack import Managed, pointer_of
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class ManagedTensor(ctypes.Structure):
+    """The start of dlpack.h's `DLManagedTensor`, version 0.8: the `DLTensor` in it."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 class Tensor(NamedTuple):
@@ -40,11 +66,14 @@ class Call(NamedTuple):
 
 
 def read(array: Any) -> Tensor | None:
-    """The tensor that an array is; None for what does not speak DLPack."""
+    """Return the tensor that an array is; None for what does not speak DLPack.
+
+    The capsule is not consumed: it owns the memory until the call is over.
+    """
     if not hasattr(array, "__dlpack__"):
         return None
     capsule = array.__dlpack__()
-    found = ctypes.cast(pointer_of(capsule), ctypes.POINTER(Managed)).contents.tensor
+    found = ManagedTensor.from_address(_pointer_of(capsule, b"dltensor"))
     rank = found.ndim
     return Tensor(
         (found.data or 0) + found.byte_offset,
@@ -68,7 +97,7 @@ def checked(script: Script, args: Sequence[Any]) -> Call:
     for place, (argument, value) in enumerate(zip(wanted, args, strict=True)):
         values[argument.name] = _kind(script, argument, place, value)
     sizes: dict[str, Value] = {
-        a.name: values[a.name] for a in wanted if a.dims is None and a.dtype[0] in "iub"
+        a.name: values[a.name] for a in wanted if a.dims is None and a.dtype in WHOLE
     }
     for argument in wanted:
         _shape(script, argument, values[argument.name], sizes)
@@ -81,7 +110,7 @@ def checked(script: Script, args: Sequence[Any]) -> Call:
     return Call(values, sizes, device)
 
 
-def _kind(script: Script, argument: Argument, place: int, value: Any) -> Any:
+def _kind(script: Script, argument: ScriptArgument, place: int, value: Any) -> Any:
     def wrong(what: str) -> TypeError:
         return TypeError(
             f'{script.name}: argument "{argument.name}" ({place + 1}): expected {argument.type},'
@@ -102,8 +131,8 @@ def _kind(script: Script, argument: Argument, place: int, value: Any) -> Any:
     return tensor
 
 
-def _scalar(argument: Argument, value: Any, wrong: Any) -> Any:
-    if argument.dtype[0] == "f":
+def _scalar(argument: ScriptArgument, value: Any, wrong: Any) -> Any:
+    if argument.dtype in FLOATS:
         if not isinstance(value, int | float):
             raise wrong(type(value).__name__)
         return float(value)
@@ -119,7 +148,7 @@ def _scalar(argument: Argument, value: Any, wrong: Any) -> Any:
     return int(value)
 
 
-def _shape(script: Script, argument: Argument, value: Any, sizes: dict[str, Value]) -> None:
+def _shape(script: Script, argument: ScriptArgument, value: Any, sizes: dict[str, Value]) -> None:
     if argument.dims is None:
         return
     if len(value.shape) != len(argument.dims):
@@ -130,7 +159,9 @@ def _shape(script: Script, argument: Argument, value: Any, sizes: dict[str, Valu
             raise _mismatch(script, argument, value, f" with {dim} = {expected}")
 
 
-def _memory(script: Script, argument: Argument, value: Any, sizes: Mapping[str, Value]) -> None:
+def _memory(
+    script: Script, argument: ScriptArgument, value: Any, sizes: Mapping[str, Value]
+) -> None:
     """Computed dimensions, and how the elements lie."""
     if argument.dims is None:
         return
@@ -150,7 +181,9 @@ def _memory(script: Script, argument: Argument, value: Any, sizes: Mapping[str, 
         raise ValueError(f'{script.name}: argument "{argument.name}" is not aligned to {needed}')
 
 
-def _mismatch(script: Script, argument: Argument, value: Tensor, more: str = "") -> ValueError:
+def _mismatch(
+    script: Script, argument: ScriptArgument, value: Tensor, more: str = ""
+) -> ValueError:
     return ValueError(
         f'{script.name}: argument "{argument.name}": expected {argument.type}{more},'
         f" got shape {value.shape}"
@@ -168,7 +201,7 @@ def _is_contiguous(value: Tensor) -> bool:
     return True
 
 
-def _dimension(script: Script, argument: Argument, sizes: Mapping[str, Value]) -> int:
+def _dimension(script: Script, argument: ScriptArgument, sizes: Mapping[str, Value]) -> int:
     value = sizes[argument.name]
     limits = integer_limits(argument.dtype)
     if limits is not None and not limits[0] <= value <= limits[1]:  # type: ignore[operator]
@@ -177,7 +210,7 @@ def _dimension(script: Script, argument: Argument, sizes: Mapping[str, Value]) -
 
 
 def _device(
-    script: Script, wanted: Sequence[Argument], values: Mapping[str, Any]
+    script: Script, wanted: Sequence[ScriptArgument], values: Mapping[str, Any]
 ) -> tuple[str, int]:
     found = script.kind, 0
     seen: str | None = None

@@ -19,11 +19,11 @@ from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.script_sections import COSTS, Arg, DispatchSection, LaunchOverride
 from tilusbuild.manifest.space import expression
+from tilusbuild.runtime.dtypes import integer_limits
 from tilusbuild.signature import (
     Argument,
     Signature,
     SignatureError,
-    integer_limits,
     parse_argument,
     signature,
 )

@@ -19,6 +19,7 @@ from tilusbuild.runtime import buckets, candidates, library
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
 from tilusbuild.runtime.script import TEXT, Script, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables
@@ -222,7 +223,7 @@ def _spread(axes: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ..
 
 
 def _integers(script: Script) -> list[str]:
-    return [a.name for a in script.arguments if a.dims is None and a.dtype[0] in "iub"]
+    return [a.name for a in script.arguments if a.dims is None and a.dtype in WHOLE]
 
 
 # The host.

@@ -18,32 +18,7 @@ from jinja2.sandbox import MAX_RANGE
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, parse
-
-_PLAIN_TYPES = {
-    "bool": "bool",
-    "i8": "signed char",
-    "i16": "short",
-    "i32": "int",
-    "i64": "long long",
-    "u8": "unsigned char",
-    "u16": "unsigned short",
-    "u32": "unsigned int",
-    "u64": "unsigned long long",
-    "f32": "float",
-    "f64": "double",
-}
-# <cuda_fp16.h>, <cuda_bf16.h> and <cuda_fp8.h> define these.
-_CUDA_TYPES = {
-    "f16": "__half",
-    "bf16": "__nv_bfloat16",
-    "f8e4m3": "__nv_fp8_e4m3",
-    "f8e5m2": "__nv_fp8_e5m2",
-}
-# tilusbuild/portable.cuh.j2 defines these, for either kind of target.
-_PORTABLE_TYPES = {name: f"tb::{name}" for name in _CUDA_TYPES}
-_BITS = {"bool": 8} | {
-    name: int(name[1:]) for name in _PLAIN_TYPES if name != "bool"
-} | {"f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8}  # fmt: skip
+from tilusbuild.runtime.dtypes import DTYPES
 
 
 class RaisedError(TemplateRuntimeError):
@@ -61,9 +36,9 @@ def raise_error(message: object) -> str:
 
 def known_dtype(dtype: object) -> str:
     """`dtype`, when it is the name of an element type."""
-    if isinstance(dtype, str) and dtype in _BITS:
+    if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
-    hint = did_you_mean(str(dtype), _BITS) or f"known: {', '.join(_BITS)}"
+    hint = did_you_mean(str(dtype), DTYPES) or f"known: {', '.join(DTYPES)}"
     raise RefusedError(f'"{dtype}" is no element type; {hint}')
 
 
@@ -74,21 +49,22 @@ def ctype(context: Context, dtype: object, portable: bool = False) -> str:
     With `portable=true` it is `tb::f16` on either: the type of `portable.cuh.j2`, without a header.
     """
     name = known_dtype(dtype)
-    if plain := _PLAIN_TYPES.get(name):
-        return plain
+    if DTYPES[name].c != "void":
+        return DTYPES[name].cuda
     target = context.get("target")
     kind = target.get("kind") if isinstance(target, Mapping) else getattr(target, "kind", None)
-    return (_PORTABLE_TYPES if portable or kind == "cpu" else _CUDA_TYPES)[name]
+    # tilusbuild/portable.cuh.j2 defines tb::f16 and its like, for either kind of target.
+    return f"tb::{name}" if portable or kind == "cpu" else DTYPES[name].cuda
 
 
 def bits(dtype: object) -> int:
     """The size of an element type: `{{ "bf16" | bits }}` is 16."""
-    return _BITS[known_dtype(dtype)]
+    return DTYPES[known_dtype(dtype)].bits
 
 
 def size_of(dtype: object) -> int:
     """The size of an element type in bytes: `{{ "bf16" | bytes }}` is 2."""
-    return _BITS[known_dtype(dtype)] // 8
+    return DTYPES[known_dtype(dtype)].bytes
 
 
 def hexadecimal(value: object, digits: int = 0) -> str:

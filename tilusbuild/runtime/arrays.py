@@ -10,26 +10,16 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.runtime.names import suggestion
-from tilusbuild.runtime.script import Argument, Dim, Script
+from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
-
-_DTYPES = {
-    "bool": "bool",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-    **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
-}
-"""Our dtypes as the frameworks call them."""
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax.numpy"}
 _LIBRARIES["jaxlib"] = "jax.numpy"
 
 
-def passed(script: Script) -> tuple[Argument, ...]:
+def passed(script: Script) -> tuple[ScriptArgument, ...]:
     """What a caller passes, in order."""
     return tuple(argument for argument in script.arguments if not argument.dimension)
 
@@ -69,7 +59,7 @@ def sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
     for argument in passed(script):
         value = arguments.get(argument.name)
         if argument.dims is None:
-            if isinstance(value, int) and argument.dtype[0] in "iub":
+            if isinstance(value, int) and argument.dtype in WHOLE:
                 found[argument.name] = value
             continue
         if value is None:
@@ -81,7 +71,7 @@ def sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
     return found
 
 
-def _shape(script: Script, argument: Argument, value: Any) -> tuple[int, ...]:
+def _shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, ...]:
     try:
         shape = tuple(int(size) for size in value.shape)
     except (AttributeError, TypeError):
@@ -105,7 +95,9 @@ def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
     return None
 
 
-def allocate(script: Script, argument: Argument, known: Mapping[str, Value], like: Any) -> Any:
+def allocate(
+    script: Script, argument: ScriptArgument, known: Mapping[str, Value], like: Any
+) -> Any:
     """An output of the kind and on the device of `like`. Raises `TypeError` and `ValueError`."""
     shape = tuple(_extent(script, argument, dim, known) for dim in argument.dims or ())
     root = type(like).__module__.partition(".")[0]
@@ -114,7 +106,8 @@ def allocate(script: Script, argument: Argument, known: Mapping[str, Value], lik
     if module is None:
         raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {give}")
     library = importlib.import_module(module)
-    dtype = getattr(library, _DTYPES.get(argument.dtype, argument.dtype), None)
+    row = DTYPES.get(argument.dtype)
+    dtype = getattr(library, row.numpy if row else argument.dtype, None)
     if dtype is None:
         raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {give}")
     return _ALLOCATE.get(root, _numpy_like)(library, shape, dtype, like)
@@ -147,7 +140,7 @@ _ALLOCATE: dict[str, Callable[[Any, tuple[int, ...], Any, Any], Any]] = {
 }
 
 
-def _extent(script: Script, argument: Argument, dim: Dim, known: Mapping[str, Value]) -> int:
+def _extent(script: Script, argument: ScriptArgument, dim: Dim, known: Mapping[str, Value]) -> int:
     where = f'{script.name}: output "{argument.name}" ({argument.type})'
     try:
         value = dim if isinstance(dim, int) else known[dim] if isinstance(dim, str) else dim(known)

@@ -8,19 +8,15 @@ children.
 from __future__ import annotations
 
 import os
-import threading
 from functools import lru_cache
 from typing import NamedTuple
+
+from tilusbuild.runtime.errors import DriverError
+from tilusbuild.runtime.process import process
 
 CPU_KIND, CUDA_KINDS = 1, (2, 13)
 """DLPack's device types: the host, and memory of CUDA, managed or not."""
 _HOST_KINDS = (CPU_KIND, 3)
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
-"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
-
-
-class NoDriverError(Exception):
-    """There is no usable CUDA driver; the text says why."""
 
 
 class Device(NamedTuple):
@@ -78,60 +74,30 @@ def may_have_cuda() -> bool:
     return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
 
 
-_known: dict[tuple[int, int], Device] = {}
-_lock = threading.Lock()
-
-
 def cuda(index: int) -> Device:
-    """A GPU by its number. Raises `NoDriverError`."""
+    """Return a GPU by its number. Raises `DriverError`."""
+    # The process id is part of the key: what the driver said before a fork does not hold after it.
     key = (os.getpid(), index)
-    with _lock:
-        if key not in _known:
-            _known[key] = _ask(index)
-        return _known[key]
+    with process.device_lock:
+        if key not in process.devices:
+            process.devices[key] = _ask(index)
+        return process.devices[key]
 
 
 def is_only() -> bool:
-    """Whether cuda:0 is the only GPU."""
+    """Return whether cuda:0 is the only GPU."""
     try:
         cuda(1)
-    except NoDriverError:
+    except DriverError:
         return True
     return False
 
 
 def _ask(index: int) -> Device:
-    import ctypes
+    # Imported here: ctypes costs milliseconds, and most loads never ask the driver.
+    from tilusbuild.runtime.cuda_driver import CudaDriver
 
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise NoDriverError(f"no CUDA driver: {error}") from None
-    version, device, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    major, minor, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
-    _check(driver, "cuInit", 0)
-    _check(driver, "cuDriverGetVersion", ctypes.byref(version))
-    _check(driver, "cuDeviceGetCount", ctypes.byref(count))
-    if not 0 <= index < count.value:
-        raise NoDriverError(f"there is no cuda:{index}: the driver knows {count.value} devices")
-    _check(driver, "cuDeviceGet", ctypes.byref(device), index)
-    _check(driver, "cuDeviceGetName", name, len(name), device)
-    for number, attribute in ((major, _CAPABILITY_MAJOR), (minor, _CAPABILITY_MINOR)):
-        _check(driver, "cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
-    arch = f"sm_{major.value * 10 + minor.value}"
-    return Device("cuda", index, name.value.decode(errors="replace"), arch, version.value)
-
-
-def _check(driver: object, function: str, *arguments: object) -> None:
-    status = getattr(driver, function)(*arguments)
-    if status:
-        raise NoDriverError(f"{function} failed with CUDA error {status}")
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _known.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    driver = CudaDriver()
+    driver.call("cuInit", 0)
+    device = driver.device(index)
+    return Device("cuda", index, driver.name(device), driver.arch(device), driver.version())

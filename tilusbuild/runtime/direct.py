@@ -14,6 +14,7 @@ from typing import Any
 
 from tilusbuild.runtime import library, script, tables
 from tilusbuild.runtime.errors import CorruptCacheError
+from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
@@ -21,9 +22,6 @@ FOLDER, FILE = "dispatch", "dispatch.json"
 SCHEMA = 1
 REFUSED = "TilusbuildRefused"
 """The kind of tvm-ffi error that a dispatcher raises when it does not come to a program's call."""
-
-_hooks: list[Any] = []
-"""Callbacks that C may call as long as the process lives."""
 
 
 class DispatcherRefusedError(RuntimeError):
@@ -85,5 +83,5 @@ def _opened(path: str, symbol: str, on_nearest: Callable[[], None]) -> Callable[
         getattr(ctypes.CDLL(path), f"{symbol}_on_nearest")(hook)
     except (RuntimeError, AttributeError, OSError) as error:
         raise CorruptCacheError(f"{path} cannot be loaded: {error}") from None
-    _hooks.append(hook)
+    process.callbacks.append(hook)  # C calls it as long as the process lives
     return launch

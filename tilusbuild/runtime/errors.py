@@ -1,7 +1,19 @@
-"""Why a kernel could not be loaded or chosen, each as a type of its own.
+"""The errors of loading and choosing a kernel.
 
-All are `LoadError`s, and say what would help. What a library says of a call's arguments
-(`TypeError`, `ValueError`) is passed on as it is.
+    LoadError                     no kernel can be had
+      ScriptNotFoundError         no script of this name, or no instance with these constants
+      AmbiguousScriptError        several instances or projects fit
+      ProgramNotFoundError        nothing runs on the device
+      CorruptCacheError           a file is cut short, malformed or does not match its checksum
+        LibraryChangedError       a library is not the one that was built
+        CorruptTableError         the dispatch table cannot be read
+          TableOutOfRangeError    the dispatch table names a program that does not exist
+      WrongDeviceTableError       every dispatch table is of another device
+      RuleError                   a rule or a model has no value
+    DriverError                   the CUDA driver is missing, or a call of it failed
+
+Each message says what would help. What a library reports about a call's arguments (`TypeError`,
+`ValueError`) is passed on as it is.
 """
 
 from __future__ import annotations
@@ -49,3 +61,7 @@ class LibraryChangedError(CorruptCacheError):
 
 class RuleError(LoadError):
     """A rule or a model of the manifest has no value at these sizes."""
+
+
+class DriverError(RuntimeError):
+    """The CUDA driver is missing or refused a call; the text names the function and the error."""

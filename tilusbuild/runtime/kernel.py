@@ -17,10 +17,17 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime import arrays, candidates, device, direct, library, tables
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Choice, Chooser
-from tilusbuild.runtime.device import Device, NoDriverError
-from tilusbuild.runtime.errors import LoadError, ProgramNotFoundError, WrongDeviceTableError
+from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.dtypes import WHOLE
+from tilusbuild.runtime.errors import (
+    DriverError,
+    LoadError,
+    ProgramNotFoundError,
+    WrongDeviceTableError,
+)
 from tilusbuild.runtime.hold import ReaderLock
 from tilusbuild.runtime.names import suggestion
+from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 
@@ -81,11 +88,15 @@ class Kernel:
         self._known: dict[Any, Callable[..., Any]] = {}
         self._told: set[str] = set()
         self._lock = threading.RLock()
-        _kernels.add(self)
+        process.kernels.add(self)
         one_device = all(script.kind == "cpu" for script in scripts)
         self._direct: Callable[..., Any] | None = None
         self._key = _key_reader(scripts[0], one_device)
         self._count = len(arrays.passed(scripts[0]))
+
+    def after_fork(self) -> None:
+        """Replace the lock in a child: the thread that held it there does not exist."""
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<Kernel {', '.join(script.label for script in self._scripts)}>"
@@ -178,7 +189,7 @@ class Kernel:
             return self._on("cpu", 0)
         try:
             return self._on("cuda", 0)
-        except NoDriverError as error:
+        except DriverError as error:
             if "cpu" in kinds:
                 return self._on("cpu", 0)
             raise ProgramNotFoundError(f"{self._scripts[0].name} needs a GPU: {error}") from None
@@ -282,7 +293,7 @@ class Kernel:
             )
         try:
             return self._on(kind, index if kind == "cuda" else 0)
-        except NoDriverError as error:
+        except DriverError as error:
             raise ProgramNotFoundError(f"{self._scripts[0].name}: {error}") from None
 
     def _call_allocating(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -330,7 +341,7 @@ def _key_reader(script: Script, one_device: bool) -> Key:
 def _names_in_rules(script: Script) -> Iterator[str]:
     """Rules may look at any integer argument, so with rules all of them decide."""
     if script.rules:
-        yield from (a.name for a in script.arguments if a.dims is None and a.dtype[0] in "iub")
+        yield from (a.name for a in script.arguments if a.dims is None and a.dtype in WHOLE)
 
 
 def _read_of(script: Script, order: Mapping[str, int], name: str) -> tuple[int, int | None]:
@@ -365,21 +376,3 @@ def _of_sizes(reads: Sequence[tuple[int, int | None]]) -> Key:
 def _of_device_and_sizes(tensor: int, sizes: Key) -> Key:
     # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
     return lambda args: (args[tensor].device, sizes(args))
-
-
-class _Kernels:
-    """The kernels of this process, whose locks a fork must not take along."""
-
-    def __init__(self) -> None:
-        self._all: weakref.WeakSet[Kernel] = weakref.WeakSet()
-
-    def add(self, kernel: Kernel) -> None:
-        self._all.add(kernel)
-
-    def after_fork(self) -> None:
-        for kernel in list(self._all):
-            kernel._lock = threading.RLock()
-
-
-_kernels = _Kernels()
-os.register_at_fork(after_in_child=_kernels.after_fork)

@@ -7,20 +7,17 @@ first. Children of a fork keep what was open.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilusbuild.runtime import compat, receipts
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptCacheError, LibraryChangedError, ProgramNotFoundError
+from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 LIBRARY = "module/lib.so"
-
-_open: dict[tuple[str, str], Callable[..., Any]] = {}
-_lock = threading.Lock()
 
 
 def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
@@ -34,11 +31,12 @@ def launcher(script: Script, program: int, device: Device | None) -> Callable[..
     if device is not None and device.kind == "cuda":
         check_images(script, program, meta, device)
     digest = meta["files"][LIBRARY]["sha256"]
-    with _lock:
-        if (path, digest) not in _open:
+    # Held while a library is opened, so that of many threads that ask for it one opens it.
+    with process.library_lock:
+        if (path, digest) not in process.libraries:
             check_library(path, digest)
-            _open[path, digest] = _loaded(path)
-        return _open[path, digest]
+            process.libraries[path, digest] = _loaded(path)
+        return process.libraries[path, digest]
 
 
 def _loaded(path: str) -> Callable[..., Any]:
@@ -97,11 +95,3 @@ def check_images(script: Script, program: int, meta: Mapping[str, Any], device: 
     raise ProgramNotFoundError(
         f"program {program} of {script.label} holds nothing that runs on {device}", tuple(refused)
     )
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -7,10 +7,11 @@ command line goes before both. Every call gives back what was before when it is 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
+
+from tilusbuild.runtime.process import process
 
 __all__ = [
     "bench_repeat",
@@ -19,14 +20,10 @@ __all__ = [
     "chosen",
     "context",
     "debug",
-    "get_cache_dir",
     "parallel_workers",
 ]
 
 Value = str | int | bool
-
-_chosen: dict[str, Value] = {}
-_lock = threading.Lock()
 
 
 class Chosen:
@@ -36,9 +33,9 @@ class Chosen:
 
     def __init__(self, name: str, value: Value) -> None:
         self._name = name
-        with _lock:
-            self._before = _chosen.get(name)
-            _chosen[name] = value
+        with process.option_lock:
+            self._before = process.options.get(name)
+            process.options[name] = value
 
     def __enter__(self) -> None:
         return None
@@ -49,30 +46,30 @@ class Chosen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with _lock:
+        with process.option_lock:
             if self._before is None:
-                _chosen.pop(self._name, None)
+                process.options.pop(self._name, None)
             else:
-                _chosen[self._name] = self._before
+                process.options[self._name] = self._before
 
 
 def chosen() -> Mapping[str, Value]:
     """What was chosen, by the names that the settings have: `cache-dir`, `jobs`, …"""
-    with _lock:
-        return MappingProxyType(dict(_chosen))
+    with process.option_lock:
+        return MappingProxyType(dict(process.options))
 
 
 @contextmanager
 def context() -> Iterator[None]:
     """Undo at the end whatever is chosen within."""
-    with _lock:
-        before = dict(_chosen)
+    with process.option_lock:
+        before = dict(process.options)
     try:
         yield
     finally:
-        with _lock:
-            _chosen.clear()
-            _chosen.update(before)
+        with process.option_lock:
+            process.options.clear()
+            process.options.update(before)
 
 
 def cache_dir(path: str | os.PathLike[str]) -> Chosen:
@@ -86,17 +83,6 @@ def cache_dir(path: str | os.PathLike[str]) -> Chosen:
     if not text or "\0" in text:
         raise ValueError(f"{text!r} names no folder")
     return Chosen("cache-dir", os.path.abspath(os.path.expanduser(text)))
-
-
-def get_cache_dir() -> str:
-    """The folder, absolute, that a build or a load in the working directory would use: the one
-    chosen, else that in `TILUSBUILD_CACHE_DIR`, else the project's own, else `.cache` at the root
-    of the git repository around, else `~/.cache/tilus`."""
-    from tilusbuild.runtime.places import VARIABLE, project_cache
-
-    named = chosen().get("cache-dir") or os.environ.get(VARIABLE)
-    found = named if isinstance(named, str) else project_cache(os.getcwd())[0]
-    return os.path.abspath(os.path.expanduser(found))
 
 
 def parallel_workers(count: int) -> Chosen:

@@ -114,6 +114,15 @@ def places(where: object) -> Iterator[Place]:
     yield Place(*project_cache(here()))
 
 
+def get_cache_dir() -> str:
+    """The folder, absolute, that a build or a load in the working directory would use: the one
+    chosen, else that in `TILUSBUILD_CACHE_DIR`, else the project's own, else `.cache` at the root
+    of the git repository around, else `~/.cache/tilus`."""
+    named = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
+    found = named if isinstance(named, str) else project_cache(os.getcwd())[0]
+    return os.path.abspath(os.path.expanduser(found))
+
+
 def here() -> str:
     """The working directory, or the root where it has been deleted."""
     try:

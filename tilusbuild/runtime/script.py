@@ -25,7 +25,7 @@ SCHEMA = 1
 Dim: TypeAlias = "int | str | Function"
 
 
-class Argument(NamedTuple):
+class ScriptArgument(NamedTuple):
     """One argument of the kernel. `dims` is None for a scalar."""
 
     name: str
@@ -38,7 +38,7 @@ class Argument(NamedTuple):
     """As a manifest spells it: `f16*[m, k]`."""
 
 
-class Rule(NamedTuple):
+class DispatchRule(NamedTuple):
     """A row of the hand-written table: where `when` holds, `program` serves."""
 
     source: str
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
     program: int
 
 
-class Model(NamedTuple):
+class ScriptModel(NamedTuple):
     """A cost for each program at some sizes; lower is better."""
 
     source: str
@@ -72,7 +72,7 @@ class Script(NamedTuple):
     machine: str
     """What the host code is for, as `uname -m` says it."""
     params: Mapping[str, Value]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[ScriptArgument, ...]
     schedules: Mapping[str, Sequence[Value]]
     """Parameters by name, a value for each program."""
     programs: tuple[str, ...]
@@ -82,8 +82,8 @@ class Script(NamedTuple):
     keys: tuple[str, ...]
     buckets: tuple[Callable[[int], int], ...]
     """One a key: from a size to its bucket."""
-    rules: tuple[Rule, ...]
-    model: Model | None
+    rules: tuple[DispatchRule, ...]
+    model: ScriptModel | None
 
     @property
     def arch(self) -> str:
@@ -185,11 +185,11 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
     )
 
 
-def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> Argument:
+def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgument:
     dims, dtype = value["dims"], _text(value["dtype"])
     if not dtype:
         raise ValueError("an argument has no type")
-    return Argument(
+    return ScriptArgument(
         name=_text(value["name"]),
         dtype=dtype,
         dims=None if dims is None else tuple(_dim(dim, scalars) for dim in dims),
@@ -205,18 +205,22 @@ def _dim(value: object, scalars: Collection[str]) -> Dim:
     return function_of(value, scalars)
 
 
-def _rule(value: Mapping[str, Any], scalars: Collection[str], programs: Sequence[str]) -> Rule:
+def _rule(
+    value: Mapping[str, Any], scalars: Collection[str], programs: Sequence[str]
+) -> DispatchRule:
     when = function_of(value["when"], scalars)
-    return Rule(_text(value["source"]), when, _index(value["program"], programs))
+    return DispatchRule(_text(value["source"]), when, _index(value["program"], programs))
 
 
 def _model(
     value: Mapping[str, Any] | None, sizes: Collection[str], programs: Sequence[str]
-) -> Model | None:
+) -> ScriptModel | None:
     if value is None:
         return None
     columns = {name: _column(column, programs) for name, column in value["columns"].items()}
-    return Model(_text(value["source"]), function_of(value["cost"], {*sizes, *columns}), columns)
+    return ScriptModel(
+        _text(value["source"]), function_of(value["cost"], {*sizes, *columns}), columns
+    )
 
 
 def _column(values: object, programs: Sequence[str]) -> Sequence[Value]:

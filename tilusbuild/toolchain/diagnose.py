@@ -5,7 +5,6 @@ Nothing here raises for something that is missing, starts a GPU, or prints.
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import importlib.metadata
 import os
@@ -15,6 +14,8 @@ from typing import Literal
 
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
+from tilusbuild.runtime.cuda_driver import CudaDriver
+from tilusbuild.runtime.errors import DriverError
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.disassembler import NAME as NVDISASM
@@ -105,16 +106,15 @@ def _nvcc(request: ToolchainRequest, probe: Probe, host: Host) -> tuple[Cuda | N
 def _driver() -> Finding:
     gives = "running and tuning kernels here; building needs none"
     try:
-        library = ctypes.CDLL("libcuda.so.1")
-        version = ctypes.c_int(0)
-        # Needs no initialisation, and so touches no device.
-        status = library.cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError) as error:
+        driver = CudaDriver()
+    except DriverError as error:
         return Finding("GPU driver", "missing", str(error), gives, "install NVIDIA's driver")
-    major, minor = version.value // 1000, version.value % 1000 // 10
-    if status != 0 or not version.value:
-        detail = f"libcuda.so.1 is there, but answers with error {status}"
+    try:
+        version = driver.version()  # needs no cuInit, and so touches no device
+    except (DriverError, AttributeError) as error:
+        detail = f"libcuda.so.1 is there, but does not answer: {error}"
         return Finding("GPU driver", "warning", detail, gives)
+    major, minor = version // 1000, version % 1000 // 10
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
     if not devices:
         detail = f"driver for CUDA {major}.{minor}, but no device in /dev"

@@ -26,17 +26,31 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.campaign import CASE, RUN, Noted, Run, read_case_note, read_run
-from tilusbuild.tune.bench.log import Key, Log, answers, lines
-from tilusbuild.tune.bench.race import Decision, Race
+from tilusbuild.tune.bench.log import Key, SampleLog, answers, lines
+from tilusbuild.tune.bench.race import (
+    CASE,
+    RUN,
+    CaseNote,
+    Decision,
+    Race,
+    RunNote,
+    read_case_note,
+    read_run,
+)
 from tilusbuild.tune.bench.session import Session
-from tilusbuild.tune.bench.work import WORK, Case, Program, Work
+from tilusbuild.tune.bench.work import WORK, Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, remake_dispatcher
-from tilusbuild.tune.tune import Ready, Tuned, Wanted, sizes_of
+from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest, sizes_of
 
 _HASH = re.compile("[0-9a-f]{64}")
 _ROOT = "tilusbuild-bundle"
-_CARRIED = ("__init__.py", "errors.py", "process", "runtime/__init__.py", "runtime/device.py")
+_CARRIED_RUNTIME = ("__init__", "cuda_driver", "device", "dtypes", "errors", "process")
+_CARRIED = (
+    "__init__.py",
+    "errors.py",
+    "process",
+    *(f"runtime/{name}.py" for name in _CARRIED_RUNTIME),
+)
 _CARRIED_TUNE = ("tune/__init__.py", "tune/bench")
 _RUN = b"""\
 import os
@@ -53,7 +67,7 @@ if __name__ == "__main__":
 """
 
 
-def export(project: Project, wanted: Wanted, ready: Iterable[Ready], path: str) -> int:
+def export(project: Project, wanted: TuneRequest, ready: Iterable[BuiltInstance], path: str) -> int:
     """Write a bundle; its size in bytes. Raises `InputError` and `OSError`."""
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
     private = project.cache.tree.private(uses=True)
@@ -78,8 +92,8 @@ def export(project: Project, wanted: Wanted, ready: Iterable[Ready], path: str) 
 def _add_work(
     tar: tarfile.TarFile,
     project: Project,
-    wanted: Wanted,
-    ready: Ready,
+    wanted: TuneRequest,
+    ready: BuiltInstance,
     number: int,
     folder: str,
     check: prepare.Checking,
@@ -130,14 +144,14 @@ class UnmeasuredError(TilusbuildError):
 class _NothingMore:
     """A bench for a log that is all there is."""
 
-    def check(self, case: Case, program: Program, number: int) -> Answer:
+    def check(self, case: Case, program: Candidate, number: int) -> Answer:
         raise UnmeasuredError(f"{case.label}: program {program.index} was not checked")
 
-    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         raise UnmeasuredError(f"{case.label}: program {program.index} was not timed")
 
 
-class _Replayed(Log):
+class _Replayed(SampleLog):
     """A log that is only read."""
 
     def __init__(self, known: dict[Key, Answer]) -> None:
@@ -153,11 +167,11 @@ class _Replayed(Log):
 class _Segment:
     """One tuning in a log."""
 
-    run: Run
-    cases: list[Noted] = field(default_factory=list)
+    run: RunNote
+    cases: list[CaseNote] = field(default_factory=list)
 
 
-def take_back(project: Project, path: str) -> tuple[list[Tuned], list[str]]:
+def take_back(project: Project, path: str) -> tuple[list[TunedInstance], list[str]]:
     """Decide from a bundle's log and write the tables; also what could not be decided, in words.
 
     Raises `InputError` for a log that is none, or of programs that this cache does not have.
@@ -190,7 +204,7 @@ def _decided(
     known: dict[Key, Answer],
     missing: list[str],
     path: str,
-) -> Tuned:
+) -> TunedInstance:
     run = segment.run
     folder = project.cache.tree.script_path(snake_case(run.script), run.script_hash)
     if not _HASH.fullmatch(run.script_hash) or not os.path.isdir(folder):
@@ -220,7 +234,7 @@ def _decided(
     if not missing and len(segment.cases) < run.cases:
         missing.append(f"{run.cases - len(segment.cases)} sizes were not begun")
     remake_dispatcher(project, script)
-    return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
+    return TunedInstance(script, work, device, tuple(decisions), tuple(publisher.shared), path)
 
 
 def _check_fits(script: Script, segment: _Segment, path: str) -> None:
@@ -233,9 +247,10 @@ def _check_fits(script: Script, segment: _Segment, path: str) -> None:
         raise input_error(f"{path} does not fit {script.label}: {wrong[0]!r}")
 
 
-def _work(script: Script, run: Run) -> Work:
+def _work(script: Script, run: RunNote) -> Work:
     programs = tuple(
-        Program(i, script.programs[i], script.library(i), script.schedule(i)) for i in run.programs
+        Candidate(i, script.programs[i], script.library(i), script.schedule(i))
+        for i in run.programs
     )
     return Work(
         label=script.label,

@@ -1,8 +1,8 @@
-"""Arguments for a trial call, made from the signature, the sizes and a seed.
+"""Arguments for a call, made from the signature, the sizes and a seed.
 
 The values are small enough that sums of products stay accurate in the narrow types, the same for
 the same seed, and an output starts as noise too, so that a kernel which forgets to write is found
-out. bf16 and fp8 arrays are kept as bits (`dlpack.Typed`); `widen` gives the f32 values that they
+out. bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they
 stand for, which is what a reference sees.
 """
 
@@ -15,32 +15,26 @@ import numpy as np
 
 from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.signature import Argument, Dim, Signature, integer_limits
-from tilusbuild.tune.bench.elements import f8_values
-from tilusbuild.tune.dlpack import Typed
+from tilusbuild.runtime.dtypes import DTYPES, integer_limits
+from tilusbuild.signature import Argument, Dim, Signature
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Input: TypeAlias = "Array | Typed | int | float | bool"
-
-_NUMPY = {
-    "bool": np.bool_,
-    "i8": np.int8,
-    "i16": np.int16,
-    "i32": np.int32,
-    "i64": np.int64,
-    "u8": np.uint8,
-    "u16": np.uint16,
-    "u32": np.uint32,
-    "u64": np.uint64,
-    "f16": np.float16,
-    "f32": np.float32,
-    "f64": np.float64,
-}
+Input: TypeAlias = "Array | int | float | bool"
 
 
-def numpy_type(dtype: str) -> Any:
-    """The NumPy type of a dtype that NumPy has."""
-    return _NUMPY[dtype]
+_NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
+"""Names of the types that NumPy itself does not have."""
+
+
+def numpy_type(dtype: str) -> np.dtype[Any]:
+    """Return the NumPy type of an element type; of those that NumPy does not have, `ml_dtypes`'."""
+    name = DTYPES[dtype].numpy
+    if name not in _NARROW:
+        return np.dtype(name)
+    import ml_dtypes
+
+    made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return made
 
 
 def generate(
@@ -99,11 +93,8 @@ def _tensor(argument: Argument, shape: tuple[int, ...], random: np.random.Genera
     if kind == "bool":
         return random.integers(0, 2, shape).astype(np.bool_)
     if limits := integer_limits(kind):
-        return random.integers(max(-8, limits[0]), 9, shape).astype(_NUMPY[kind])
-    values = random.uniform(-1.0, 1.0, shape).astype(np.float32)
-    if kind in _NUMPY:
-        return values.astype(_NUMPY[kind])
-    return narrow(values, kind)
+        return random.integers(max(-8, limits[0]), 9, shape).astype(numpy_type(kind))
+    return narrow(random.uniform(-1.0, 1.0, shape).astype(np.float32), kind)
 
 
 def _scalar(argument: Argument, random: np.random.Generator) -> Input:
@@ -117,47 +108,29 @@ def _scalar(argument: Argument, random: np.random.Generator) -> Input:
     return float(np.float32(random.uniform(0.5, 1.5)))
 
 
-_F8_LARGEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+def narrow(values: Array, dtype: str) -> Array:
+    """Round f32 values to the nearest of an element type, ties to even; NaN stays NaN.
+
+    fp8 saturates, as CUDA's conversions do: a value beyond the greatest, infinity too, becomes the
+    greatest. bf16 and f16 become infinite there.
+    """
+    made = numpy_type(dtype)
+    if DTYPES[dtype].bits == 8:
+        # Without this, e4m3, which has no infinity, would turn large values into NaN.
+        codes = np.arange(128, dtype=np.uint8).view(made).astype(np.float32)
+        largest = codes[np.isfinite(codes)].max()
+        values = np.clip(values, -largest, largest)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(made)
 
 
-def narrow(values: Array, dtype: str) -> Typed:
-    """f32 values rounded to the nearest bf16 or fp8 (ties to even, fp8 saturating), as bits."""
-    if dtype == "bf16":
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-        return Typed((rounded >> np.uint32(16)).astype(np.uint16).reshape(values.shape), dtype)
-    table = _f8_values(dtype)
-    largest = _F8_LARGEST[dtype]
-    clipped = np.clip(values, -largest, largest)
-    positive = np.flatnonzero(np.isfinite(table[:128]))
-    grid = table[positive]
-    magnitude = np.abs(clipped)
-    above = np.clip(np.searchsorted(grid, magnitude), 1, len(grid) - 1)
-    low, high = grid[above - 1], grid[above]
-    up = (magnitude - low > high - magnitude) | (
-        (magnitude - low == high - magnitude) & (above % 2 == 0)
-    )
-    code = np.where(up, above, above - 1).astype(np.uint8)
-    return Typed((code | (np.signbit(clipped).astype(np.uint8) << 7)).astype(np.uint8), dtype)
-
-
-def _f8_values(dtype: str) -> Array:
-    """The f32 value of each of the 256 codes."""
-    return np.array(f8_values(dtype), np.float32)
-
-
-def widen(value: Input) -> Any:
-    """What a reference sees: f32 for bf16 and fp8, everything else as it is."""
-    if not isinstance(value, Typed):
-        return value
-    if value.dtype == "bf16":
-        wide = value.array.astype(np.uint32) << np.uint32(16)
-        return wide.view(np.float32).reshape(value.array.shape)
-    return _f8_values(value.dtype)[value.array]
+def widen(value: Any) -> Any:
+    """Return what a reference sees: f32 for bf16 and fp8, everything else as it is."""
+    if isinstance(value, np.ndarray) and value.dtype.name in _NARROW:
+        return value.astype(np.float32)
+    return value
 
 
 def copied(value: Input) -> Input:
-    """The same, not shared: what a call may overwrite."""
-    if isinstance(value, Typed):
-        return Typed(value.array.copy(), value.dtype)
+    """Return the same value, not shared: what a reference may overwrite."""
     return value.copy() if isinstance(value, np.ndarray) else value

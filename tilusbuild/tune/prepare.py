@@ -14,12 +14,11 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import spec_of
+from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.script import Script
 from tilusbuild.signature import Signature
-from tilusbuild.tune import inputs, reference, trial
-from tilusbuild.tune.bench.elements import is_float
-from tilusbuild.tune.bench.work import Argument, Case, Program, Work, write_case
-from tilusbuild.tune.dlpack import Typed
+from tilusbuild.tune import inputs, reference
+from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Work, write_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> Checking:
 def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script) -> Work:
     """The programs of an instance that were built. Raises `InputError` when there is none."""
     programs = tuple(
-        Program(index, digest, script.library(index), script.schedule(index))
+        Candidate(index, digest, script.library(index), script.schedule(index))
         for index, digest in enumerate(script.programs)
         if index not in script.not_built
     )
@@ -101,13 +100,15 @@ def prepare_case(
     for declared in signature.arguments:
         value = made.get(declared.name, sizes.get(declared.name))
         if not declared.is_tensor:
-            arguments.append(Argument(declared.name, declared.dtype, None, value=_scalar(value)))
+            arguments.append(
+                CaseArgument(declared.name, declared.dtype, None, value=_scalar(value))
+            )
             continue
-        array = value.array if isinstance(value, Typed) else np.asarray(value)
+        array = np.asarray(value)
         _write(folder, f"{declared.name}.in", array)
-        argument = Argument(declared.name, declared.dtype, array.shape, out=declared.out)
+        argument = CaseArgument(declared.name, declared.dtype, array.shape, out=declared.out)
         if declared.name in want:
-            rtol, atol = trial.tolerances(declared.dtype, check.rtol, check.atol)
+            rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
             expected = _expected(declared.dtype, array.shape, want[declared.name])
             _write(folder, f"{declared.name}.want", expected)
             argument = replace(argument, want=_want(declared.dtype), rtol=rtol, atol=atol)
@@ -115,9 +116,18 @@ def prepare_case(
     return write_case(folder, dict(sizes), tuple(arguments), cold=cold)
 
 
+def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
+    """Return what the manifest gives, else twice (fp8: once) the type's spacing at 1 and that again
+    absolutely: 2^-9 for f16, 2^-6 for bf16, 2^-2 for fp8; f32 1e-5; f64 1e-12; integers exact."""
+    usual = {"f16": 2.0**-9, "bf16": 2.0**-6, "f8e4m3": 0.25, "f8e5m2": 0.25, "f32": 1e-5}
+    known = usual.get(dtype, 1e-12 if dtype == "f64" else 0.0)
+    relative = known if rtol is None else rtol
+    return relative, relative if atol is None else atol
+
+
 def _want(dtype: str) -> str:
     """What an expected output is kept as: what a reference computes in where it is wider."""
-    return ("f64" if dtype == "f64" else "f32") if is_float(dtype) else dtype
+    return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 
 def _expected(dtype: str, shape: tuple[int, ...], want: Any) -> inputs.Array:

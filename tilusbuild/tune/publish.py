@@ -1,4 +1,4 @@
-"""What was decided, written where calls and people look for it: tables and latency reports.
+"""What was decided, written for calls, people and other tools: tables, latency reports, T4 files.
 
 A case speaks for its bucket; of several in one bucket the one with the greatest sizes does, because
 a bucket is known by the greatest size in it. But a program that is out at any of them, wrong there
@@ -7,8 +7,10 @@ or crashing, is out for the bucket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilusbuild.build.project import Project
 from tilusbuild.dispatch import latency, tables
@@ -16,7 +18,9 @@ from tilusbuild.dispatch.dispatcher import refresh
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import TableEntry
-from tilusbuild.tune.bench.race import Decision
+from tilusbuild.status import Status
+from tilusbuild.tune.bench.bench import CRASH, INCORRECT, LAUNCH_ERROR, OK, TIMEOUT
+from tilusbuild.tune.bench.race import Decision, Outcome
 from tilusbuild.tune.bench.work import Scalar
 
 Key = tuple[int, ...]
@@ -29,7 +33,7 @@ def key_of(script: Script, integers: Mapping[str, Scalar]) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedBucket:
     """Two cases of one bucket, by their labels."""
 
     key: Key
@@ -44,7 +48,7 @@ class Publisher:
         self._script = script
         self._fingerprint = dict(fingerprint)
         self._decided: dict[Key, list[tuple[tuple[int, ...], Decision]]] = {}
-        self.shared: list[Shared] = []
+        self.shared: list[SharedBucket] = []
 
     def add(self, integers: Mapping[str, Scalar], decision: Decision) -> None:
         """Note a decision and bring the files up to date. Raises `LoadError` and `OSError`."""
@@ -55,7 +59,7 @@ class Publisher:
         known.sort(key=lambda sized: sized[0])  # the one that decides is the last
         if before is not None:
             other = decision if known[-1][1] is before else before
-            self.shared.append(Shared(key, known[-1][1].case.label, other.case.label))
+            self.shared.append(SharedBucket(key, known[-1][1].case.label, other.case.label))
         self._write(key, [each for _, each in reversed(known)])
 
     def _write(self, key: Key, decisions: Sequence[Decision]) -> None:
@@ -108,3 +112,62 @@ def record_models(
     anywhere = {"script": script.hash, "device": "*", "arch": "*"}
     tables.put(script, anywhere, entries)
     return entries
+
+
+# The T4 form (Open Autotuning Results Schema, 1.0.0), which Kernel Tuner and others read. It
+# describes one problem; a file of ours has a result for each program and combination of sizes,
+# which stand in `problem`. Times are in milliseconds. Programs that did not compile, or were pruned
+# after compiling, are results too.
+
+_INVALIDITY = {
+    OK: "correct",
+    INCORRECT: "correctness",
+    TIMEOUT: "timeout",
+    CRASH: "runtime",
+    LAUNCH_ERROR: "runtime",
+}
+_NOT_BUILT: dict[str, str] = {Status.FAILED: "compile", Status.PRUNED: "constraints"}
+
+
+def t4_json(tuned: list[tuple[Script, str, tuple[Decision, ...]]]) -> str:
+    """Return the text of a T4 file, of scripts, the devices' names, and the decisions."""
+    results = [row for script, device, found in tuned for row in _t4_results(script, device, found)]
+    return json.dumps({"schema_version": "1.0.0", "results": results}, indent=1) + "\n"
+
+
+def _t4_results(script: Script, device: str, decisions: tuple[Decision, ...]) -> Iterator[Any]:
+    for decision in decisions:
+        problem = {"script": script.label, "device": device, **decision.case.sizes}
+        for outcome in decision.outcomes:
+            yield {**_t4_outcome(outcome), "problem": problem}
+        for index, why in sorted(script.not_built.items()):
+            if why in _NOT_BUILT:
+                yield {**_t4_not_built(script, index, why), "problem": problem}
+
+
+def _t4_outcome(outcome: Outcome) -> dict[str, Any]:
+    measurements = []
+    if outcome.seconds is not None:
+        measurements = [{"name": "time", "value": outcome.seconds * 1e3, "unit": "ms"}]
+    return {
+        "configuration": dict(outcome.program.schedule),
+        "objectives": ["time"],
+        "times": {
+            "compilation_time": 0,
+            "runtimes": [seconds * 1e3 for seconds in outcome.samples],
+        },
+        "invalidity": _INVALIDITY[outcome.status],
+        "correctness": 1 if outcome.status == OK else 0,
+        "measurements": measurements,
+    }
+
+
+def _t4_not_built(script: Script, index: int, why: str) -> dict[str, Any]:
+    return {
+        "configuration": script.schedule(index),
+        "objectives": ["time"],
+        "times": {"compilation_time": 0, "runtimes": []},
+        "invalidity": _NOT_BUILT[why],
+        "correctness": 0,
+        "measurements": [],
+    }

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
-from tilusbuild.errors import InputError, TilusbuildError, input_error
+from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection, targets_of
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Signature
-from tilusbuild.tune import inputs, prepare, reference, trial
-from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
-from tilusbuild.tune.bench.work import Program
-from tilusbuild.tune.inputs import Input
+from tilusbuild.tune import prepare
+from tilusbuild.tune.bench.bench import INCORRECT, OK, Answer, DeviceBench
+from tilusbuild.tune.bench.work import Candidate
 
-_LIMIT = 60.0
-"""Seconds for one check or sample on a GPU."""
-_SAMPLES = 15
+_LIMITS = {"cuda": 60.0, "cpu": 3600.0}
+"""Seconds for one check or sample; on the cpu a large call may well take minutes."""
+_SPAN, _MIN_SAMPLES, _MAX_SAMPLES = 1.0, 5, 15
+"""Seconds to go on sampling, and how many samples to take at least and at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunRequest:
     """What to run."""
 
     script: str
@@ -46,18 +46,18 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CallResult:
     """One call at one size."""
 
     sizes: Mapping[str, Value]
     max_error: float | None
-    """The largest absolute error; None where nothing says what is right, or where that is not
-    known of a wrong result."""
+    """The largest absolute error; None where nothing was compared."""
     wrong: str | None
     """What is wrong, in words."""
     seconds: float
     """The median of a call."""
     calls: int
+    """Samples that the median is of."""
     bytes: int
     """Of all tensors, once."""
 
@@ -71,7 +71,7 @@ class CallFailedError(TilusbuildError):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenProgram:
     """The program to run."""
 
     job: ProgramJob
@@ -79,7 +79,7 @@ class Chosen:
     library: str
 
 
-def choose(project: Project, wanted: Wanted) -> tuple[Plan, Selection, ProgramJob]:
+def choose(project: Project, wanted: RunRequest) -> tuple[Plan, Selection, ProgramJob]:
     """The program that `wanted` means. Raises `InputError`."""
     script = project.manifest.scripts.get(wanted.script)
     selection = Selection((wanted.script,), (), 2 if wanted.schedule is not None else 0)
@@ -118,7 +118,7 @@ def _has_params(params: Mapping[str, Value], wanted: Mapping[str, str]) -> bool:
 
 def build(
     project: Project, plan: Plan, selection: Selection, job: ProgramJob, reporter: Reporter
-) -> Chosen:
+) -> ChosenProgram:
     """Have the program. Raises `NotBuiltError` when there can be none."""
     options = BuildConfig(jobs=1)
     result = build_planned(project, plan, selection, options, reporter, only=[job])
@@ -128,10 +128,10 @@ def build(
         raise NotBuiltError(f"{job.label} is not built: {status}")
     values = job.schedule.values
     schedule = {name: values[name] for name in job.planned.parameters}
-    return Chosen(job, schedule, f"{folder}/module/lib.so")
+    return ChosenProgram(job, schedule, f"{folder}/module/lib.so")
 
 
-def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
+def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[CallResult]:
     """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without
     a device."""
     script = project.manifest.scripts[wanted.script]
@@ -149,14 +149,13 @@ def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
         sizes = [{}]
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, wanted.script, unchecked=unchecked)
-    if chosen.job.script_instance.target.kind == "cpu":
-        launch = trial.load(chosen.library)
-        return [_here(chosen, launch, check, size, wanted.seed) for size in sizes]
-    program = Program(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
+    kind = chosen.job.script_instance.target.kind
+    program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
     with tempfile.TemporaryDirectory(prefix="tilusbuild-run-") as folder:
         return [
-            on_gpu(
+            called(
                 project.runner,
+                kind,
                 os.path.join(folder, str(number)),
                 signature,
                 program,
@@ -168,60 +167,44 @@ def run(project: Project, wanted: Wanted, chosen: Chosen) -> list[Ran]:
         ]
 
 
-def _here(
-    chosen: Chosen,
-    launch: Callable[..., Any],
-    check: prepare.Checking,
-    size: Mapping[str, Value],
-    seed: int,
-) -> Ran:
-    """In this process, through tvm-ffi."""
-    signature = chosen.job.script_instance.signature
-    made: dict[str, Input] = inputs.generate(signature, size, seed=seed)
-    found: trial.Check | None = None
-    try:
-        got = trial.call(launch, signature, made)
-        if check.function is not None:
-            wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
-            want = reference.expected(check.function, signature, wide)
-            found = trial.compare(signature, got, want, rtol=check.rtol, atol=check.atol)
-        seconds, calls = trial.timed(launch, made)
-    except (InputError, TilusbuildError):
-        raise
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise CallFailedError(f"{chosen.job.label}: {error}") from None
-    wrong = str(found.mismatch) if found and found.mismatch else None
-    largest = found.max_error if found else None
-    return Ran(size, largest, wrong, seconds, calls, trial.bytes_moved(signature, made))
-
-
-def on_gpu(
+def called(
     runner: LocalRunner,
+    kind: str,
     folder: str,
     signature: Signature,
-    program: Program,
+    program: Candidate,
     check: prepare.Checking,
     size: Mapping[str, Value],
     seed: int,
-) -> Ran:
-    """On the first GPU that the driver shows, in a worker, as tuning does it: arguments go to the
-    device and back, and the time is the kernel's own, with warm caches. `folder` is made.
+) -> CallResult:
+    """Call a program on the cpu, or on the first GPU that the driver shows, in a worker, as tuning
+    does it, with warm caches. The directory `folder` is made.
 
     Raises `InputError`, `CallFailedError` and `WorkerUnusableError`.
     """
     case = prepare.prepare_case(folder, signature, size, check, seed=seed, cold=False)
-    bench = DeviceBench(runner, "cuda", 0, {case.digest: folder}, limit=_LIMIT)
+    bench = DeviceBench(runner, kind, 0, {case.digest: folder}, limit=_LIMITS[kind])
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):
             raise CallFailedError(f"program {program.index}: {first.status}: {first.why}")
-        samples = [bench.sample(case, program, number, 0.0) for number in range(_SAMPLES)]
+        samples, end = list[Answer](), time.monotonic() + _SPAN
+        while len(samples) < _MIN_SAMPLES or (
+            len(samples) < _MAX_SAMPLES and time.monotonic() < end
+        ):
+            samples.append(bench.sample(case, program, len(samples), 0.0))
     finally:
         bench.close()
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise CallFailedError(f"program {program.index}: {samples[0].status}: {samples[0].why}")
-    moved = sum(argument.bytes for argument in case.arguments)
-    checked = first.error if check.function is not None and first.status == OK else None
     wrong = first.why if first.status == INCORRECT else None
-    return Ran(size, checked, wrong, median(seconds), len(seconds), moved)
+    return CallResult(
+        sizes=size,
+        # A write beside a tensor is found before anything is compared: then no error is known.
+        max_error=first.error if check.function and (first.error or not wrong) else None,
+        wrong=wrong,
+        seconds=median(seconds),
+        calls=len(seconds),
+        bytes=sum(argument.bytes for argument in case.arguments),
+    )

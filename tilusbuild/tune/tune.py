@@ -27,18 +27,16 @@ from tilusbuild.runtime import compat
 from tilusbuild.runtime.device import Device, cpu, may_have_cuda
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
-from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench
-from tilusbuild.tune.bench.campaign import campaign, integers, run_note
-from tilusbuild.tune.bench.locks import device_lock
-from tilusbuild.tune.bench.log import Log
-from tilusbuild.tune.bench.race import Decision
+from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
+from tilusbuild.tune.bench.log import SampleLog
+from tilusbuild.tune.bench.race import Decision, campaign, integers, run_note
 from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
-from tilusbuild.tune.bench.work import Case, Program, Work
-from tilusbuild.tune.publish import Publisher, Shared, remake_dispatcher
+from tilusbuild.tune.bench.work import Candidate, Case, Work
+from tilusbuild.tune.publish import Publisher, SharedBucket, remake_dispatcher
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TuneRequest:
     """What to tune, and how."""
 
     script: str
@@ -59,7 +57,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class BuiltInstance:
     """An instance that is built."""
 
     script_instance: ScriptInstance
@@ -68,14 +66,14 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedInstance:
     """An instance that is tuned."""
 
     script: Script
     work: Work
     device: Device
     decisions: tuple[Decision, ...]
-    shared: tuple[Shared, ...]
+    shared: tuple[SharedBucket, ...]
     log: str
 
 
@@ -85,7 +83,7 @@ class Listener(Protocol):
     def begun(self, work: Work, device: str, cases: int) -> None: ...
     def waiting(self, device: str) -> None: ...
     def answered(
-        self, case: Case, program: Program, what: str, answer: Answer, replayed: bool
+        self, case: Case, program: Candidate, what: str, answer: Answer, replayed: bool
     ) -> None: ...
     def decided(self, work: Work, decision: Decision) -> None: ...
 
@@ -95,8 +93,8 @@ class NotTunedError(TilusbuildError):
 
 
 def built(
-    project: Project, wanted: Wanted, target: Target, level: int, jobs: int, reporter: Reporter
-) -> list[Ready]:
+    project: Project, wanted: TuneRequest, target: Target, level: int, jobs: int, reporter: Reporter
+) -> list[BuiltInstance]:
     """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build
     stops."""
     selection = Selection((wanted.script,), (target.name,), level)
@@ -110,14 +108,14 @@ def built(
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
         script = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
         found.append(
-            Ready(
+            BuiltInstance(
                 script_instance, script, prepare.work_of(project.manifest, script_instance, script)
             )
         )
     return found
 
 
-def _with_params(plan: Plan, wanted: Wanted) -> Plan:
+def _with_params(plan: Plan, wanted: TuneRequest) -> Plan:
     """The instances that have the constants. Raises `InputError` when there is none."""
     params = wanted.params or {}
     kept = [
@@ -135,7 +133,7 @@ def _with_params(plan: Plan, wanted: Wanted) -> Plan:
     return replace(plan, instances=instances, script_instances=script_instances)
 
 
-def target_here(project: Project, wanted: Wanted, gpu: Device | None) -> Target:
+def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Target:
     """The target to tune: the one that is named, else the best for the GPU, else the cpu's.
 
     Raises `InputError` when there is none that this machine can measure.
@@ -174,7 +172,7 @@ def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
 
 
 def sizes_of(
-    project: Project, wanted: Wanted, script_instance: ScriptInstance
+    project: Project, wanted: TuneRequest, script_instance: ScriptInstance
 ) -> list[dict[str, Value]]:
     """The sizes to call with. Raises `InputError` when there is none."""
     tune = project.manifest.scripts[wanted.script].tune
@@ -213,7 +211,9 @@ def log_path(project: Project, script: Script, said: Mapping[str, Any]) -> str:
     return os.path.join(project.cache.state_path, "tune", folder, device.strip("-") + ".jsonl")
 
 
-def tune(project: Project, wanted: Wanted, ready: Ready, listener: Listener) -> Tuned:
+def tune(
+    project: Project, wanted: TuneRequest, ready: BuiltInstance, listener: Listener
+) -> TunedInstance:
     """Measure one instance and write its tables.
 
     Raises `InputError`, `CacheTrouble`, `WorkerUnusableError` when the device cannot be used, and
@@ -244,13 +244,13 @@ def tune(project: Project, wanted: Wanted, ready: Ready, listener: Listener) -> 
 
 def _measured(
     project: Project,
-    wanted: Wanted,
-    ready: Ready,
+    wanted: TuneRequest,
+    ready: BuiltInstance,
     listener: Listener,
     bench: DeviceBench,
     folders: dict[str, str],
     said: Mapping[str, Any],
-) -> Tuned:
+) -> TunedInstance:
     script, work = ready.script, ready.work
     sizes = sizes_of(project, wanted, ready.script_instance)
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
@@ -259,7 +259,7 @@ def _measured(
     path = log_path(project, script, said)
     if wanted.fresh and os.path.exists(path):
         os.unlink(path)
-    log = Log(path)
+    log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
     session = Session(log, bench, wanted.budget, listener.answered, rounds=rounds)
     private = project.cache.tree.private(uses=False)
@@ -292,7 +292,7 @@ def _measured(
         log.close()
         private.discard()
     remake_dispatcher(project, script)
-    return Tuned(script, work, device, tuple(decisions), tuple(publisher.shared), path)
+    return TunedInstance(script, work, device, tuple(decisions), tuple(publisher.shared), path)
 
 
 def _remove(folder: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from tilusbuild import __version__
 from tilusbuild.interop.export.model import Item, Linked, Program, Source, Written
-from tilusbuild.runtime.script import Argument
+from tilusbuild.runtime.script import ScriptArgument
 
 LIBRARY = "executable.so"
 
@@ -72,7 +72,7 @@ def _params(source: Source, program: Program) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _param(argument: Argument) -> dict[str, object]:
+def _param(argument: ScriptArgument) -> dict[str, object]:
     return {
         "name": argument.name,
         "type": argument.type,

@@ -14,11 +14,9 @@ from dataclasses import replace
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.tune.bench.bench import WARMUP, DeviceBench
-from tilusbuild.tune.bench.campaign import campaign, run_note
-from tilusbuild.tune.bench.locks import device_lock
-from tilusbuild.tune.bench.log import Log
-from tilusbuild.tune.bench.race import Decision
+from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
+from tilusbuild.tune.bench.log import SampleLog
+from tilusbuild.tune.bench.race import Decision, campaign, run_note
 from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
 from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
 
@@ -70,7 +68,7 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
 
     limit, warmup = arguments.time_limit, max(0, arguments.warmup)
     bench = DeviceBench(runner, work.kind, arguments.device, folders, limit=limit, warmup=warmup)
-    log = Log(os.path.abspath(arguments.log))
+    log = SampleLog(os.path.abspath(arguments.log))
     try:
         said = bench.describe()
         name, count = str(said["name"]), len(work.cases)

@@ -7,8 +7,12 @@ one left behind; a crash in a worker that others had used before is confirmed in
 
 from __future__ import annotations
 
+import fcntl
+import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +23,7 @@ from tilusbuild.tune.bench.conversation import (
     WorkerTimeoutError,
     WorkerUnusableError,
 )
-from tilusbuild.tune.bench.work import Case, Program
+from tilusbuild.tune.bench.work import Candidate, Case
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
@@ -51,7 +55,7 @@ class Answer:
     dropped: int = 0
     """Samples that were thrown away because the device was throttled."""
     error: float = 0.0
-    """The largest absolute error of a check that is ok."""
+    """The largest absolute error that a check found."""
     note: str = ""
     """What is odd about a sample: it is throttled, or its launch latency shows."""
 
@@ -59,11 +63,11 @@ class Answer:
 class Bench(Protocol):
     """Where programs are tried."""
 
-    def check(self, case: Case, program: Program, number: int) -> Answer:
+    def check(self, case: Case, program: Candidate, number: int) -> Answer:
         """Call once, and look at the outputs. `number` counts the checks of this program."""
         ...
 
-    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Time once. `expected` is about how many seconds all of it should take at most."""
         ...
 
@@ -107,10 +111,10 @@ class DeviceBench:
             self._worker.close()
             self._worker = None
 
-    def check(self, case: Case, program: Program, number: int) -> Answer:
+    def check(self, case: Case, program: Candidate, number: int) -> Answer:
         return self._confirmed(case, {"do": "check", "library": program.library}, self._limit)
 
-    def sample(self, case: Case, program: Program, number: int, expected: float) -> Answer:
+    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
         cost, dropped = 0.0, 0
@@ -182,3 +186,36 @@ def _set_up(worker: Conversation, request: dict[str, Any]) -> dict[str, Any]:
         raise WorkerUnusableError(
             f"the process that measures is not ready in {_SETUP:g} s"
         ) from None
+
+
+@contextmanager
+def device_lock(device: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a device (its id), so that one tuning at a time measures on it, whoever runs
+    it; `waiting` is called once when it is taken. Raises `OSError`.
+
+    The lock is a file in the machine's directory for temporary files, the same for every project
+    and user; the system drops it however its holder ends. Containers that share a device but not
+    that directory do not see each other.
+    """
+    name = "".join(c if c.isalnum() or c == "-" else "_" for c in device)
+    path = os.path.join(tempfile.gettempdir(), f"tilusbuild-tune-{name}.lock")
+    handle = _open_lock(path)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_lock(path: str) -> int:
+    # First without O_CREAT, which a sticky directory refuses for another user's file.
+    with suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with suppress(OSError):
+        os.fchmod(handle, 0o666)
+    return handle

@@ -12,7 +12,7 @@ import os
 from typing import Protocol
 
 from tilusbuild.tune.bench.elements import compare
-from tilusbuild.tune.bench.work import Argument, Case
+from tilusbuild.tune.bench.work import Case, CaseArgument
 
 GUARD = 4096
 """Bytes before and after each tensor: whole pages, so that the tensors stay aligned."""
@@ -29,13 +29,20 @@ class Memory(Protocol):
 
 
 class WrongResultError(Exception):
-    """A call left something that it should not have."""
+    """A call left something that it should not have. `error` is the largest absolute difference of
+    the outputs that were compared, 0 where none was."""
+
+    def __init__(self, message: str, error: float = 0.0) -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class _Tensor:
     __slots__ = ("address", "argument", "original", "pristine", "want")
 
-    def __init__(self, argument: Argument, address: int, pristine: int, original: bytes) -> None:
+    def __init__(
+        self, argument: CaseArgument, address: int, pristine: int, original: bytes
+    ) -> None:
         self.argument = argument
         self.address = address
         self.pristine = pristine
@@ -57,7 +64,7 @@ class Buffers:
             self._tensors[a.name].address if a.shape is not None else 0 for a in case.arguments
         ]
 
-    def _made(self, argument: Argument, folder: str) -> _Tensor:
+    def _made(self, argument: CaseArgument, folder: str) -> _Tensor:
         with open(os.path.join(folder, f"{argument.name}.in"), "rb") as file:
             data = file.read()
         if len(data) != argument.bytes:
@@ -120,6 +127,6 @@ class Buffers:
             argument.atol,
         )
         if mismatch is not None:
-            raise WrongResultError(str(mismatch))
+            raise WrongResultError(str(mismatch), error)
         self._right[known] = error
         return error

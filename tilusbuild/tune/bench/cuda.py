@@ -2,7 +2,7 @@
 
 Launch latency is hidden: a small kernel of ours keeps the device busy while the host queues what is
 to be timed. Whether that held is seen from the first event, which must not have happened when the
-last launch was queued; else the delay is doubled and the sample taken anew. Cold samples follow a
+last launch was queued; else the delay is doubled and the sample repeated. Cold samples follow a
 fill of twice the L2 cache, at least 64 MB.
 """
 
@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
-from tilusbuild.tune.bench.library import LaunchError
-from tilusbuild.tune.bench.nvml import Nvml
-from tilusbuild.tune.bench.timed import Timed, launches_for
-
-_NOT_READY = 600  # CUDA_ERROR_NOT_READY
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _L2_BYTES = 75, 76, 38
-"""CU_DEVICE_ATTRIBUTE_… of cuda.h."""
+from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
+from tilusbuild.runtime.errors import DriverError
+from tilusbuild.tune.bench.launch import LaunchError, TimedLaunches, launches_for
 
 _SPAN = 200e-6
 """Seconds of kernel time in a sample: events tell about half a microsecond."""
-_MOST_COLD, _MOST_WARM = 8, 100
+_MAX_COLD, _MAX_WARM = 8, 100
 _DELAY = 30_000
 """Nanoseconds of delay for each operation that is queued: several times what queueing costs."""
-_LONGEST = 20_000_000
+_MAX_DELAY = 20_000_000
 _TRIES = 4
-_LEAST_FLUSH = 64 << 20
+_MIN_FLUSH = 64 << 20
 
 SPIN = b"""\
 .version 6.4
@@ -50,33 +45,22 @@ wait:
 """PTX that any driver since CUDA 10.2 compiles for any GPU since Volta."""
 
 
-class DriverError(Exception):
-    """The driver refuses; the text names the function and the error."""
-
-
-class Cuda:
+class CudaDevice:
     """A GPU, by its number among those that the process sees. Raises `DriverError`."""
 
     def __init__(self, index: int) -> None:
-        try:
-            self._driver = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise DriverError(f"no CUDA driver: {error}") from None
-        self._index = index
+        self._driver = CudaDriver()
+        self._do = self._driver.call
         self._do("cuInit", 0)
-        count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-        self._do("cuDeviceGetCount", ctypes.byref(count))
-        if not 0 <= index < count.value:
-            raise DriverError(f"there is no cuda:{index}: the driver knows {count.value} devices")
-        self._do("cuDeviceGet", ctypes.byref(device), index)
-        self._device = device.value
+        context = ctypes.c_void_p()
+        self._device = self._driver.device(index)
         self._do("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._do("cuCtxSetCurrent", context)
         stream = ctypes.c_void_p()
         self._do("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
         self.stream = stream.value or 0
         self._uuid = self._read_uuid()
-        self._nvml = Nvml(self._uuid)
+        self._nvml = _Nvml(self._uuid)
         self._spin = self._load_spin()
         self._flush: tuple[int, int] | None = None
         self._events: list[ctypes.c_void_p] = []
@@ -118,29 +102,25 @@ class Cuda:
 
     def describe(self) -> dict[str, str | int]:
         """What a fingerprint is made of."""
-        name, version = ctypes.create_string_buffer(256), ctypes.c_int()
-        self._do("cuDeviceGetName", name, len(name), self._device)
-        self._do("cuDriverGetVersion", ctypes.byref(version))
-        major, minor = self._attribute(_CAPABILITY_MAJOR), self._attribute(_CAPABILITY_MINOR)
         return {
             "kind": "cuda",
-            "name": name.value.decode(errors="replace"),
-            "arch": f"sm_{major * 10 + minor}",
+            "name": self._driver.name(self._device),
+            "arch": self._driver.arch(self._device),
             "id": self._uuid,
-            "driver": version.value,
+            "driver": self._driver.version(),
         }
 
-    def time(self, call: Callable[[], None], *, cold: bool) -> Timed:
+    def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
         """Raises `LaunchError`."""
         estimate, _ = self._timed(call, 1, cold=False, delay=0)
-        launches = launches_for(estimate, _SPAN, _MOST_COLD if cold else _MOST_WARM)
+        launches = launches_for(estimate, _SPAN, _MAX_COLD if cold else _MAX_WARM)
         delay = _DELAY * (2 + launches * (3 if cold else 1))
         for _ in range(_TRIES):
-            seconds, hidden = self._timed(call, launches, cold=cold, delay=min(delay, _LONGEST))
+            seconds, hidden = self._timed(call, launches, cold=cold, delay=min(delay, _MAX_DELAY))
             if hidden:
                 break
             delay *= 2
-        return Timed(seconds, launches, hidden)
+        return TimedLaunches(seconds, launches, hidden)
 
     def _timed(
         self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
@@ -158,7 +138,7 @@ class Cuda:
                 for _ in range(1 if cold else launches):
                     call()
                 self._record(events[2 * pair + 1])
-            hidden = self._driver.cuEventQuery(events[0]) == _NOT_READY
+            hidden = self._driver.library.cuEventQuery(events[0]) == NOT_READY
             self.finish()
             total = sum(self._elapsed(*events[2 * i : 2 * i + 2]) for i in range(pairs))
         except DriverError as error:
@@ -167,7 +147,7 @@ class Cuda:
 
     def _evict(self) -> None:
         if self._flush is None:
-            size = max(2 * self._attribute(_L2_BYTES), _LEAST_FLUSH)
+            size = max(2 * self._driver.attribute(L2_CACHE_SIZE, self._device), _MIN_FLUSH)
             self._flush = self.allocate(size), size
         address, size = self._flush
         self._do(
@@ -211,11 +191,6 @@ class Cuda:
         stream = ctypes.c_void_p(self.stream)
         self._do("cuLaunchKernel", self._spin, *one, nothing, stream, parameters, None)
 
-    def _attribute(self, which: int) -> int:
-        value = ctypes.c_int()
-        self._do("cuDeviceGetAttribute", ctypes.byref(value), which, self._device)
-        return value.value
-
     def _read_uuid(self) -> str:
         """As nvidia-smi writes it."""
         raw = ctypes.create_string_buffer(16)
@@ -224,10 +199,47 @@ class Cuda:
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return "GPU-" + "-".join(parts)
 
-    def _do(self, function: str, *arguments: Any) -> None:
-        status = getattr(self._driver, function)(*arguments)
-        if status:
-            name = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(name))
-            text = (name.value or str(status).encode()).decode(errors="replace")
-            raise DriverError(f"{function}: {text}")
+
+_REASONS = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""nvmlClocksEventReason… of nvml.h. The power cap (0x04) is no fault: large kernels live at it."""
+
+
+class _Nvml:
+    """What NVML knows of a GPU, by its UUID: whether heat or power makes it slower than it could
+    be.
+
+    NVML comes with the driver (libnvidia-ml.so.1). Where it is missing, or does not know the
+    device, nothing is reported and no sample is dropped.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._library: ctypes.CDLL | None = None
+        self._handle = ctypes.c_void_p()
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            if library.nvmlInit_v2():
+                return
+            name, handle = uuid.encode(), ctypes.byref(self._handle)
+            if library.nvmlDeviceGetHandleByUUID(name, handle) == 0:
+                self._library = library
+        except (OSError, AttributeError):
+            return
+
+    def throttled(self) -> str | None:
+        """The reasons in words, or None."""
+        if self._library is None:
+            return None
+        reasons = ctypes.c_ulonglong()
+        try:
+            status = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(
+                self._handle, ctypes.byref(reasons)
+            )
+        except AttributeError:
+            return None
+        found = [text for bit, text in _REASONS.items() if reasons.value & bit]
+        return ", ".join(found) if found and status == 0 else None

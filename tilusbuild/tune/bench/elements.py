@@ -14,21 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-_CODES = {
-    "bool": "?",
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "f16": "e",
-    "f32": "f",
-    "f64": "d",
-}
-"""As `struct` and NumPy call them; the two 8-bit floats and bf16 are no type of either."""
+from tilusbuild.runtime.dtypes import DTYPES, FLOATS
 
 _F8 = {"f8e4m3": (4, 3, 448.0), "f8e5m2": (5, 2, 57344.0)}
 """Exponent bits, mantissa bits, the greatest value (OCP 8-bit floating point, 1.0)."""
@@ -53,11 +39,6 @@ class Mismatch:
         )
 
 
-def is_float(dtype: str) -> bool:
-    """Whether tolerances apply."""
-    return dtype[0] == "f" or dtype == "bf16"
-
-
 def compare(
     name: str,
     shape: Sequence[int],
@@ -72,7 +53,7 @@ def compare(
     element outside the tolerance."""
     if not got:
         return 0.0, None
-    tolerance = (rtol, atol) if is_float(dtype) else (0.0, 0.0)
+    tolerance = (rtol, atol) if dtype in FLOATS else (0.0, 0.0)
     numpy = _numpy()
     if numpy is not None:
         error, worst, wrong = _with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
@@ -89,7 +70,7 @@ def _with_numpy(
     numpy: Any, got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> tuple[float, tuple[int, float, float] | None, int]:
     a, w = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
-    if is_float(dtype):
+    if dtype in FLOATS:
         error, wrong = errors(numpy, a, w, rtol, atol)
     else:
         wrong = a != w
@@ -120,14 +101,14 @@ def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
     if dtype in _F8:
         codes = numpy.frombuffer(data, numpy.uint8)
         return numpy.array(f8_values(dtype), numpy.float32)[codes]
-    return numpy.frombuffer(data, _CODES[dtype])
+    return numpy.frombuffer(data, DTYPES[dtype].struct)
 
 
 def _plain(
     got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> tuple[float, tuple[int, float, float] | None, int]:
     largest, worst, worst_error, wrong = 0.0, None, -1.0, 0
-    inexact = is_float(dtype)
+    inexact = dtype in FLOATS
     for at, (a, w) in enumerate(zip(values(got, dtype), values(want, want_dtype), strict=True)):
         if a == w or (inexact and math.isnan(a) and math.isnan(w)):
             continue
@@ -155,7 +136,7 @@ def values(data: bytes, dtype: str) -> Iterable[Any]:
     if dtype == "f16":
         return (value for (value,) in struct.iter_unpack("<e", data))
     view: Any = memoryview(data)
-    elements: Iterable[Any] = view.cast(_CODES[dtype])
+    elements: Iterable[Any] = view.cast(DTYPES[dtype].struct)
     return elements
 
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from tilusbuild.tune.bench.timed import Timed, launches_for
+from tilusbuild.tune.bench.launch import TimedLaunches, launches_for
 
 _SPAN = 50e-6
 """Seconds that a warm sample lasts at least: a hundred times what the clock and the call cost."""
-_MOST = 1000
-_LEAST_FLUSH, _MOST_FLUSH = 64 << 20, 512 << 20
+_MAX_LAUNCHES = 1000
+_MIN_FLUSH, _MAX_FLUSH = 64 << 20, 512 << 20
 
 
-class Host:
+class HostDevice:
     """The processor as a device."""
 
     stream = 0
@@ -54,7 +54,7 @@ class Host:
 
         return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
-    def time(self, call: Callable[[], None], *, cold: bool) -> Timed:
+    def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
         """A cold sample is one call, a warm one as many as the clock needs."""
         start = time.perf_counter()
         call()
@@ -63,17 +63,17 @@ class Host:
             self._evict()
             start = time.perf_counter()
             call()
-            return Timed(time.perf_counter() - start, 1)
-        launches = launches_for(estimate, _SPAN, _MOST)
+            return TimedLaunches(time.perf_counter() - start, 1)
+        launches = launches_for(estimate, _SPAN, _MAX_LAUNCHES)
         start = time.perf_counter()
         for _ in range(launches):
             call()
-        return Timed((time.perf_counter() - start) / launches, launches)
+        return TimedLaunches((time.perf_counter() - start) / launches, launches)
 
     def _evict(self) -> None:
         """Write as much memory as the largest cache holds."""
         if self._flush is None:
-            size = min(max(_last_cache(), _LEAST_FLUSH), _MOST_FLUSH)
+            size = min(max(_last_cache(), _MIN_FLUSH), _MAX_FLUSH)
             self._flush = mmap.mmap(-1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
         ctypes.memset(address, 1, len(self._flush))

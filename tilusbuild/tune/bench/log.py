@@ -77,7 +77,7 @@ def _time(value: object) -> float:
     return seconds
 
 
-class Log:
+class SampleLog:
     """A log at `path`, made with its folder when the first line is written."""
 
     def __init__(self, path: str) -> None:

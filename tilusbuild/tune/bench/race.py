@@ -1,6 +1,7 @@
-"""The choice for one case: everything is looked at once, and the fast run on against each other.
+"""A whole tuning of one instance: its cases in turn, and the choice for each. Every program is
+looked at once, and the fast ones run on against each other.
 
-    look        correctness, then one sample                      keep what is within 1.25x
+look        correctness, then one sample                      keep what is within 1.25x
     4 rounds    a sample of each in every round                   keep what is within 1.05x
     32 rounds, or as many as are asked for                        keep what is within 1.02x
     finals      3 times 8 rounds; the score is the median of the three medians
@@ -8,17 +9,22 @@
 Rounds go through the programs there and back, so that a device which slows down or speeds up
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
 because a race between threads may show only now.
+
+Before anything is measured the log gets a note of what is about to be asked (device, programs,
+budget, seed), and before each case one of which sizes it has. With these, whoever holds the log and
+the same programs can make the same decisions again: that is what `--import` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from tilusbuild.tune.bench.search import look_around
-from tilusbuild.tune.bench.session import Quota, Record, Session
-from tilusbuild.tune.bench.work import Case, Program, Work
+from tilusbuild.tune.bench.session import ROUNDS, Budget, ProgramRecord, Quota, Session
+from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
 
 _LOOK, _LAST = (4, 1.25), 1.05
 """Rounds of the first stage, and how much slower than the best may be who takes part in it; then
@@ -31,7 +37,7 @@ TIE = 0.01
 class Outcome:
     """What is known of a program in the end."""
 
-    program: Program
+    program: Candidate
     seconds: float | None
     """None for a program that is out."""
     samples: tuple[float, ...]
@@ -60,7 +66,7 @@ class Race:
         self._work = work
         self._case = case
         self._quota = quota
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, ProgramRecord] = {}
         self._finals: dict[int, float] = {}
         self._programs = {program.index: program for program in work.programs}
         self._cut = False
@@ -84,8 +90,8 @@ class Race:
             self._cut,
         )
 
-    def _look(self, program: Program) -> float | None:
-        record = self._records[program.index] = Record()
+    def _look(self, program: Candidate) -> float | None:
+        record = self._records[program.index] = ProgramRecord()
         right = self._session.check(self._case, program, record)
         if right and self._session.sample(self._case, program, record, 0.0):
             return record.samples[0]
@@ -162,3 +168,114 @@ class Race:
 
 def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
     return field if turn % 2 == 0 else reversed(field)
+
+
+RUN, CASE = "run", "case"
+"""What the two kinds of notes in a log are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """What a log says of a tuning that began."""
+
+    script: str
+    script_hash: str
+    programs: tuple[int, ...]
+    groups: tuple[tuple[str, ...], ...]
+    device: Mapping[str, Any]
+    """`kind`, `name`, `arch`, `id` and `driver`."""
+    budget: Budget
+    seed: int
+    cases: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaseNote:
+    """What a log says of a case that began."""
+
+    case: str
+    sizes: Mapping[str, Scalar]
+    integers: Mapping[str, int]
+
+
+def read_run(line: Mapping[str, Any]) -> RunNote:
+    """A line that `run_note` made. Raises `ValueError` for any other."""
+    try:
+        device = {name: _of(str, line["device"][name]) for name in ("kind", "name", "arch", "id")}
+        return RunNote(
+            script=_of(str, line["script"]),
+            script_hash=_of(str, line["script_hash"]),
+            programs=tuple(_of(int, index) for index in line["programs"]),
+            groups=tuple(tuple(_of(str, name) for name in group) for group in line["groups"]),
+            device={**device, "driver": _of(int, line["device"]["driver"])},
+            budget=Budget(
+                _of((int, float, type(None)), line["seconds"]),
+                _of((int, type(None)), line["runs"]),
+            ),
+            seed=_of(int, line["seed"]),
+            cases=_of(int, line["cases"]),
+            rounds=_of(int, line.get("rounds", ROUNDS)),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"malformed: {error}") from None
+
+
+def read_case_note(line: Mapping[str, Any]) -> CaseNote:
+    """A line about a case. Raises `ValueError` for any other."""
+    try:
+        integers = {name: _of(int, value) for name, value in line["integers"].items()}
+        sizes = {name: _of((int, float, str), value) for name, value in line["sizes"].items()}
+        return CaseNote(_of(str, line["case"]), sizes, integers)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"malformed: {error}") from None
+
+
+def _of(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.60} is of another type")
+    return value
+
+
+def run_note(
+    work: Work, device: Mapping[str, Any], session: Session, seed: int, cases: int
+) -> dict[str, Any]:
+    """The log's line for a tuning that begins."""
+    return {
+        "what": RUN,
+        "script": work.script,
+        "script_hash": work.script_hash,
+        "programs": [program.index for program in work.programs],
+        "groups": [list(group) for group in work.groups],
+        "device": {name: device[name] for name in ("kind", "name", "arch", "id", "driver")},
+        "seconds": session.budget.seconds,
+        "runs": session.budget.runs,
+        "seed": seed,
+        "cases": cases,
+        "rounds": session.rounds,
+    }
+
+
+def integers(case: Case) -> dict[str, Scalar]:
+    """The whole numbers of a call: what dispatch goes by."""
+    return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
+
+
+def campaign(
+    session: Session,
+    work: Work,
+    cases: Iterable[Case],
+    count: int,
+    seed: int,
+    done: Callable[[Decision], None],
+) -> list[Decision]:
+    """Decide every case; `done` hears of each decision as soon as it is made."""
+    decisions = []
+    for number, case in enumerate(cases):
+        session.log.note(
+            {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers(case)}
+        )
+        race = Race(session, work, case, session.quota(count - number))
+        decisions.append(race.run(seed))
+        done(decisions[-1])
+    return decisions

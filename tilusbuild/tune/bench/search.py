@@ -12,12 +12,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from tilusbuild.tune.bench.session import Quota
-from tilusbuild.tune.bench.work import Program, Scalar, Work
+from tilusbuild.tune.bench.work import Candidate, Scalar, Work
 
 SAMPLE_SHARE, LOOK_SHARE = 0.4, 0.8
 """Of a case's quota: for the random sample, and for all first looks; the rest is for the race."""
 
-Look = Callable[[Program], "float | None"]
+Look = Callable[[Candidate], "float | None"]
 """The seconds of a first look, or None for a program that is out."""
 
 
@@ -47,7 +47,7 @@ def _all_fit(quota: Quota, looked: int, left: int) -> bool:
 
 def _climb(
     around: Neighbourhood,
-    waiting: Sequence[Program],
+    waiting: Sequence[Candidate],
     scores: dict[int, float | None],
     quota: Quota,
     look: Look,
@@ -85,7 +85,7 @@ class Neighbourhood:
     def __init__(self, work: Work) -> None:
         self._programs = {program.index: program for program in work.programs}
         self._groups = work.groups
-        self._lines: dict[tuple[int, tuple[Scalar, ...]], list[Program]] = {}
+        self._lines: dict[tuple[int, tuple[Scalar, ...]], list[Candidate]] = {}
         for program in work.programs:
             for number in range(len(self._groups)):
                 self._lines.setdefault(self._line(number, program), []).append(program)
@@ -93,7 +93,7 @@ class Neighbourhood:
             if self._is_ordered(number):
                 line.sort(key=lambda p: (p.schedule[self._groups[number][0]], p.index))
 
-    def of(self, index: int) -> Iterator[Program]:
+    def of(self, index: int) -> Iterator[Candidate]:
         """The neighbours of a program, parameter by parameter."""
         program = self._programs[index]
         for number in range(len(self._groups)):
@@ -104,7 +104,7 @@ class Neighbourhood:
             else:
                 yield from (*line[:at], *line[at + 1 :])
 
-    def _line(self, number: int, program: Program) -> tuple[int, tuple[Scalar, ...]]:
+    def _line(self, number: int, program: Candidate) -> tuple[int, tuple[Scalar, ...]]:
         """What programs have in common that differ in one group only."""
         own = self._groups[number]
         return number, tuple(v for name, v in program.schedule.items() if name not in own)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilusbuild.tune.bench.bench import OK, Answer, Bench
-from tilusbuild.tune.bench.log import Key, Log
-from tilusbuild.tune.bench.work import Case, Program
+from tilusbuild.tune.bench.log import Key, SampleLog
+from tilusbuild.tune.bench.work import Candidate, Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _share(part: float, whole: float) -> float:
 
 
 @dataclass(slots=True)
-class Record:
+class ProgramRecord:
     """What is known of a program for a case."""
 
     samples: list[float] = field(default_factory=list)
@@ -95,10 +95,10 @@ class Session:
 
     def __init__(
         self,
-        log: Log,
+        log: SampleLog,
         bench: Bench,
         budget: Budget,
-        tell: Callable[[Case, Program, str, Answer, bool], None] = lambda *_: None,
+        tell: Callable[[Case, Candidate, str, Answer, bool], None] = lambda *_: None,
         *,
         rounds: int = ROUNDS,
     ) -> None:
@@ -114,14 +114,16 @@ class Session:
         """For the next case, when so many are left."""
         return Quota(self.budget, self.spent, cases_left)
 
-    def check(self, case: Case, program: Program, record: Record) -> bool:
+    def check(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
         """Whether the program computes right."""
         answer = self._answer(case, program, "check", lambda n: self._bench.check(case, program, n))
         if answer.status != OK:
             record.refused = (answer.status, answer.why)
         return answer.status == OK
 
-    def sample(self, case: Case, program: Program, record: Record, expected: float) -> bool:
+    def sample(
+        self, case: Case, program: Candidate, record: ProgramRecord, expected: float
+    ) -> bool:
         """Add a sample; False when there is none."""
         answer = self._answer(
             case, program, "sample", lambda n: self._bench.sample(case, program, n, expected)
@@ -133,7 +135,7 @@ class Session:
         return True
 
     def _answer(
-        self, case: Case, program: Program, what: str, measure: Callable[[int], Answer]
+        self, case: Case, program: Candidate, what: str, measure: Callable[[int], Answer]
     ) -> Answer:
         question = (case.digest, program.hash, what)
         number = self._asked.get(question, 0)

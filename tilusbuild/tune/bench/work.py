@@ -15,24 +15,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
+from tilusbuild.runtime.dtypes import DTYPES
+
 Scalar: TypeAlias = "bool | int | float | str"
 
 CASE, WORK = "case.json", "work.json"
 SCHEMA = 1
 
-ITEM_BYTES: Mapping[str, int] = {
-    **{f"{kind}{bits}": bits // 8 for kind in "iu" for bits in (8, 16, 32, 64)},
-    **{f"f{bits}": bits // 8 for bits in (16, 32, 64)},
-    "bool": 1,
-    "bf16": 2,
-    "f8e4m3": 1,
-    "f8e5m2": 1,
-}
-"""The bytes of an element of each type."""
-
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class CaseArgument:
     """One argument of the plain C `launch`, in its order."""
 
     name: str
@@ -52,7 +44,7 @@ class Argument:
         """Of the tensor; 0 for a scalar."""
         if self.shape is None:
             return 0
-        count = ITEM_BYTES[self.dtype]
+        count = DTYPES[self.dtype].bytes
         for extent in self.shape:
             count *= extent
         return count
@@ -64,7 +56,7 @@ class Case:
 
     digest: str
     sizes: Mapping[str, Scalar]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[CaseArgument, ...]
     cold: bool
     """Time with caches that hold none of the data."""
 
@@ -74,7 +66,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Candidate:
     """One schedule's program. `library` is a path."""
 
     index: int
@@ -96,7 +88,7 @@ class Work:
     default: int | None
     groups: tuple[tuple[str, ...], ...]
     """The parameters, linked ones together: what counts as one step of a search."""
-    programs: tuple[Program, ...]
+    programs: tuple[Candidate, ...]
     cases: tuple[str, ...]
     """Their folders."""
 
@@ -117,7 +109,7 @@ def digest_of(value: Mapping[str, Any], folder: str) -> str:
 
 
 def write_case(
-    folder: str, sizes: Mapping[str, Scalar], arguments: tuple[Argument, ...], *, cold: bool
+    folder: str, sizes: Mapping[str, Scalar], arguments: tuple[CaseArgument, ...], *, cold: bool
 ) -> Case:
     """Complete a folder whose tensors are there. Raises `OSError`."""
     value = {
@@ -142,9 +134,9 @@ def read_case(folder: str) -> Case:
         raise ValueError(f"{folder}/{CASE} is malformed: {error}") from None
 
 
-def _arguments(rows: Any) -> tuple[Argument, ...]:
+def _arguments(rows: Any) -> tuple[CaseArgument, ...]:
     return tuple(
-        Argument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
+        CaseArgument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
         for row in rows
     )
 
@@ -161,7 +153,7 @@ def read_work(path: str) -> Work:
             kind=value["kind"],
             default=value["default"],
             groups=tuple(tuple(group) for group in value["groups"]),
-            programs=tuple(Program(**program) for program in value["programs"]),
+            programs=tuple(Candidate(**program) for program in value["programs"]),
             cases=tuple(value["cases"]),
         )
     except (KeyError, TypeError) as error:

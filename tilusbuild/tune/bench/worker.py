@@ -11,10 +11,11 @@ import json
 import socket
 from typing import Any
 
+from tilusbuild.runtime.errors import DriverError
 from tilusbuild.tune.bench.buffers import Buffers, Memory, WrongResultError
-from tilusbuild.tune.bench.cuda import Cuda, DriverError
-from tilusbuild.tune.bench.host import Host
-from tilusbuild.tune.bench.library import Bound, LaunchError, LaunchRefusedError
+from tilusbuild.tune.bench.cuda import CudaDevice
+from tilusbuild.tune.bench.host import HostDevice
+from tilusbuild.tune.bench.launch import BoundLaunch, LaunchError, LaunchRefusedError
 from tilusbuild.tune.bench.work import Case, read_case
 
 SOCKET = "socket"
@@ -23,11 +24,11 @@ SOCKET = "socket"
 class Worker:
     """What a worker knows between two requests."""
 
-    def __init__(self, device: Host | Cuda) -> None:
+    def __init__(self, device: HostDevice | CudaDevice) -> None:
         self._device = device
         self._case: Case | None = None
         self._buffers: Buffers | None = None
-        self._bound: dict[str, Bound] = {}
+        self._bound: dict[str, BoundLaunch] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what is asked. Raises nothing that a program can cause."""
@@ -57,11 +58,11 @@ class Worker:
         self._buffers = Buffers(memory, self._case, folder)
         self._bound.clear()
 
-    def _program(self, library: str) -> tuple[Bound, Buffers, Case]:
+    def _program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
         if self._case is None or self._buffers is None:
             raise ValueError("no case is given yet")
         if library not in self._bound:
-            self._bound[library] = Bound(
+            self._bound[library] = BoundLaunch(
                 library, self._case.arguments, self._buffers.addresses, self._device.stream
             )
         return self._bound[library], self._buffers, self._case
@@ -74,7 +75,7 @@ class Worker:
         try:
             return {"status": "ok", "error": buffers.check()}
         except WrongResultError as wrong:
-            return {"status": "incorrect", "why": str(wrong)}
+            return {"status": "incorrect", "why": str(wrong), "error": wrong.error}
 
     def _time(self, library: str, warmup: int) -> dict[str, Any]:
         launch, buffers, case = self._program(library)
@@ -104,7 +105,7 @@ def main(kind: str, index: int) -> None:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(SOCKET)
     try:
-        device: Host | Cuda = Host() if kind == "cpu" else Cuda(index)
+        device: HostDevice | CudaDevice = HostDevice() if kind == "cpu" else CudaDevice(index)
     except DriverError as error:
         with channel:
             channel.recv(1 << 16)

@@ -1,0 +1,77 @@
+"""The element types: what each is to DLPack, C, CUDA, `struct` and the array frameworks.
+
+Pure data, imported by the runtime, the builder and the part of the tuner that a bundle carries, so
+this module imports nothing but `typing`. The order of the rows is part of what generated C looks
+like, and so of programs' hashes: a new type goes to the end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DataType(NamedTuple):
+    """An element type. `code` and `bits` are DLPack's (dlpack.h, DLDataTypeCode, version 1.1)."""
+
+    name: str
+    kind: str
+    """ "bool", "int", "uint" or "float"."""
+    code: int
+    bits: int
+    c: str
+    """The C type of a scalar of this type and of elements; "void" where C has none."""
+    cuda: str
+    """The CUDA C++ type; <cuda_fp16.h>, <cuda_bf16.h> and <cuda_fp8.h> define the narrow ones."""
+    numpy: str
+    """What NumPy, `ml_dtypes`, torch, CuPy and JAX call it."""
+    struct: str
+    """The format character of `struct` and `memoryview.cast`; "" where they have none."""
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of an element."""
+        return self.bits // 8
+
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """Return the least and the greatest value of an integer type; None for any other."""
+        if self.kind == "uint":
+            return 0, (1 << self.bits) - 1
+        if self.kind == "int":
+            return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+        return None
+
+
+DTYPES = {
+    row[0]: DataType(*row)
+    for row in (
+        ("bool", "bool", 6, 8, "_Bool", "bool", "bool", "?"),
+        ("i8", "int", 0, 8, "int8_t", "signed char", "int8", "b"),
+        ("i16", "int", 0, 16, "int16_t", "short", "int16", "h"),
+        ("i32", "int", 0, 32, "int32_t", "int", "int32", "i"),
+        ("i64", "int", 0, 64, "int64_t", "long long", "int64", "q"),
+        ("u8", "uint", 1, 8, "uint8_t", "unsigned char", "uint8", "B"),
+        ("u16", "uint", 1, 16, "uint16_t", "unsigned short", "uint16", "H"),
+        ("u32", "uint", 1, 32, "uint32_t", "unsigned int", "uint32", "I"),
+        ("u64", "uint", 1, 64, "uint64_t", "unsigned long long", "uint64", "Q"),
+        ("f16", "float", 2, 16, "void", "__half", "float16", "e"),
+        ("bf16", "float", 4, 16, "void", "__nv_bfloat16", "bfloat16", ""),
+        ("f32", "float", 2, 32, "float", "float", "float32", "f"),
+        ("f64", "float", 2, 64, "double", "double", "float64", "d"),
+        ("f8e4m3", "float", 10, 8, "void", "__nv_fp8_e4m3", "float8_e4m3fn", ""),
+        ("f8e5m2", "float", 12, 8, "void", "__nv_fp8_e5m2", "float8_e5m2", ""),
+    )
+}
+"""Every element type, by its name in a manifest."""
+
+WHOLE = frozenset(name for name, dtype in DTYPES.items() if dtype.kind != "float")
+"""The types whose values are integers, bool included: what dispatch keys and rules can read."""
+
+FLOATS = frozenset(DTYPES) - WHOLE
+"""The types that are compared within a tolerance."""
+
+
+def integer_limits(dtype: str) -> tuple[int, int] | None:
+    """Return the least and the greatest value of an integer type; None for any other name."""
+    known = DTYPES.get(dtype)
+    return known.limits if known is not None else None

@@ -1,0 +1,58 @@
+"""What the runtime keeps for the whole process, in one object, and what of it a fork must not keep.
+
+A process has one CUDA driver, opens each library once, and has one set of chosen options; all else
+is passed from function to function. Nothing here is on the path of a call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilusbuild.runtime.device import Device
+    from tilusbuild.runtime.kernel import Kernel
+
+
+class Process:
+    """The state of this process."""
+
+    def __init__(self) -> None:
+        self._new_locks()
+        self.options: dict[str, str | int | bool] = {}
+        """What `tilusbuild.option` chose, by the names of the settings."""
+        self.devices: dict[tuple[int, int], Device] = {}
+        """GPUs by process id and number, as the driver described them."""
+        self.kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
+        self.libraries: dict[tuple[str, str], Callable[..., Any]] = {}
+        """Packed functions of the libraries that are open, by path and digest."""
+        self.callbacks: list[Any] = []
+        """Callbacks that C may call as long as the process lives: they must never be freed."""
+
+    def _new_locks(self) -> None:
+        # One each: opening a library, or starting the driver, takes long.
+        self.option_lock = threading.Lock()
+        self.device_lock = threading.Lock()
+        self.library_lock = threading.Lock()
+
+    def reset(self) -> None:
+        """Forget options, devices and libraries: for tests. What is loaded stays loaded."""
+        with self.option_lock, self.device_lock, self.library_lock:
+            self.options.clear()
+            self.devices.clear()
+            self.libraries.clear()
+
+    def after_fork(self) -> None:
+        """Make new locks in a child, where the thread that held one does not exist, and forget
+        the devices: a child cannot use the parent's CUDA driver. Libraries stay open."""
+        self._new_locks()
+        self.devices.clear()
+        for kernel in list(self.kernels):
+            kernel.after_fork()
+
+
+process = Process()
+os.register_at_fork(after_in_child=process.after_fork)
