@@ -2,63 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
 
 if TYPE_CHECKING:
     from tilusbuild.engine.events import Reporter
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BuildArgs(CompilingArgs):
     """Which part of the project, and how."""
-    options.selection(parser)
-    options.compiling(parser)
-    parser.add_argument(
-        "-n", "--dry-run", action="store_true", help="say what would be compiled, and do nothing"
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="fail when any schedule does not build"
-    )
-    parser.add_argument(
+
+    dry_run: bool = flag("-n", "--dry-run", help="print what would be compiled, and do nothing")
+    strict: bool = flag("--strict", help="fail when any schedule fails to build")
+    dump_ir: bool = flag(
         "--dump-ir",
-        action="store_true",
-        help="keep what each step made: the template, the preprocessed source, PTX, SASS",
+        help="keep the output of each step: the template, the preprocessed source, PTX, SASS",
+        setting="dump-ir",
     )
-    parser.add_argument(
-        "--shard", metavar="I/N", help="build the I-th of N parts; `cache merge` joins their caches"
+    shard: str | None = option(
+        "--shard", metavar="I/N", help="build part I of N; `cache merge` joins their caches"
     )
-    parser.add_argument(
+    history: str | None = option(
         "--history",
         metavar="FILE",
-        help="what programs took in an earlier build, for --shard to split by: the same for all",
+        help="compile times of an earlier build, for --shard to split by; the same for every shard",
     )
-    parser.add_argument("--junit", metavar="FILE", help="also write a JUnit file, for CI to show")
+    junit: str | None = option("--junit", metavar="FILE", help="write a JUnit file, too, for CI")
+    record: bytes
+    """The key of the no-op record of this command."""
+    started: int
+    """When the command started, in nanoseconds since the epoch."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: BuildArgs) -> int:
     """Build; the exit status is the summary's."""
     from tilusbuild.build.build import build
     from tilusbuild.build.noop_record import Invocation
+    from tilusbuild.engine.config import BuildConfig
     from tilusbuild.errors import input_error
     from tilusbuild.plan.shards import parse_shard
     from tilusbuild.report.choose import Results
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     if arguments.history is not None and shard is None:
-        raise input_error(
-            "--history is what --shard splits by", hint="add --shard I/N, or leave it out"
-        )
+        raise input_error("--history needs --shard", hint="add --shard I/N, or remove --history")
     display = options.reporter(arguments)
     with options.project(arguments) as project:
         result = build(
             project,
             options.selected(arguments, project),
-            options.engine_options(arguments, project),
-            _with_files(display, arguments, project.manifest.root),
+            BuildConfig(
+                jobs=project.settings.jobs.value,
+                keep_going=arguments.keep_going,
+                strict=arguments.strict,
+                dry_run=arguments.dry_run,
+            ),
+            _with_files(display, arguments.junit, project.manifest.root),
             dump_ir=project.settings.dump_ir.value,
             invocation=Invocation(arguments.record, arguments.started),
             shard=shard,
@@ -69,12 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     return result.summary.exit_status
 
 
-def _with_files(display: Reporter, arguments: argparse.Namespace, root: str) -> Reporter:
-    """The display, and what other programs are to read."""
+def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:
+    """The display, and the reporters that write for other programs."""
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import with_files
 
-    junit = arguments.junit
     if junit is not None and not os.path.isdir(os.path.dirname(os.path.abspath(junit))):
-        raise input_error(f"--junit {junit}: there is no folder {os.path.dirname(junit)}")
+        raise input_error(f"--junit {junit}: no directory {os.path.dirname(junit)}")
     return with_files(display, stderr=sys.stderr, env=os.environ, root=root, junit=junit)
+
+
+VERB = Verb(BuildArgs, run)

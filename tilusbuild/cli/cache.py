@@ -1,142 +1,119 @@
-"""`tilusbuild cache …`: look at the cache tree and look after it. Works without a manifest too."""
+"""`tilusbuild cache …`: inspect and maintain the cache. Works without a manifest, too.
+
+`ls`, `stats`, `verify` and `gc` also take a foreign cache (`cli/foreign_caches.py`).
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.cli import adopt, foreign, merge, options, show
-from tilusbuild.report.text import amount
+from tilusbuild.cli import cache_show, foreign_caches, options
+from tilusbuild.cli.arguments import (
+    Common,
+    Verb,
+    flag,
+    option,
+    optional,
+    positional,
+    positionals,
+    repeated,
+)
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import amount, counted
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
+    from tilusbuild.build.merge import Merged
     from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.listing import ScriptListing
 
-_ACTIONS = {
-    "dir": "print the cache's folder",
-    "ls": "list scripts, or the programs of one",
-    "show": "show one program",
-    "stats": "counts and sizes",
-    "verify": "check everything against its digests",
-    "gc": "remove what no project's last build made",
-    "clear": "remove everything",
-    "merge": "join the caches of several machines into this one",
-    "package": "pack a foreign cache, for other machines",
-    "export": "write the tree as another system lays it out",
-}
-
-_OTHERS = "another cache: of tilusbuild, Tilus, TileLang, Hidet or Triton"
+_DIRECTORY = "another cache: of tilusbuild, Tilus, TileLang, Hidet or Triton"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """One action, each with its own options."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    made = {
-        name: actions.add_parser(name, help=text, allow_abbrev=False)
-        for name, text in _ACTIONS.items()
-    }
-    for action in made.values():
-        options.common(action, defaults=False)
-    made["ls"].add_argument("folder", metavar="SCRIPT|DIR", nargs="?", help=_OTHERS)
-    for name in ("stats", "verify", "gc"):
-        made[name].add_argument("folder", metavar="DIR", nargs="?", help=_OTHERS)
-    made["gc"].add_argument(
-        "--broken", action="store_true", help="of another system's: what is broken, too"
-    )
-    made["show"].add_argument(
-        "program", metavar="PROGRAM", help="SCRIPT/I, or the first digits of a hash"
-    )
-    shown = made["show"].add_mutually_exclusive_group()
-    for name, text in show.PARTS.items():
-        shown.add_argument(
-            f"--{name}", dest="part", action="store_const", const=name, help=f"print {text}"
-        )
-    made["show"].add_argument("-t", "--target", metavar="NAME", help="which target, with SCRIPT/I")
-    made["verify"].add_argument("--quick", action="store_true", help="sizes and names only")
-    made["verify"].add_argument(
-        "--repair",
-        action="store_true",
-        help="remove what is damaged; the next build makes it again",
-    )
-    merge.configure(made["merge"])
-    adopt.configure(made["package"])
-    made["gc"].add_argument(
-        "--older-than", metavar="AGE", help="only what is older, as in 30d or 12h"
-    )
-    made["gc"].add_argument("--max-size", metavar="SIZE", help="only down to this size, as in 20GB")
-    made["gc"].add_argument(
-        "--forget",
-        metavar="MANIFEST",
-        action="append",
-        default=[],
-        help="what this project's last build made may go too",
-    )
-    made["gc"].add_argument(
-        "-n", "--dry-run", action="store_true", help="say what would be removed"
-    )
-    made["export"].add_argument("folder", metavar="DIR", help="a new folder, or an earlier view")
-    made["export"].add_argument("script", metavar="SCRIPT", nargs="*", help="all without one")
-    made["export"].add_argument(
-        "--layout", required=True, choices=("tilus", "tilelang", "hidet"), help="whose"
-    )
+@dataclass(frozen=True, slots=True)
+class CacheLine(Line):
+    """The cache."""
+
+    event: ClassVar[str] = "cache"
+    path: str
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do one action; 1 when `verify` found something."""
-    if arguments.action == "package":
-        return adopt.package(arguments)
-    named = getattr(arguments, "folder", None)
-    if arguments.action in ("ls", "stats", "verify", "gc") and _is_folder(arguments, named):
-        if foreign.is_foreign(named):
-            return foreign.run(arguments)
-        arguments.cache_dir, arguments.folder = named, None
-    cache = options.cache(arguments)
-    if arguments.action == "merge":
-        return merge.run(cache, arguments)
-    action: int = globals()[f"_{arguments.action}"](cache, arguments)
-    return action
-
-
-def _is_folder(arguments: argparse.Namespace, word: str | None) -> bool:
-    """Whether a word names a cache; `ls` takes the name of a script in its place."""
-    return word is not None and (arguments.action != "ls" or "/" in word or os.path.isdir(word))
-
-
-def _dir(cache: Cache, arguments: argparse.Namespace) -> int:
+def _dir(arguments: Common) -> int:
+    cache = options.cache(arguments.cache_dir)
     if arguments.json:
-        options.emit("cache", path=cache.root)
+        emit(CacheLine(cache.root))
     else:
         print(cache.root)
     return 0
 
 
-def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CacheLsArgs(Common):
+    """A script, or another cache."""
+
+    word: str | None = optional("SCRIPT|DIR", help=_DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedScriptLine(Line):
+    """A script that was published, and the projects and packages that keep it."""
+
+    event: ClassVar[str] = "script"
+    script: str
+    hash: str
+    target: str | None
+    statuses: Mapping[str, int]
+    size: int
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedProgramLine(Line):
+    """A program of a script that was asked for."""
+
+    event: ClassVar[str] = "program"
+    script: str
+    target: str | None
+    index: int
+    hash: str
+    status: Status
+
+
+def _ls(arguments: CacheLsArgs) -> int:
     from tilusbuild.errors import did_you_mean, input_error
+
+    word = arguments.word
+    # The name of a script is not a path: a directory with the name of a script comes first.
+    if word is not None and ("/" in word or os.path.isdir(word)):
+        if foreign_caches.is_foreign(word):
+            return foreign_caches.ls(word, arguments)
+        return _ls_scripts(options.cache(word), arguments)
+    cache = options.cache(arguments.cache_dir)
+    if word is None:
+        return _ls_scripts(cache, arguments)
+    listed = cache.scripts()
+    chosen = [script for script in listed if script.folder == word]
+    if not chosen:
+        hint = did_you_mean(word, {script.folder for script in listed})
+        raise input_error(f'no script "{word}" in {cache.root}', hint=hint)
+    return _ls_programs(cache, arguments, chosen)
+
+
+def _ls_scripts(cache: Cache, arguments: Common) -> int:
     from tilusbuild.table import table
 
-    listed = cache.scripts()
-    if arguments.folder is not None:
-        known = {script.folder for script in listed}
-        listed = [script for script in listed if script.folder == arguments.folder]
-        if not listed:
-            raise input_error(
-                f'no script "{arguments.folder}" in {cache.root}',
-                hint=did_you_mean(arguments.folder, known),
-            )
-        return _ls_programs(cache, arguments, listed)
-    roots = _roots(cache)
+    listed, roots = cache.scripts(), _roots(cache)
     if arguments.json:
-        for s in listed:
-            options.emit(
-                "script",
-                script=s.folder,
-                hash=s.hash,
-                target=s.head.get("target"),
-                statuses=dict(s.statuses),
-                size=s.size,
-                roots=roots.get((s.folder, s.hash), []),
-            )
+        for script in listed:
+            key = (script.folder, script.hash)
+            target, of = script.head.get("target"), tuple(roots.get(key, ()))
+            emit(CachedScriptLine(*key, target, dict(script.statuses), script.size, of))
         return 0
     rows = [
         (
@@ -144,11 +121,12 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
             s.head.get("target", ""),
             s.head.get("arch", ""),
             len(s.programs),
-            s.statuses["built"],
-            s.statuses["failed"] + s.statuses["pruned"],
+            s.statuses[Status.BUILT],
+            s.statuses[Status.FAILED] + s.statuses[Status.PRUNED],
             amount(s.size),
             s.hash[:12],
-            ", ".join(roots.get((s.folder, s.hash), [])),
+            # Two projects can have the same name; each counts once here.
+            ", ".join(dict.fromkeys(roots.get((s.folder, s.hash), []))),
         )
         for s in listed
     ]
@@ -158,7 +136,7 @@ def _ls(cache: Cache, arguments: argparse.Namespace) -> int:
 
 
 def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
-    """The projects and packages that keep each script from collection."""
+    """The projects and packages that keep each script from being collected."""
     from tilusbuild.cache.sealed import CorruptFileError
 
     try:
@@ -173,22 +151,17 @@ def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _ls_programs(cache: Cache, arguments: argparse.Namespace, listed: list[Any]) -> int:
+def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing]) -> int:
     for script in listed:
+        target = script.head.get("target")
         path = cache.tree.script_path(script.folder, script.hash)
         if arguments.json:
             for index, program in enumerate(script.programs):
                 entry = cache.lookup(program)
-                options.emit(
-                    "program",
-                    script=script.folder,
-                    target=script.head.get("target"),
-                    index=index,
-                    hash=program,
-                    status=entry.status if entry else "missing",
-                )
+                status = entry.status if entry else Status.MISSING
+                emit(CachedProgramLine(script.folder, target, index, program, status))
             continue
-        print(f"{script.folder} {script.head.get('target', '')}: {os.path.relpath(path)}")
+        print(f"{script.folder} {target or ''}: {os.path.relpath(path)}")
         try:
             with open(os.path.join(path, "schedule.txt"), encoding="utf-8") as file:
                 print(file.read())
@@ -197,118 +170,136 @@ def _ls_programs(cache: Cache, arguments: argparse.Namespace, listed: list[Any])
     return 0
 
 
-def _program(cache: Cache, arguments: argparse.Namespace) -> str:
-    """The one hash that is meant. Raises `InputError`."""
-    from tilusbuild.errors import input_error
+@dataclass(frozen=True, kw_only=True)
+class CacheStatsArgs(Common):
+    """Another cache."""
 
-    name, slash, number = arguments.program.partition("/")
-    if not slash:
-        found = cache.find(name)
-        if len(found) == 1:
-            return found[0]
-        what = "no program begins so" if not found else f"{len(found)} programs begin so"
-        raise input_error(
-            f'"{name}": {what}', hint="a program is SCRIPT/I or the first digits of its hash"
-        )
-    matching = [
-        script
-        for script in cache.scripts()
-        if script.folder == name
-        and number.isdigit()
-        and int(number) < len(script.programs)
-        and arguments.target in (None, script.head.get("target"))
-    ]
-    roots = {pair for project in cache.projects().values() for pair in project.scripts}
-    current = [script for script in matching if (script.folder, script.hash) in roots] or matching
-    if not current:
-        raise input_error(f'no program "{arguments.program}" in {cache.root}')
-    programs = {script.programs[int(number)] for script in current}
-    if len(programs) > 1:
-        targets = ", ".join(sorted(f"{s.head.get('target')}" for s in current))
-        raise input_error(
-            f'"{arguments.program}" is several programs', hint=f"choose with --target: {targets}"
-        )
-    return programs.pop()
+    other: str | None = optional("DIR", help=_DIRECTORY)
 
 
-def _show(cache: Cache, arguments: argparse.Namespace) -> int:
-    program = _program(cache, arguments)
-    folder = cache.program_path(program)
-    if arguments.part is not None:
-        show.show(cache, program, arguments.part)
-        return 0
-    entry = cache.lookup(program)
-    if arguments.json:
-        options.emit(
-            "program", path=folder, **(dict(entry.meta) if entry else {"status": "broken"})
-        )
-        return 0
-    print(f"{program}\n{os.path.relpath(folder)}")
-    if entry is None:
-        print("not whole: `tilusbuild cache verify` says why")
-        return 1
-    with open(os.path.join(folder, "program.txt"), encoding="utf-8", errors="replace") as file:
-        print("\n" + file.read())
-    _show_entry(entry)
-    return 0
+@dataclass(frozen=True, slots=True)
+class CacheStatsLine(Line):
+    """How many programs have which status, and the bytes below each directory."""
+
+    event: ClassVar[str] = "stats"
+    path: str
+    programs: Mapping[str, int]
+    sizes: Mapping[str, int]
+    size: int
 
 
-def _show_entry(entry: Any) -> None:
+def _stats(arguments: CacheStatsArgs) -> int:
     from tilusbuild.table import table
 
-    print(f"status: {entry.status}" + (f" ({entry.reason})" if entry.reason else ""))
-    images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
-    if images:
-        print(f"code: {images}")
-    if rows := show.resources(entry.meta):
-        print(f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)}")
-        print(rows, end="")
-    print(
-        table(("file", "bytes"), [(n, f["size"]) for n, f in entry.meta["files"].items()]), end=""
-    )
-
-
-def _stats(cache: Cache, arguments: argparse.Namespace) -> int:
-    from tilusbuild.table import table
-
-    stats = cache.stats()
+    if foreign_caches.is_foreign(arguments.other):
+        return foreign_caches.stats(arguments.other, arguments)
+    stats = options.cache(arguments.other or arguments.cache_dir).stats()
     if arguments.json:
-        options.emit(
-            "stats",
-            path=stats.root,
-            programs=dict(stats.statuses),
-            sizes=dict(stats.sizes),
-            size=stats.size,
-        )
+        emit(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
         return 0
     print(stats.root)
     print(table(("programs", "count"), list(stats.statuses.items())))
     rows = [(name, amount(size)) for name, size in stats.sizes.items()]
-    print(table(("folder", "size"), [*rows, ("all", amount(stats.size))]), end="")
+    print(table(("directory", "size"), [*rows, ("all", amount(stats.size))]), end="")
     return 0
 
 
-def _verify(cache: Cache, arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CacheVerifyArgs(Common):
+    """What to check."""
+
+    other: str | None = optional("DIR", help=_DIRECTORY)
+    quick: bool = flag("--quick", help="check sizes and names only")
+    repair: bool = flag("--repair", help="remove what is damaged; the next build makes it again")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProblemLine(Line):
+    """Something in the cache that is wrong, and what to do about it."""
+
+    event: ClassVar[str] = "problem"
+    name: str
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheVerifySummary(Line):
+    """How many problems, and how many entries were removed for them."""
+
+    event: ClassVar[str] = "summary"
+    problems: int
+    removed: int
+
+
+def _verify(arguments: CacheVerifyArgs) -> int:
+    if foreign_caches.is_foreign(arguments.other):
+        return foreign_caches.verify(arguments.other, arguments)
+    cache = options.cache(arguments.other or arguments.cache_dir)
     problems = cache.verify(deep=not arguments.quick)
     for problem in problems:
         if arguments.json:
-            options.emit("problem", name=problem.name, what=problem.what, advice=problem.advice)
+            emit(CacheProblemLine(problem.name, problem.what, problem.advice))
         else:
             print(problem)
     removed = cache.repair(problems) if arguments.repair else []
     left = [problem for problem in problems if problem.entry not in removed]
     if arguments.json:
-        options.emit("summary", problems=len(problems), removed=len(removed))
+        emit(CacheVerifySummary(len(problems), len(removed)))
     elif not problems:
         print("no problems found")
     else:
-        sys.stderr.write(f"{len(problems)} problems, {len(removed)} entries removed\n")
+        entries = counted(len(removed), "entry", "entries")
+        sys.stderr.write(f"{counted(len(problems), 'problem')}, {entries} removed\n")
     return 1 if left else 0
 
 
-def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CacheGcArgs(Common):
+    """What may go."""
+
+    other: str | None = optional("DIR", help=_DIRECTORY)
+    broken: bool = flag("--broken", help="in a foreign cache: remove broken entries, too")
+    older_than: str | None = option(
+        "--older-than", metavar="AGE", help="remove only what is older, as in 30d or 12h"
+    )
+    max_size: str | None = option(
+        "--max-size", metavar="SIZE", help="remove only until the cache has this size, as in 20GB"
+    )
+    forget: tuple[str, ...] = repeated(
+        "--forget",
+        metavar="MANIFEST",
+        help="forget this project: what its last build made can be removed, too",
+    )
+    dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedLine(Line):
+    """An entry that was removed; its age is in seconds."""
+
+    event: ClassVar[str] = "removed"
+    name: str
+    size: int
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGcSummary(Line):
+    """How many entries were removed, and the bytes that these and the others take."""
+
+    event: ClassVar[str] = "summary"
+    removed: int
+    freed: int
+    kept: int
+
+
+def _gc(arguments: CacheGcArgs) -> int:
     from tilusbuild.manifest.table import parse_duration, parse_size
 
+    if foreign_caches.is_foreign(arguments.other):
+        return foreign_caches.gc(arguments.other, arguments)
+    cache = options.cache(arguments.other or arguments.cache_dir)
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None
     if arguments.forget and not arguments.dry_run:
@@ -317,45 +308,203 @@ def _gc(cache: Cache, arguments: argparse.Namespace) -> int:
     freed = sum(item.size for item in result.removed)
     if arguments.json:
         for item in result.removed:
-            options.emit("removed", name=item.name, size=item.size, age=item.age)
-        options.emit("summary", removed=len(result.removed), freed=freed, kept=result.kept_size)
+            emit(RemovedLine(item.name, item.size, item.age))
+        emit(CacheGcSummary(len(result.removed), freed, result.kept_size))
         return 0
     if arguments.verbose or arguments.dry_run:
         for item in result.removed:
             print(f"{amount(item.size):>10}  {item.name}")
     verb = "would remove" if arguments.dry_run else "removed"
-    print(f"{verb} {len(result.removed)} entries, {amount(freed)}; {amount(result.kept_size)} stay")
+    entries = counted(len(result.removed), "entry", "entries")
+    print(f"{verb} {entries}, {amount(freed)}; {amount(result.kept_size)} kept")
     return 0
 
 
-def _clear(cache: Cache, arguments: argparse.Namespace) -> int:
+def _clear(arguments: Common) -> int:
+    cache = options.cache(arguments.cache_dir)
     cache.clear()
     if not arguments.quiet and not arguments.json:
         print(f"{cache.root} is empty")
     return 0
 
 
-def _export(cache: Cache, arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CacheMergeArgs(Common):
+    """Which caches."""
+
+    sources: tuple[str, ...] = positionals(
+        "DIR", at_least_one=True, help="a cache that a shard was built into"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLine(Line):
+    """Something that was not taken over; `name` is relative to the cache `source`."""
+
+    event: ClassVar[str] = "refused"
+    source: str
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class IncompleteLine(Line):
+    """A script of which programs are in none of the caches."""
+
+    event: ClassVar[str] = "incomplete"
+    script: str
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSummary(Line):
+    """What was taken over; `known` are programs that were there before."""
+
+    event: ClassVar[str] = "summary"
+    sources: int
+    programs: int
+    known: int
+    includes: int
+    scripts: int
+    refused: int
+
+
+def _merge(arguments: CacheMergeArgs) -> int:
+    from tilusbuild.build.merge import merge
+    from tilusbuild.errors import InputError
+    from tilusbuild.manifest import find
+
+    cache = options.cache(arguments.cache_dir)
+    with ExitStack() as stack:
+        try:
+            find(os.getcwd())
+        except InputError:
+            project = None
+        else:
+            project = stack.enter_context(options.project(arguments))
+        merged = merge(cache, arguments.sources, project)
+    if arguments.json:
+        _emit_merged(merged)
+    else:
+        _print_merged(cache, merged, quiet=arguments.quiet)
+    return 1 if merged.refused else 0
+
+
+def _emit_merged(merged: Merged) -> None:
+    for each in merged.refused:
+        emit(RefusedLine(each.source, each.name, each.what))
+    for script, missing in merged.incomplete.items():
+        emit(IncompleteLine(script, missing))
+    programs = (merged.programs, merged.known)
+    rest = (merged.includes, merged.scripts, len(merged.refused))
+    emit(MergeSummary(merged.sources, *programs, *rest))
+
+
+def _print_merged(cache: Cache, merged: Merged, *, quiet: bool) -> None:
+    for refused in merged.refused:
+        sys.stderr.write(f"refused: {refused}\n")
+    for label, count in merged.incomplete.items():
+        missing = counted(count, "program")
+        sys.stderr.write(f"incomplete: {label}: {missing} missing in all of the caches\n")
+    if not quiet:
+        known = f" ({merged.known} were there before)" if merged.known else ""
+        headers = counted(merged.includes, "header directory", "header directories")
+        print(
+            f"{os.path.relpath(cache.root)}: merged {counted(merged.programs, 'program')}{known},"
+            f" {headers}, {counted(merged.scripts, 'script')}; {len(merged.refused)} refused"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheExportArgs(Common):
+    """What, where to, and in whose layout."""
+
+    into: str = positional("DIR", help="a new directory, or an earlier export")
+    scripts: tuple[str, ...] = positionals("SCRIPT", help="scripts to export (default: all)")
+    layout: str = option(
+        "--layout",
+        required=True,
+        choices=("tilus", "tilelang", "hidet"),
+        help="the system whose cache it is to look like",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedLine(Line):
+    """What was exported; `copied` are bytes, the other files are links."""
+
+    event: ClassVar[str] = "exported"
+    path: str
+    layout: str
+    files: int
+    linked: int
+    copied: int
+
+
+def _export(arguments: CacheExportArgs) -> int:
     from tilusbuild.interop.export.collect import sources
     from tilusbuild.interop.export.layouts import LAYOUTS
     from tilusbuild.interop.export.write import export
 
-    found = sources(cache, arguments.script)
+    cache = options.cache(arguments.cache_dir)
+    found = sources(cache, list(arguments.scripts))
     items = LAYOUTS[arguments.layout](found)
     with cache.in_use():
-        exported = export(arguments.layout, items, arguments.folder)
+        exported = export(arguments.layout, items, arguments.into)
     if arguments.json:
-        options.emit(
-            "exported",
-            path=os.path.abspath(arguments.folder),
-            layout=arguments.layout,
-            files=exported.files,
-            linked=exported.linked,
-            copied=exported.copied,
-        )
+        files = (exported.files, exported.linked, exported.copied)
+        emit(ExportedLine(os.path.abspath(arguments.into), arguments.layout, *files))
     elif not arguments.quiet:
         print(
-            f"{arguments.folder}: {len(found)} scripts, {exported.files} files,"
+            f"{arguments.into}: {counted(len(found), 'script')}, {counted(exported.files, 'file')},"
             f" {exported.linked} of them links; {amount(exported.copied)} more on disk"
         )
     return 0
+
+
+ACTIONS: Mapping[str, Verb[Any]] = {
+    "dir": Verb(Common, _dir, (CacheLine,), "print the directory of the cache"),
+    "ls": Verb(
+        CacheLsArgs,
+        _ls,
+        (CachedScriptLine, CachedProgramLine, foreign_caches.EntryLine),
+        "list the scripts, or the programs of one",
+    ),
+    "show": Verb(
+        cache_show.CacheShowArgs,
+        cache_show.run,
+        (cache_show.ShownProgramLine,),
+        "show one program",
+    ),
+    "stats": Verb(
+        CacheStatsArgs, _stats, (CacheStatsLine, foreign_caches.StatsLine), "show counts and sizes"
+    ),
+    "verify": Verb(
+        CacheVerifyArgs,
+        _verify,
+        (CacheProblemLine, CacheVerifySummary, *foreign_caches.VERIFY_LINES),
+        "verify every file against its digest",
+    ),
+    "gc": Verb(
+        CacheGcArgs,
+        _gc,
+        (RemovedLine, CacheGcSummary, *foreign_caches.GC_LINES),
+        "remove what no project's last build made",
+    ),
+    "clear": Verb(Common, _clear, (), "remove everything"),
+    "merge": Verb(
+        CacheMergeArgs,
+        _merge,
+        (RefusedLine, IncompleteLine, MergeSummary),
+        "merge the caches of several machines into this one",
+    ),
+    "package": Verb(
+        foreign_caches.PackCacheArgs,
+        foreign_caches.package,
+        foreign_caches.PACK_LINES,
+        "package a foreign cache for other machines",
+    ),
+    "export": Verb(
+        CacheExportArgs, _export, (ExportedLine,), "write the cache in the layout of another system"
+    ),
+}

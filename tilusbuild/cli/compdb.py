@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.build.compdb import Database
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Which programs, in whose words, and where to."""
-    options.selection(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="every schedule instead of each default alone"
+@dataclass(frozen=True, kw_only=True)
+class CompdbArgs(SelectionArgs):
+    """Which programs, in which form, and where to."""
+
+    all: bool = flag("--all", help="include every schedule, not only the default ones")
+    clang: bool = flag("--clang", help="write clang's options, as clangd reads them")
+    output: str | None = option(
+        *("-o", "--output"), metavar="FILE", help="write to FILE instead of stdout"
     )
-    parser.add_argument(
-        "--clang", action="store_true", help="commands in clang's words, as clangd reads them"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write FILE instead of stdout")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print or write the database; of the tree nothing is written."""
+@dataclass(frozen=True, slots=True)
+class CommandLine(Line):
+    """The command that compiles a program."""
+
+    event: ClassVar[str] = "command"
+    label: str
+    program: str
+    directory: str
+    file: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompdbSummary(Line):
+    """How many commands, and how many programs have no source yet."""
+
+    event: ClassVar[str] = "summary"
+    commands: int
+    missing: int
+
+
+def run(arguments: CompdbArgs) -> int:
+    """Print or write the database. Writes nothing to the tree."""
     from tilusbuild.build.compdb import database
 
     with options.project(arguments) as project:
@@ -37,14 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         _write(arguments.output, _text(found))
     if arguments.json:
-        _print_events(found)
+        for each in found.commands:
+            emit(CommandLine(each.label, each.program, each.directory, each.file, each.arguments))
+        emit(CompdbSummary(len(found.commands), found.missing))
     elif arguments.output is None:
         sys.stdout.write(_text(found))
     if found.missing and not arguments.quiet:
-        from tilusbuild.report.text import counted
-
         programs = counted(found.missing, "program")
-        sys.stderr.write(f"{programs} without a source yet: `tilusbuild build` writes it\n")
+        sys.stderr.write(f"{programs} without a source yet: run `tilusbuild build` first\n")
     return 0
 
 
@@ -62,9 +86,4 @@ def _write(path: str, text: str) -> None:
         raise input_error(f"{path}: {error.strerror}") from None
 
 
-def _print_events(found: Database) -> None:
-    for each in found.commands:
-        line = {"event": "command", "label": each.label, "program": each.program, **each.entry}
-        print(json.dumps(line))
-    summary = {"event": "summary", "commands": len(found.commands), "missing": found.missing}
-    print(json.dumps(summary))
+VERB = Verb(CompdbArgs, run, (CommandLine, CompdbSummary))

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
 
 _SHOWN = 3
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DiffArgs(LimitArgs):
     """Two paths."""
-    for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="a package, or a cache tree")
-    parser.add_argument(
-        "--exit-code", action="store_true", help="exit with status 1 when they differ"
-    )
-    options.package_limits(parser)
+
+    a: str = positional("A", help="a package or a cache")
+    b: str = positional("B", help="a package or a cache")
+    exit_code: bool = flag("--exit-code", help="exit with status 1 when they differ")
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class ChangeLine(Line):
+    """One difference."""
+
+    event: ClassVar[str] = "change"
+    what: str
+    """"package", "entry", "script", "program" or "table"."""
+    kind: str
+    """"added", "removed" or "changed"."""
+    label: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffSummary(Line):
+    """How many differences."""
+
+    event: ClassVar[str] = "summary"
+    changes: int
+
+
+def run(arguments: DiffArgs) -> int:
     """Print what changed from A to B."""
-    from tilusbuild.cache.sealed import CorruptFileError
-    from tilusbuild.errors import TilusbuildError
     from tilusbuild.package.diff import changes, grouped, side
 
     limits = options.limits(arguments)
-    try:
-        with side(arguments.a, limits) as a, side(arguments.b, limits) as b:
-            found = list(changes(a, b))
-    except CorruptFileError as error:
-        raise TilusbuildError(str(error)) from None
+    with options.load_errors(), side(arguments.a, limits) as a, side(arguments.b, limits) as b:
+        found = list(changes(a, b))
     if arguments.json:
-        for change in found:
-            print(json.dumps({"event": "change", **change.as_json()}, ensure_ascii=False))
-        print(json.dumps({"event": "summary", "changes": len(found)}))
+        for each in found:
+            emit(ChangeLine(each.what, each.kind, each.label, each.reasons))
+        emit(DiffSummary(len(found)))
     else:
         for change, labels in grouped(found):
             shown = labels if arguments.verbose else labels[:_SHOWN]
@@ -46,3 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
         if not found:
             print("nothing changed")
     return 1 if found and arguments.exit_code else 0
+
+
+VERB = Verb(DiffArgs, run, (ChangeLine, DiffSummary))

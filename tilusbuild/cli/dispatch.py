@@ -1,66 +1,146 @@
-"""`tilusbuild dispatch`: show, check and thin out the tables that choose programs by sizes."""
+"""`tilusbuild dispatch`: show, check and prune the tables that choose programs by size."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, positional
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
     from tilusbuild.dispatch.look import Look
 
-ACTIONS = {
-    "show": "the rules, tables and models of a script",
-    "check": "whether every table, rule and program is what it should be; 1 when not",
-    "coverage": "which sizes are served by what, and where that comes from",
-    "build": "make the C dispatcher anew, of the tables as they are now",
-    "prune": "the fewest programs that serve what was measured, and what fewer would cost",
+_ACTIONS = {
+    "show": "print the rules, tables and models of a script",
+    "check": "check every table, rule and program; exit with status 1 for a problem",
+    "coverage": "print which program serves which sizes, and why",
+    "build": "build the C dispatcher again, from the tables as they are now",
+    "prune": "find the fewest programs that serve the measured sizes well, and the cost of fewer",
 }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DispatchArgs(DeviceCompilerArgs):
     """What to do, and for which script."""
-    options.device_compiler(parser)
-    listed = "; ".join(f"{name}: {what}" for name, what in ACTIONS.items())
-    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=listed)
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("-t", "--target", metavar="NAME", help="for this target only")
-    parser.add_argument(
+
+    action: str = positional(
+        "ACTION", choices=_ACTIONS, help="; ".join(f"{n}: {what}" for n, what in _ACTIONS.items())
+    )
+    script: str = positional("SCRIPT")
+    target: str | None = option("-t", "--target", metavar="NAME", help="for this target only")
+    slowdown: float = option(
         "--slowdown",
         type=float,
         default=1.05,
         metavar="R",
-        help="prune: how many times the best a program may take (1.05)",
+        help="prune: accept programs that take at most R times as long as the best (default: 1.05)",
     )
-    parser.add_argument(
-        "--write", action="store_true", help="prune: let the tables choose among these only"
-    )
+    write: bool = flag("--write", help="prune: restrict the tables to the programs that are kept")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print to stdout; 1 when a check finds something."""
-    from tilusbuild.errors import TilusbuildError, input_error
-    from tilusbuild.runtime.errors import LoadError
+@dataclass(frozen=True, slots=True)
+class DispatchRule:
+    """A rule, and the program that it chooses."""
+
+    when: str
+    program: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchTable:
+    """The keys of a table, and the device that it was measured on."""
+
+    fingerprint: Mapping[str, str]
+    entries: tuple[tuple[Scalar, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchLine(Line):
+    """Everything that chooses the programs of an instance."""
+
+    event: ClassVar[str] = "dispatch"
+    instance: str
+    path: str
+    keys: tuple[str, ...]
+    rules: tuple[DispatchRule, ...]
+    model: str | None
+    default: int | None
+    tables: tuple[DispatchTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchProblem(Line):
+    """Something that a call would fail at."""
+
+    event: ClassVar[str] = "problem"
+    instance: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageLine(Line):
+    """Which program serves some sizes."""
+
+    event: ClassVar[str] = "coverage"
+    instance: str
+    sizes: Mapping[str, Scalar]
+    program: int
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PruneLine(Line):
+    """The programs to keep for a device: how much slower than the best these are."""
+
+    event: ClassVar[str] = "prune"
+    instance: str
+    device: str
+    programs: tuple[int, ...]
+    worst: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSummary(Line):
+    """How many instances."""
+
+    event: ClassVar[str] = "summary"
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchCheckSummary(Line):
+    """How many instances and problems, of `check`."""
+
+    event: ClassVar[str] = "summary"
+    instances: int
+    problems: int
+
+
+def run(arguments: DispatchArgs) -> int:
+    """Print to stdout; 1 when `check` finds a problem."""
+    from tilusbuild.errors import input_error
 
     if not arguments.slowdown >= 1:
-        raise input_error(f"--slowdown {arguments.slowdown:g}: it is at least 1")
-    with options.project(arguments) as project:
-        try:
-            looks = list(_looks(arguments, project))
-            act = {"show": _show, "check": _check, "coverage": _coverage, "prune": _prune}
-            status = act[arguments.action](arguments, looks) if arguments.action in act else 0
-            if arguments.action == "build" or (arguments.action == "prune" and arguments.write):
-                _build(arguments, project, looks)
-            return status
-        except LoadError as error:
-            raise TilusbuildError(str(error)) from None
+        raise input_error(f"--slowdown {arguments.slowdown:g}: must be at least 1")
+    with options.project(arguments) as project, options.load_errors():
+        looks = list(_looks(arguments, project))
+        act = {"show": _show, "check": _check, "coverage": _coverage, "prune": _prune}
+        status = act[arguments.action](arguments, looks) if arguments.action in act else 0
+        if arguments.action == "build" or (arguments.action == "prune" and arguments.write):
+            _build(arguments, project, looks)
+        return status
 
 
-def _looks(arguments: argparse.Namespace, project: Project) -> Iterator[Look]:
+def _looks(arguments: DispatchArgs, project: Project) -> Iterator[Look]:
     from tilusbuild.dispatch.look import looks
 
     yield from looks(
@@ -68,16 +148,17 @@ def _looks(arguments: argparse.Namespace, project: Project) -> Iterator[Look]:
     )
 
 
-def _show(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
+def _show(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     from tilusbuild.dispatch.tables import table_text
 
     for number, look in enumerate(looks):
         if arguments.json:
-            print(json.dumps({"event": "dispatch", **look.as_json()}, ensure_ascii=False))
+            emit(_line(look))
             continue
         script = look.script
         print(("\n" if number else "") + f"{script.label} ({script.arch})")
-        print(f"keys: {', '.join(script.keys) or 'none'}; {len(script.programs)} programs")
+        keys = ", ".join(script.keys) or "none"
+        print(f"keys: {keys}; {counted(len(script.programs), 'program')}")
         for rule in script.rules:
             print(f"rule: {rule.source} → program {rule.program}")
         if script.model is not None:
@@ -86,46 +167,60 @@ def _show(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
         print(f"default: {default}")
         if look.tables:
             print("\n" + table_text(script, look.tables), end="")
-    _summary(arguments, instances=len(looks))
+    _summary(arguments, looks)
     return 0
 
 
-def _check(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
-    found = [(look, problem) for look in looks for problem in look.problems()]
-    for look, problem in found:
+def _line(look: Look) -> DispatchLine:
+    script = look.script
+    return DispatchLine(
+        instance=script.label,
+        path=script.path,
+        keys=tuple(script.keys),
+        rules=tuple(DispatchRule(rule.source, rule.program) for rule in script.rules),
+        model=script.model.source if script.model else None,
+        default=script.default,
+        tables=tuple(
+            DispatchTable(dict(table.fingerprint), tuple(entry.key for entry in table.entries))
+            for table in look.tables
+        ),
+    )
+
+
+def _check(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
+    found = [(look.script.label, problem) for look in looks for problem in look.problems()]
+    for label, problem in found:
         if arguments.json:
-            line = {"event": "problem", "instance": look.script.label, "what": problem}
-            print(json.dumps(line, ensure_ascii=False))
+            emit(DispatchProblem(label, problem))
         else:
-            print(f"{look.script.label}: {problem}")
-    if not found and not arguments.json:
-        word = "instance" if len(looks) == 1 else "instances"
-        print(f"{len(looks)} {word}: nothing is wrong")
-    _summary(arguments, instances=len(looks), problems=len(found))
+            print(f"{label}: {problem}")
+    if arguments.json:
+        emit(DispatchCheckSummary(len(looks), len(found)))
+    elif not found:
+        print(f"{counted(len(looks), 'instance')}: no problems found")
     return 1 if found else 0
 
 
-def _coverage(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
+def _coverage(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     from tilusbuild.table import table
 
     for number, look in enumerate(looks):
         rows = look.coverage()
         if arguments.json:
             for row in rows:
-                line = {"instance": look.script.label, **row._asdict()}
-                print(json.dumps({"event": "coverage", **line}, ensure_ascii=False))
+                emit(CoverageLine(look.script.label, *row))
             continue
         print(("\n" if number else "") + f"{look.script.label} on {look.device or 'any device'}")
         shown = [(*row.sizes.values(), row.program, row.source, row.why) for row in rows]
         names = tuple(rows[0].sizes) if rows else look.script.keys
         print(table((*names, "choice", "source", "why"), shown), end="")
-        counts = {s: sum(row.source == s for row in rows) for s in {r.source for r in rows}}
+        counts = Counter(row.source for row in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
-    _summary(arguments, instances=len(looks))
+    _summary(arguments, looks)
     return 0
 
 
-def _prune(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
+def _prune(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     from tilusbuild.table import table
 
     for look in looks:
@@ -133,12 +228,14 @@ def _prune(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
             kept, steps = look.thinned(fingerprint, times, arguments.slowdown, arguments.write)
             device = dict(fingerprint).get("device", "")
             if arguments.json:
-                line: dict[str, Any] = {"instance": look.script.label, "device": device}
-                line |= {"programs": list(kept.programs), "worst": kept.worst, "mean": kept.mean}
-                print(json.dumps({"event": "prune", **line}, ensure_ascii=False))
+                programs = tuple(kept.programs)
+                emit(PruneLine(look.script.label, device, programs, kept.worst, kept.mean))
                 continue
-            used = sorted({p for measured in times.values() for p in measured})
-            print(f"{look.script.label} on {device}: {len(times)} keys, {len(used)} programs")
+            used = {program for measured in times.values() for program in measured}
+            print(
+                f"{look.script.label} on {device}: {counted(len(times), 'key')},"
+                f" {counted(len(used), 'program')}"
+            )
             rows = [
                 (len(step.programs), step.programs[-1], f"{step.worst:.3f}", f"{step.mean:.3f}")
                 for step in steps
@@ -147,12 +244,12 @@ def _prune(arguments: argparse.Namespace, looks: Sequence[Look]) -> int:
             listed = ", ".join(map(str, sorted(kept.programs)))
             print(f"within {arguments.slowdown:g} of the best everywhere: programs {listed}")
     if not arguments.json and not any(look.times() for look in looks):
-        print("nothing is measured: `tilusbuild tune` measures")
-    _summary(arguments, instances=len(looks))
+        print("no measurements: run `tilusbuild tune` first")
+    _summary(arguments, looks)
     return 0
 
 
-def _build(arguments: argparse.Namespace, project: Project, looks: Sequence[Look]) -> None:
+def _build(arguments: DispatchArgs, project: Project, looks: Sequence[Look]) -> None:
     from tilusbuild.dispatch.dispatcher import refresh
 
     toolchain = project.toolchain(cuda=False)
@@ -160,11 +257,21 @@ def _build(arguments: argparse.Namespace, project: Project, looks: Sequence[Look
         if arguments.action == "build" or look.has_dispatcher:
             made = refresh(project.cache, look.script, toolchain, project.runner)
             if arguments.action == "build" and not arguments.json:
-                print(made or f"{look.script.label}: there can be none")
+                print(made or f"{look.script.label}: cannot have a C dispatcher")
     if arguments.action == "build":
-        _summary(arguments, instances=len(looks))
+        _summary(arguments, looks)
 
 
-def _summary(arguments: argparse.Namespace, **counts: int) -> None:
+def _summary(arguments: DispatchArgs, looks: Sequence[Look]) -> None:
     if arguments.json:
-        print(json.dumps({"event": "summary", **counts}))
+        emit(DispatchSummary(len(looks)))
+
+
+VERB = Verb(
+    DispatchArgs,
+    run,
+    (
+        *(DispatchLine, DispatchProblem, CoverageLine, PruneLine),
+        *(DispatchSummary, DispatchCheckSummary),
+    ),
+)

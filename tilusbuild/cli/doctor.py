@@ -1,31 +1,82 @@
-"""`tilusbuild doctor`: what this machine has, where it was looked for, and which settings hold."""
+"""`tilusbuild doctor`: what this machine has, where it was searched for, which settings apply."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-from dataclasses import fields
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.cli.arguments import Common, Verb
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
+    from tilusbuild.errors import InputError
     from tilusbuild.manifest import Manifest, Settings
     from tilusbuild.toolchain import Finding
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """`doctor` has no options of its own."""
+@dataclass(frozen=True, kw_only=True)
+class DoctorArgs(Common):
+    """No options of its own."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class SearchedPlace:
+    """A place where a component was searched for."""
+
+    where: str
+    found: bool
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine(Line):
+    """A component of the toolchain."""
+
+    event: ClassVar[str] = "finding"
+    component: str
+    status: str
+    """"ok", "missing" or "warning"."""
+    detail: str
+    gives: str
+    """What needs it."""
+    remedy: str | None
+    searched: tuple[SearchedPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingLine(Line):
+    """A setting, and where its value is from."""
+
+    event: ClassVar[str] = "setting"
+    name: str
+    value: Scalar | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorWarning(Line):
+    """Something about the environment that may be a mistake."""
+
+    event: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorSummary(Line):
+    """The components that the project needs and that are missing."""
+
+    event: ClassVar[str] = "summary"
+    missing: tuple[str, ...]
+
+
+def run(arguments: DoctorArgs) -> int:
     """Print findings and settings; 1 when something that the project needs is missing."""
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, load, settings
-    from tilusbuild.process.local import LocalRunner
     from tilusbuild.runtime import option
-    from tilusbuild.toolchain import DigestMemory, ToolchainRequest, diagnose
 
     manifest: Manifest | None = None
     broken: InputError | None = None
@@ -36,26 +87,28 @@ def run(arguments: argparse.Namespace) -> int:
     root = manifest.root if manifest else os.getcwd()
     given = {"cache-dir": arguments.cache_dir}
     chosen = settings(root, given, os.environ, manifest, option.chosen())
+    findings = _findings(manifest, root)
+    needed = _needed(manifest, chosen.device_compiler.value)
+    missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
+    if arguments.json:
+        _print_json(findings, chosen, missing)
+    else:
+        _print(findings, chosen, verbose=arguments.verbose)
+        _print_project(manifest, broken, missing)
+    return 1 if missing else 0
+
+
+def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
+    from tilusbuild.process.local import LocalRunner
+    from tilusbuild.toolchain import DigestMemory, ToolchainRequest, diagnose
+
     nvcc = manifest.toolchain.nvcc if manifest else None
     runner = LocalRunner()
     try:
         request = ToolchainRequest(nvcc=nvcc, needs_cuda=True, project_root=root)
-        findings = diagnose(request, os.environ, runner, DigestMemory())
+        return diagnose(request, os.environ, runner, DigestMemory())
     finally:
         runner.close()
-    needed = _needed(manifest, chosen.device_compiler.value)
-    lacking = [f.component for f in findings if f.status == "missing" and f.component in needed]
-    if arguments.json:
-        _print_json(findings, chosen, lacking)
-    else:
-        _print(findings, chosen, verbose=arguments.verbose)
-        if manifest is not None:
-            print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
-        elif broken is not None:
-            print("\nproject: " + broken.render())
-        if lacking:
-            print(f"this project needs what is missing: {', '.join(lacking)}")
-    return 1 if lacking else 0
 
 
 def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
@@ -73,64 +126,67 @@ def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
 
 
 def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
-    marks = {"ok": "ok     ", "missing": "missing", "warning": "warning"}
     for finding in findings:
-        print(f"{marks[finding.status]}  {finding.component}: {finding.detail}")
+        print(f"{finding.status:<7}  {finding.component}: {finding.detail}")
         if finding.status != "ok":
-            print(f"           it gives: {finding.gives}")
-            if finding.remedy:
-                lines = finding.remedy.splitlines()
-                print("           " + "\n           ".join(lines))
+            print(f"           needed for: {finding.gives}")
+            for line in (finding.remedy or "").splitlines():
+                print(f"           {line}")
         if verbose or finding.status == "missing":
-            for looked in finding.searched:
-                print(f"           looked in {looked.where}: {looked.note}")
+            for place in finding.searched:
+                print(f"           searched {place.where}: {place.note}")
     print()
-    for name, setting in _settings(chosen):
-        value = "as each verb has it" if setting[0] is None else setting[0]
-        print(f"{name} = {value}  ({setting[1]})")
-    for said in _strangers(os.environ):
-        print(f"warning  {said}")
+    for name, value, source in _settings(chosen):
+        print(f"{name} = {'set by each verb' if value is None else value}  ({source})")
+    for message in _unknown_variables(os.environ):
+        print(f"warning  {message}")
 
 
-def _settings(chosen: Settings) -> list[tuple[str, tuple[object, str]]]:
+def _print_project(
+    manifest: Manifest | None, broken: InputError | None, missing: Sequence[str]
+) -> None:
+    if manifest is not None:
+        print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
+    elif broken is not None:
+        print("\nproject: " + broken.render())
+    if missing:
+        print(f"missing, and needed by this project: {', '.join(missing)}")
+
+
+def _settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
+    """Each setting with its value and where that is from."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
 
-    found = [(field.name, getattr(chosen, field.name)) for field in fields(chosen)]
-    said = [(name.replace("_", "-"), (each.value, each.source)) for name, each in found]
+    for field in fields(chosen):
+        setting = getattr(chosen, field.name)
+        yield field.name.replace("_", "-"), setting.value, setting.source
     for variable, default in OF_KERNEL_CACHE.items():
         name = variable.removeprefix("TILUSBUILD_").lower().replace("_", "-")
         value = os.environ.get(variable)
-        said.append((name, (value, variable) if value else (default, "default")))
-    return said
+        yield (name, value, variable) if value else (name, default, "default")
 
 
-def _strangers(environment: Mapping[str, str]) -> Iterator[str]:
-    """What is said of variables that look like ours and are none."""
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """A message for each variable that has our prefix and that nothing reads."""
     from tilusbuild.errors import did_you_mean
     from tilusbuild.manifest.settings import VARIABLES
 
     for name in sorted(environment):
         if name.startswith("TILUSBUILD_") and name not in VARIABLES:
-            yield f"{name} is no variable of tilusbuild: {did_you_mean(name, VARIABLES)}"
+            hint = did_you_mean(name, VARIABLES)
+            yield f"{name} is not a variable of tilusbuild: {hint}"
 
 
-def _print_json(findings: Sequence[Finding], chosen: Settings, lacking: list[str]) -> None:
-    for finding in findings:
-        line = {
-            "event": "finding",
-            "component": finding.component,
-            "status": finding.status,
-            "detail": finding.detail,
-            "gives": finding.gives,
-            "remedy": finding.remedy,
-            "searched": [
-                {"where": each.where, "found": each.found, "note": each.note}
-                for each in finding.searched
-            ],
-        }
-        print(json.dumps(line, ensure_ascii=False))
-    for name, (value, source) in _settings(chosen):
-        print(json.dumps({"event": "setting", "name": name, "value": value, "source": source}))
-    for said in _strangers(os.environ):
-        print(json.dumps({"event": "warning", "message": said}))
-    print(json.dumps({"event": "summary", "missing": lacking}))
+def _print_json(findings: Sequence[Finding], chosen: Settings, missing: Sequence[str]) -> None:
+    for each in findings:
+        searched = tuple(SearchedPlace(p.where, p.found, p.note) for p in each.searched)
+        facts = (each.component, each.status, each.detail, each.gives, each.remedy)
+        emit(FindingLine(*facts, searched))
+    for setting in _settings(chosen):
+        emit(SettingLine(*setting))
+    for message in _unknown_variables(os.environ):
+        emit(DoctorWarning(message))
+    emit(DoctorSummary(tuple(missing)))
+
+
+VERB = Verb(DoctorArgs, run, (FindingLine, SettingLine, DoctorWarning, DoctorSummary))

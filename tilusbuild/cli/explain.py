@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import counted
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.build.explain import Explanation
 
-_WORDS = {"missing": "to be compiled", "built": "up to date"}
+_WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExplainArgs(SelectionArgs):
     """Scripts, or single programs as SCRIPT/I."""
-    options.selection(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print an explanation for each group of programs that have the same; reads only."""
-    from tilusbuild.build.explain import as_json, explain_plan
+@dataclass(frozen=True, slots=True)
+class ExplanationLine(Line):
+    """Why a program is in its state."""
+
+    event: ClassVar[str] = "explanation"
+    program: str
+    hash: str
+    state: Status
+    reasons: tuple[str, ...]
+
+
+def run(arguments: ExplainArgs) -> int:
+    """Print an explanation for each group of programs that share it. Reads only."""
+    from tilusbuild.build.explain import explain_plan
     from tilusbuild.errors import input_error
 
     numbers = _numbers(arguments.scripts)
@@ -31,16 +46,16 @@ def run(arguments: argparse.Namespace) -> int:
         found = explain_plan(project.plan(selection), project.manifest.path, project.cache, numbers)
     if not found and arguments.scripts:
         raise input_error(f"no program {' '.join(arguments.scripts)}")
-    if arguments.json:
-        for each in found:
-            print(json.dumps(as_json(each), ensure_ascii=False))
-    else:
+    if not arguments.json:
         _print(found, every=arguments.verbose)
+        return 0
+    for each in found:
+        emit(ExplanationLine(each.label, each.hash, each.state, each.reasons))
     return 0
 
 
 def _numbers(words: Sequence[str]) -> dict[str, set[int]]:
-    """Which programs of which scripts are meant; an empty set means all."""
+    """The programs that are named, by script; an empty set means all of a script."""
     from tilusbuild.errors import input_error
 
     found: dict[str, set[int]] = {}
@@ -48,7 +63,7 @@ def _numbers(words: Sequence[str]) -> dict[str, set[int]]:
         name, slash, number = word.partition("/")
         numbers = found.setdefault(name, set())
         if slash and not number.isdigit():
-            raise input_error(f'"{word}": a program is named by its number, as in {name}/0')
+            raise input_error(f'"{word}": name a program by its number, as in {name}/0')
         if slash:
             numbers.add(int(number))
     return found
@@ -58,11 +73,14 @@ def _print(found: Sequence[Explanation], *, every: bool) -> None:
     from tilusbuild.build.explain import grouped
 
     for (state, *reasons), members in grouped(found):
-        if state == "built" and not every and len(members) > 1:
-            print(f"{len(members)} programs are up to date")
+        if state == Status.BUILT and not every and len(members) > 1:
+            print(f"{counted(len(members), 'program')} are up to date")
             continue
         names = ", ".join(each.label for each in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""
         print(f"{names}{more}: {_WORDS.get(state, state)}")
         for reason in reasons:
             print(f"  {reason}")
+
+
+VERB = Verb(ExplainArgs, run, (ExplanationLine,))

@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.report.graph import Graph
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Which part of the project, and how far down."""
-    options.selection(parser)
-    parser.add_argument("--programs", action="store_true", help="show each program, too")
+@dataclass(frozen=True, kw_only=True)
+class GraphArgs(SelectionArgs):
+    """Which part of the project, and in how much detail."""
+
+    programs: bool = flag("--programs", help="show each program, too")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the graph. Reads only: no compiler runs, nothing is written to the tree."""
+@dataclass(frozen=True, slots=True)
+class GraphFileLine(Line):
+    """An input of scripts."""
+
+    event: ClassVar[str] = "file"
+    path: str
+    kind: str
+    """"manifest", "template" or "header"."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphScriptLine(Line):
+    """A script for one target: how many programs have which status, and the paths of its inputs."""
+
+    event: ClassVar[str] = "script"
+    name: str
+    script: str
+    target: str
+    arch: str
+    programs: int
+    built: int
+    failed: int
+    pruned: int
+    missing: int
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphProgramLine(Line):
+    """A program, and the names of the scripts that share it."""
+
+    event: ClassVar[str] = "program"
+    hash: str
+    label: str
+    status: Status
+    values: Mapping[str, Scalar]
+    """Constants, parameters and derived values."""
+    scripts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSummary(Line):
+    """The size of the graph."""
+
+    event: ClassVar[str] = "summary"
+    files: int
+    scripts: int
+    programs: int
+
+
+def run(arguments: GraphArgs) -> int:
+    """Print the graph. Runs no compiler and writes nothing to the tree."""
     from tilusbuild.build.graph import graph
     from tilusbuild.report.graph import dot
 
@@ -29,39 +83,31 @@ def run(arguments: argparse.Namespace) -> int:
         plan = project.plan(options.selected(arguments, project))
         found = graph(project, plan, programs=arguments.programs)
     if arguments.json:
-        for event in _events(found, plan.size):
-            print(json.dumps(event))
+        _emit(found, plan.size)
     else:
         sys.stdout.write(dot(found))
     return 0
 
 
-def _events(found: Graph, programs: int) -> Iterator[dict[str, Any]]:
+def _emit(found: Graph, programs: int) -> None:
     for file in found.files:
-        yield {"event": "file", "path": file.path, "kind": file.kind}
-    for script in found.scripts:
-        yield {
-            "event": "script",
-            "name": script.name,
-            "script": script.script,
-            "target": script.target,
-            "arch": script.arch,
-            "programs": script.programs,
-            **script.statuses,
-            "inputs": list(script.inputs),
-        }
+        emit(GraphFileLine(file.path, file.kind))
+    for each in found.scripts:
+        emit(
+            GraphScriptLine(
+                name=each.name,
+                script=each.script,
+                target=each.target,
+                arch=each.arch,
+                programs=each.programs,
+                inputs=each.inputs,
+                **each.statuses,
+            )
+        )
     for program in found.programs:
-        yield {
-            "event": "program",
-            "hash": program.hash,
-            "label": program.label,
-            "status": program.status,
-            "values": dict(program.values),
-            "scripts": list(program.scripts),
-        }
-    yield {
-        "event": "summary",
-        "files": len(found.files),
-        "scripts": len(found.scripts),
-        "programs": programs,
-    }
+        values, scripts = program.values, program.scripts
+        emit(GraphProgramLine(program.hash, program.label, program.status, values, scripts))
+    emit(GraphSummary(len(found.files), len(found.scripts), programs))
+
+
+VERB = Verb(GraphArgs, run, (GraphFileLine, GraphScriptLine, GraphProgramLine, GraphSummary))

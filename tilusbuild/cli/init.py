@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
+from dataclasses import dataclass
+
+from tilusbuild.cli.arguments import Common, Verb, optional
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """The folder is the only argument."""
-    parser.add_argument("directory_to_make", metavar="DIR", nargs="?", default=".")
+@dataclass(frozen=True, kw_only=True)
+class InitArgs(Common):
+    """Where to."""
+
+    into: str | None = optional("DIR", help="the directory to create it in (default: .)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Copy the starter project, named after its folder."""
+def run(arguments: InitArgs) -> int:
+    """Copy the starter project, named after its directory."""
     from tilusbuild.errors import input_error
     from tilusbuild.render import templates_folder
     from tilusbuild.state.files import write_atomic
 
-    folder = os.path.abspath(arguments.directory_to_make)
+    folder = os.path.abspath(arguments.into or ".")
     starter = os.path.join(templates_folder(), "starter")
     files = sorted(
         os.path.relpath(os.path.join(where, name), starter)
@@ -28,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets = {name: os.path.join(folder, _target(name)) for name in files}
     if taken := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
         raise input_error(
-            f"{os.path.relpath(taken[0])} is already there", hint="give an empty or a new folder"
+            f"{os.path.relpath(taken[0])} already exists", hint="name an empty or a new directory"
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(folder)).strip("-.") or "kernels"
     try:
@@ -42,12 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise input_error(f"{error.filename or folder}: {error.strerror}") from None
     where = os.path.relpath(folder)
     inside = "" if where == "." else f" -C {where}"
-    print(f"made {os.path.relpath(os.path.join(folder, 'tilus.toml'))}; next:")
+    print(f"created {os.path.relpath(os.path.join(folder, 'tilus.toml'))}; next:")
     print(f"  tilusbuild build --target cpu{inside}")
     print(f"  tilusbuild run axpby --target cpu{inside}")
     return 0
 
 
 def _target(name: str) -> str:
-    """A dot file cannot be shipped under its own name without hiding from the packager."""
+    """The name in the project: packagers leave out dot files, so it is shipped without its dot."""
     return ".gitignore" if name == "gitignore" else name
+
+
+VERB = Verb(InitArgs, run)

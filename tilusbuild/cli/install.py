@@ -1,91 +1,116 @@
-"""`tilusbuild install PATH`: bring a package into the cache, or let go of one."""
+"""`tilusbuild install PATH`: install a package into the cache, or uninstall one."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.cli import adopt, options
+from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InstallArgs(SignedArgs):
     """A package, or the name of one that is installed."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "path", metavar="PATH", nargs="?", help="a folder, a .tar.zst, a wheel, an OCI layout"
+
+    path: str | None = optional(
+        "PATH", help="a directory, a .tar.zst, a wheel or an OCI layout", either=True
     )
-    what.add_argument(
+    remove: str | None = option(
         "--remove",
         metavar="NAME",
-        help="let go of an installed package; `cache gc` then takes what nothing else uses",
+        help="uninstall a package; `cache gc` then removes what nothing else uses",
+        either=True,
     )
-    parser.add_argument(
+    into: str | None = option(
         "--into",
         metavar="DIR",
-        help="of a package with another system's cache: the folder that the system looks in",
+        help="for a package of a foreign cache: the directory where its system looks for it",
     )
-    options.signer(parser)
-    options.package_limits(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Install or remove."""
-    from tilusbuild.cache.sealed import CorruptFileError
-    from tilusbuild.errors import TilusbuildError
+@dataclass(frozen=True, slots=True)
+class InstalledLine(Line):
+    """A package was installed: how many of its programs are new, and the bytes of these."""
 
-    cache = options.cache(arguments)
-    try:
-        return (_remove if arguments.remove is not None else _install)(arguments, cache)
-    except CorruptFileError as error:
-        raise TilusbuildError(str(error)) from None
+    event: ClassVar[str] = "installed"
+    cache: str
+    name: str
+    version: str
+    digest: str
+    programs: int
+    new: int
+    size: int
+    layers: int
+    layers_read: int
 
 
-def _install(arguments: argparse.Namespace, cache: Cache) -> int:
+@dataclass(frozen=True, slots=True)
+class UninstalledLine(Line):
+    """A package was uninstalled."""
+
+    event: ClassVar[str] = "removed"
+    cache: str
+    name: str
+
+
+def run(arguments: InstallArgs) -> int:
+    """Install or uninstall."""
+    cache = options.cache(arguments.cache_dir)
+    with options.load_errors():
+        if arguments.remove is not None:
+            return _remove(arguments, cache, arguments.remove)
+        return _install(arguments, cache, arguments.path or "")
+
+
+def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install
     from tilusbuild.package.kinds import other_kind
     from tilusbuild.package.opening import opened
 
     policy = options.policy(arguments)
-    with opened(arguments.path) as reader:
+    with opened(path) as reader:
         if policy is not None:
             from tilusbuild.package.signing import check_signature
 
             check_signature(reader.list_bytes(), reader.attestations(), policy)
         if other_kind(reader.list_bytes()):
-            return adopt.install(reader, arguments)
+            return foreign_caches.install(reader, arguments)
         if arguments.into is not None:
             raise input_error(
-                "--into is for the caches of other systems", hint="--cache-dir names ours"
+                "--into is for packages of foreign caches", hint="--cache-dir names our cache"
             )
         done = install(reader, cache, options.limits(arguments))
-    listing = done.listing
-    programs = len(listing.programs)
+    listing, programs = done.listing, len(done.listing.programs)
     if arguments.json:
-        line = {"name": listing.title, "version": listing.version, "digest": listing.digest}
-        counts = {"programs": programs, "new": done.new, "size": done.size}
-        layers = {"layers": done.layers, "layers_read": done.layers_read}
-        print(json.dumps({"event": "installed", "cache": cache.root, **line, **counts, **layers}))
+        named = (cache.root, listing.title, listing.version, listing.digest)
+        layers = (done.layers, done.layers_read)
+        emit(InstalledLine(*named, programs, done.new, done.size, *layers))
     elif not arguments.quiet:
         print(
-            f"{listing.title} {listing.version} is in {cache.root}: {programs} programs,"
-            f" {done.new} of them new ({done.size} bytes; {done.layers_read} of {done.layers}"
-            " layers read)"
+            f"installed {listing.title} {listing.version} into {cache.root}:"
+            f" {counted(programs, 'program')}, {done.new} of them new ({done.size} bytes;"
+            f" read {done.layers_read} of {counted(done.layers, 'layer')})"
         )
     return 0
 
 
-def _remove(arguments: argparse.Namespace, cache: Cache) -> int:
+def _remove(arguments: InstallArgs, cache: Cache, name: str) -> int:
     from tilusbuild.package.install import uninstall
 
-    uninstall(cache, arguments.remove)
+    uninstall(cache, name)
     if arguments.json:
-        line = {"event": "removed", "cache": cache.root, "name": arguments.remove}
-        print(json.dumps(line))
+        emit(UninstalledLine(cache.root, name))
     elif not arguments.quiet:
-        print(f"{arguments.remove} is let go of; `tilusbuild cache gc` makes room")
+        print(f"uninstalled {name}; `tilusbuild cache gc` frees its space")
     return 0
+
+
+VERB = Verb(InstallArgs, run, (InstalledLine, UninstalledLine, foreign_caches.InstalledCacheLine))

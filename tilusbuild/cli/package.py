@@ -1,13 +1,25 @@
-"""`tilusbuild package [NAME]`: carry a cache away."""
+"""`tilusbuild package [NAME]`: package the cache for distribution."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import (
+    Common,
+    DeviceCompilerArgs,
+    Verb,
+    flag,
+    option,
+    optional,
+    repeated,
+)
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -17,52 +29,94 @@ if TYPE_CHECKING:
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Which packages, as what, where to."""
-    options.device_compiler(parser)
-    parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="of [package.NAME]; all of them without"
-    )
-    parser.add_argument(
+@dataclass(frozen=True, kw_only=True)
+class PackageArgs(DeviceCompilerArgs):
+    """Which packages, in which format, where to."""
+
+    name: str | None = optional("NAME", help="of [package.NAME] in the manifest (default: all)")
+    formats: tuple[str, ...] = repeated(
         "--format",
-        dest="formats",
         metavar="F",
-        action="append",
-        default=[],
-        help=f"{', '.join(_FORMATS)}; may be given several times; else `formats` of the manifest",
+        help=f"{', '.join(_FORMATS)}; can be repeated (default: `formats` in the manifest)",
     )
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", default="dist", help="the folder to write to: dist"
+    output: str = option(
+        "-o", "--output", metavar="DIR", default="dist", help="where to write it (default: dist)"
     )
-    parser.add_argument(
+    level: int | None = option(
         "--level",
         type=int,
         choices=(0, 1, 2),
-        help="how much of each space was built, as `build --level` has it",
+        help="how much of each space was built, as in `build --level`",
+        setting="level",
     )
-    parser.add_argument(
+    as_built: bool = flag(
         "--as-built",
-        action="store_true",
-        help="pack what the last build made, without asking whether anything has changed since",
+        help="package what the last build made, without checking that it is up to date",
     )
-    parser.add_argument(
+    sign: str | None = option(
         "--sign",
         metavar="KEY",
-        help="attest and sign it: the PEM file of a private key, or `keyless`",
+        help="attest and sign it with the private key in this PEM file, or `keyless`",
     )
-    parser.add_argument(
-        "--size",
-        action="store_true",
-        help="write nothing; show who takes the space, by script, target and schedule",
+    size: bool = flag(
+        "--size", help="write nothing; show what takes space, by script, target and schedule"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Write the packages, and print the path of each carrier."""
+@dataclass(frozen=True, slots=True)
+class PackageFileLine(Line):
+    """A package in one format."""
+
+    event: ClassVar[str] = "carrier"
+    format: str
+    path: str
+    size: int
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackageLine(Line):
+    """What is in a package."""
+
+    event: ClassVar[str] = "package"
+    name: str
+    version: str
+    digest: str
+    programs: int
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSizeLine(Line):
+    """With `--size`: the size of a script's programs for a target, also when compressed."""
+
+    event: ClassVar[str] = "layer"
+    script: str | None
+    target: str | None
+    programs: int
+    size: int
+    packed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSizeLine(Line):
+    """With `--size`: the size of a program."""
+
+    event: ClassVar[str] = "program"
+    hash: str
+    script: str
+    target: str
+    size: int
+    schedule: Mapping[str, Scalar]
+
+
+def run(arguments: PackageArgs) -> int:
+    """Write the packages, and print the path of each file or directory."""
     from tilusbuild.package import pack
 
-    formats = _formats(arguments)
-    attest = _attest(arguments)
+    formats = _formats(arguments.formats)
+    attest = _attest(arguments.sign)
     with options.project(arguments) as project:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
@@ -79,56 +133,51 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kept(project: Project) -> AbstractContextManager[None]:
-    """Keeps what is packed in the cache; where there is none, none is made."""
+    """Keep what is packed from being collected. A cache that does not exist is not created."""
     return project.cache.in_use() if project.cache.tree.exists() else nullcontext()
 
 
-def _attest(arguments: argparse.Namespace) -> Attest:
+def _attest(key: str | None) -> Attest:
     """What attests the packages: nothing, unless they are to be signed."""
-    if arguments.sign is None:
+    if key is None:
         return lambda contents: {}
     from tilusbuild.package.signing import attester
 
-    return attester(arguments.sign)
+    return attester(key)
 
 
-def _formats(arguments: argparse.Namespace) -> list[str]:
+def _formats(words: Sequence[str]) -> list[str]:
     from tilusbuild.errors import did_you_mean, input_error
 
-    named = [name for word in arguments.formats for name in word.split(",") if name]
+    named = options.split(words)
     for name in named:
         if name not in _FORMATS:
-            raise input_error(f'--format: no format "{name}"', hint=did_you_mean(name, _FORMATS))
+            hint = did_you_mean(name, _FORMATS)
+            raise input_error(f'--format: unknown format "{name}"', hint=hint)
     return list(dict.fromkeys(named))
 
 
-def _show_made(
-    arguments: argparse.Namespace, order: Order, contents: Contents, made: list[Made]
-) -> None:
-    if arguments.json:
-        for each in made:
-            options.emit(
-                "carrier", format=each.format, path=each.path, size=each.size, digest=each.digest
-            )
-        listed = contents.listed
-        options.emit(
-            "package",
-            name=order.name,
-            version=order.version,
-            digest=contents.digest,
-            programs=len(listed.programs),
-            files=len(listed.files),
-            size=listed.size,
-        )
-        return
+def show_files(arguments: Common, made: Sequence[Made]) -> None:
+    """Print the path, size and digest of what was written."""
     for each in made:
+        if arguments.json:
+            emit(PackageFileLine(each.format, each.path, each.size, each.digest))
+            continue
         print(each.path)
         if not arguments.quiet:
-            named = f", sha256 {each.digest}" if each.digest else ""
-            sys.stderr.write(f"  {each.format}, {each.size} bytes{named}\n")
+            digest = f", sha256 {each.digest}" if each.digest else ""
+            sys.stderr.write(f"  {each.format}, {each.size} bytes{digest}\n")
 
 
-def _show_sizes(arguments: argparse.Namespace, order: Order, contents: Contents) -> None:
+def _show_made(arguments: PackageArgs, order: Order, contents: Contents, made: list[Made]) -> None:
+    show_files(arguments, made)
+    if arguments.json:
+        listed = contents.listed
+        counts = (len(listed.programs), len(listed.files), listed.size)
+        emit(PackageLine(order.name, order.version, contents.digest, *counts))
+
+
+def _show_sizes(arguments: PackageArgs, order: Order, contents: Contents) -> None:
     from tilusbuild.package.sizes import layer_sizes, layer_table, program_sizes, program_table
 
     layers, programs = layer_sizes(contents), program_sizes(contents)
@@ -139,20 +188,11 @@ def _show_sizes(arguments: argparse.Namespace, order: Order, contents: Contents)
         print(f"programs, {shown}\n\n{program_table(programs, most)}", end="")
         return
     for layer in layers:
-        options.emit(
-            "layer",
-            script=layer.layer.script,
-            target=layer.layer.target,
-            programs=layer.programs,
-            size=layer.files,
-            packed=layer.packed,
-        )
+        of = (layer.layer.script, layer.layer.target)
+        emit(LayerSizeLine(*of, layer.programs, layer.files, layer.packed))
     for program in programs:
-        options.emit(
-            "program",
-            hash=program.hash,
-            script=program.script,
-            target=program.target,
-            size=program.files,
-            schedule=dict(program.schedule),
-        )
+        of = (program.script, program.target)
+        emit(ProgramSizeLine(program.hash, *of, program.files, dict(program.schedule)))
+
+
+VERB = Verb(PackageArgs, run, (PackageFileLine, PackageLine, LayerSizeLine, ProgramSizeLine))

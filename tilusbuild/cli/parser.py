@@ -1,6 +1,7 @@
-"""The parser of the command line: the verbs, the options that all of them take, and good errors.
+"""The parser of the command line: the verbs, their dataclasses of arguments, and its errors.
 
-A verb's module is imported when that verb is used, and imports what it needs when it runs.
+The module of a verb is imported only when that verb is used, and imports what it needs when it
+runs: a verb starts as fast as it can, whatever the others need.
 """
 
 from __future__ import annotations
@@ -8,37 +9,51 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-from tilusbuild.cli import options
+from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill
 from tilusbuild.errors import did_you_mean
 
 VERBS = {
-    "init": "make a project that builds and runs, to start from",
-    "build": "plan, compile, publish",
-    "plan": "show what would be built",
+    "init": "create a project that builds and runs, to start from",
+    "build": "build what is out of date, and publish the scripts",
+    "plan": "show what a build would compile",
     "watch": "build again on every change",
-    "explain": "say why something is out of date",
-    "run": "call a kernel on generated inputs, check it, time it",
-    "tune": "measure a script's programs on the device, and write its dispatch table",
-    "dispatch": "show, check and thin out the tables that choose programs by sizes",
-    "package": "carry a cache away: as a folder, an archive, wheels, or an OCI image layout",
-    "verify": "check a package or a cache against its digests, and by compiling it again",
-    "preflight": "say what a package would do on a machine that is not here",
-    "install": "bring a package into the cache",
-    "diff": "say what changed between two packages or caches",
-    "cache": "look at and look after the cache tree",
-    "graph": "print the build graph, for Graphviz",
-    "report": "show what builds cost: seconds, memory, registers, spills, sizes",
-    "compdb": "write compile_commands.json, for clangd and other editors",
+    "explain": "explain why programs are out of date",
+    "run": "run a kernel on generated inputs, check and time it",
+    "tune": "measure a script's programs and write its dispatch table",
+    "dispatch": "show, check and prune the tables that choose programs",
+    "package": "package the cache for distribution",
+    "verify": "verify a package or a cache, also by compiling it again",
+    "preflight": "check whether a package would run on a given machine",
+    "install": "install a package into the cache, or uninstall one",
+    "diff": "show what changed between two packages or caches",
+    "cache": "inspect and maintain the cache",
+    "graph": "print the build graph for Graphviz",
+    "report": "show what builds cost: time, memory, registers, sizes",
+    "compdb": "write compile_commands.json for clangd and other editors",
     "schema": "print the JSON schema of tilus.toml",
-    "doctor": "show what was found on this machine, and what is missing",
+    "doctor": "show which tools were found, and which are missing",
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line that was understood."""
+
+    verb: str
+    arguments: Common
+    declared: Verb[Any]
+
+    def run(self) -> int:
+        """Run it; returns the exit status."""
+        return self.declared.run(self.arguments)
+
+
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors in our own words and a suggestion for a mistyped option."""
+    """argparse, with our form of an error and a suggestion for a mistyped option."""
 
     def error(self, message: str) -> NoReturn:
         hint = None
@@ -49,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
         sys.stderr.write(f"error: {message}\n")
         if hint:
             sys.stderr.write(f"  {hint}\n")
-        sys.stderr.write(f"  `{self.prog} --help` lists what there is\n")
+        sys.stderr.write(f"  see `{self.prog} --help`\n")
         sys.exit(2)
 
 
@@ -62,7 +77,14 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
                 yield from _options(child)
 
 
-def _parser(verb: str | None) -> argparse.ArgumentParser:
+def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
+    """What a verb's module declares: its actions by name, "" for a verb that is one alone."""
+    module = importlib.import_module(f"tilusbuild.cli.{verb}")
+    found: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
+    return found
+
+
+def _parser(verb: str | None, actions: Mapping[str, Verb[Any]]) -> argparse.ArgumentParser:
     from tilusbuild import __version__
 
     parser = _Parser(
@@ -70,27 +92,37 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
         description="The build system for projects of tuned CUDA kernels.",
         allow_abbrev=False,
     )
-    options.common(parser, defaults=True)
+    declare_common(parser, defaults=True)
     parser.add_argument("--version", action="version", version=f"tilusbuild {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for name, summary in VERBS.items():
-        described = name == verb
         child = verbs.add_parser(
             name,
             help=summary,
-            description=summary[0].upper() + summary[1:] + "." if described else None,
+            description=summary[0].upper() + summary[1:] + "." if name == verb else None,
             allow_abbrev=False,
         )
-        if described:
-            options.common(child, defaults=False)
-            importlib.import_module(f"tilusbuild.cli.{name}").configure(child)
+        if name == verb:
+            declare_common(child, defaults=False)
+            _configure(child, actions)
     return parser
 
 
-def _verb(arguments: Sequence[str]) -> str | None:
-    """The first word that is no option and no option's value."""
+def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
+    if "" in actions:
+        declare(parser, actions[""].arguments)
+        return
+    below = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, action in actions.items():
+        child = below.add_parser(name, help=action.help, allow_abbrev=False)
+        declare_common(child, defaults=False)
+        declare(child, action.arguments)
+
+
+def _verb(words: Sequence[str]) -> str | None:
+    """The first word that is neither an option nor the value of one."""
     skip = False
-    for word in arguments:
+    for word in words:
         if skip:
             skip = False
         elif word in ("-C", "--cache-dir"):
@@ -100,15 +132,22 @@ def _verb(arguments: Sequence[str]) -> str | None:
     return None
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
+def parse(words: Sequence[str], **given: object) -> Command:
+    """Understand a command line; exits with status 2 and a message where that fails.
+
+    `given` are values for fields that are not options, for verbs that have such fields.
+    """
     verb = _verb(words)
     if verb is not None and verb not in VERBS:
         hint = did_you_mean(verb, VERBS)
         sys.stderr.write(f'error: unknown verb "{verb}"\n' + (f"  {hint}\n" if hint else ""))
         sys.exit(2)
-    parser = _parser(verb)
-    arguments = parser.parse_args(words)
-    if arguments.verb is None:
+    actions = actions_of(verb) if verb is not None else {}
+    parser = _parser(verb, actions)
+    parser.set_defaults(**given)
+    namespace = parser.parse_args(words)
+    if namespace.verb is None:
         parser.print_help(sys.stderr)
         sys.exit(2)
-    return arguments
+    action = actions["" if "" in actions else namespace.action]
+    return Command(namespace.verb, fill(action.arguments, namespace), action)

@@ -1,12 +1,17 @@
-"""`tilusbuild plan`: what would be built, and what the rules of each space removed."""
+"""`tilusbuild plan`: what would be built, and what the rules of each space remove."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.space.report import RuleEffect
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -15,85 +20,125 @@ if TYPE_CHECKING:
     from tilusbuild.plan.planner import Plan
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Which part of the project, and how much to say."""
-    options.selection(parser)
-    parser.add_argument(
-        "--space",
-        action="store_true",
-        help="show what each rule of a space removes, alone and after the rules before it",
+@dataclass(frozen=True, kw_only=True)
+class PlanArgs(SelectionArgs):
+    """Which part of the project, and in how much detail."""
+
+    space: bool = flag(
+        "--space", help="show what each rule of a space removes, alone and after the rules before"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the plan to stdout. Reads only: no compiler runs, nothing is written to the tree."""
+@dataclass(frozen=True, slots=True)
+class InstanceLine(Line):
+    """A script for one set of constants and one target."""
+
+    event: ClassVar[str] = "instance"
+    script: str
+    params: Mapping[str, Scalar]
+    target: str
+    arch: str
+    cartesian: int
+    valid: int | None
+    programs: int
+    built: int
+    failed: int
+    pruned: int
+    to_compile: int
+    default: int | None
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary(Line):
+    """The whole plan. A program that several instances share counts once."""
+
+    event: ClassVar[str] = "summary"
+    programs: int
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceLine(Line):
+    """The space of an instance."""
+
+    event: ClassVar[str] = "space"
+    instance: str
+    cartesian: int
+    conditional: int | None
+    valid: int | None
+    """None where they are too many to count."""
+    rules: tuple[RuleEffect, ...]
+
+
+def run(arguments: PlanArgs) -> int:
+    """Print the plan to stdout. Runs no compiler and writes nothing to the tree."""
     with options.project(arguments) as project:
-        selection = options.selected(arguments, project)
         if arguments.space:
             return _spaces(arguments, project)
-        plan = project.plan(selection)
+        plan = project.plan(options.selected(arguments, project))
         rows = [_row(project, plan, number) for number in range(len(plan.instances))]
     if arguments.json:
         for row in rows:
-            print(json.dumps({"event": "instance", **row}, ensure_ascii=False))
-        total = {"event": "summary", "programs": plan.size, "instances": len(rows)}
-        print(json.dumps(total))
+            emit(row)
+        emit(PlanSummary(plan.size, len(rows)))
         return 0
-    _print_table(rows, plan)
+    _print_table(rows, plan.size)
     if arguments.verbose:
         _print_rest(project.manifest)
     return 0
 
 
-def _row(project: Project, plan: Plan, number: int) -> dict[str, Any]:
+def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
     instance = plan.instances[number]
     statuses = [
         entry.status if (entry := project.cache.lookup(program)) else Status.MISSING
         for program in instance.programs
     ]
-    return {
-        "script": instance.script,
-        "params": dict(instance.params),
-        "target": instance.target.name,
-        "arch": instance.target.arch,
-        "cartesian": instance.cartesian,
-        "valid": instance.points,
-        "programs": len(instance.programs),
-        "built": statuses.count(Status.BUILT),
-        "failed": statuses.count(Status.FAILED),
-        "pruned": statuses.count(Status.PRUNED),
-        "to_compile": statuses.count(Status.MISSING),
-        "default": instance.default,
-        "hash": instance.hash,
-    }
+    return InstanceLine(
+        script=instance.script,
+        params=dict(instance.params),
+        target=instance.target.name,
+        arch=instance.target.arch,
+        cartesian=instance.cartesian,
+        valid=instance.points,
+        programs=len(instance.programs),
+        built=statuses.count(Status.BUILT),
+        failed=statuses.count(Status.FAILED),
+        pruned=statuses.count(Status.PRUNED),
+        to_compile=statuses.count(Status.MISSING),
+        default=instance.default,
+        hash=instance.hash,
+    )
 
 
-def _print_table(rows: list[dict[str, Any]], plan: Plan) -> None:
+def _print_table(rows: list[InstanceLine], programs: int) -> None:
+    from tilusbuild.report.text import counted
     from tilusbuild.table import table
 
     shown = [
         (
-            row["script"],
-            ", ".join(f"{name}={value}" for name, value in row["params"].items()),
-            row["target"],
-            row["arch"],
-            row["cartesian"],
-            row["valid"],
-            row["programs"],
-            row["built"],
-            row["failed"] + row["pruned"],
-            row["to_compile"],
+            row.script,
+            ", ".join(f"{name}={value}" for name, value in row.params.items()),
+            row.target,
+            row.arch,
+            row.cartesian,
+            row.valid,
+            row.programs,
+            row.built,
+            row.failed + row.pruned,
+            row.to_compile,
         )
         for row in rows
     ]
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
     print(table((*heads, "refused", "to compile"), shown), end="")
-    todo = sum(row["to_compile"] for row in rows)
-    print(f"\n{plan.size} programs, {todo} to compile")
+    todo = sum(row.to_compile for row in rows)
+    print(f"\n{counted(programs, 'program')}, {todo} to compile")
 
 
 def _print_rest(manifest: Manifest) -> None:
-    """Every other table of the manifest that says something, as it was understood."""
+    """Print every other table of the manifest that is not empty, as it was understood."""
     parts: list[tuple[str, Any]] = [("toolchain", manifest.toolchain)]
     for name, script in manifest.scripts.items():
         parts += [
@@ -109,7 +154,7 @@ def _print_rest(manifest: Manifest) -> None:
                 print(f"{key} = {json.dumps(value, ensure_ascii=False)}")
 
 
-def _spaces(arguments: argparse.Namespace, project: Project) -> int:
+def _spaces(arguments: PlanArgs, project: Project) -> int:
     from tilusbuild.plan.spaces import reports
     from tilusbuild.table import table
 
@@ -119,23 +164,12 @@ def _spaces(arguments: argparse.Namespace, project: Project) -> int:
     ):
         empty = empty or report.count == 0
         if arguments.json:
-            rules = [
-                {"name": r.name, "removed": r.removed, "alone": r.alone, "empties": r.empties}
-                for r in report.rules
-            ]
-            line = {
-                "event": "space",
-                "instance": label,
-                "cartesian": report.cartesian,
-                "conditional": report.conditional,
-                "valid": report.count,
-                "rules": rules,
-            }
-            print(json.dumps(line, ensure_ascii=False))
+            counts = (report.cartesian, report.conditional, report.count)
+            emit(SpaceLine(label, *counts, report.rules))
             continue
         print(("\n" if number else "") + f"{label}: {report.cartesian:,} combinations")
         if report.conditional:
-            print(f"{report.conditional:,} are the same as another, for a `when` that is false")
+            print(f"{report.conditional:,} duplicate another, because a `when` is false")
         if report.rules:
             rows = [
                 (r.name, r.removed, r.alone, "alone leaves none" if r.empties else "")
@@ -145,3 +179,6 @@ def _spaces(arguments: argparse.Namespace, project: Project) -> int:
         valid = "too many to count" if report.count is None else f"{report.count:,}"
         print(f"{valid} valid")
     return 2 if empty else 0
+
+
+VERB = Verb(PlanArgs, run, (InstanceLine, PlanSummary, SpaceLine))

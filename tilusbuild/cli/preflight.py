@@ -1,14 +1,17 @@
-"""`tilusbuild preflight PATH --device ARCH`: what a package would do on a machine elsewhere."""
+"""`tilusbuild preflight PATH --device ARCH`: whether a package would run on a given machine."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.cli import adopt, options
+from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.package.preflight import Answer, Host, Preflight
@@ -17,32 +20,96 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PreflightArgs(LimitArgs):
     """The package, and what is known of the machine."""
-    parser.add_argument("path", metavar="PATH", help="a folder, a .tar.zst, a wheel, an OCI layout")
-    parser.add_argument(
-        "-d",
-        "--device",
-        dest="devices",
+
+    path: str = positional("PATH", help="a directory, a .tar.zst, a wheel or an OCI layout")
+    devices: tuple[str, ...] = repeated(
+        *("-d", "--device"),
         metavar="ARCH",
-        action="append",
         required=True,
-        help='a GPU\'s architecture, as in sm_103, or "cpu"; may be given several times',
+        help='the architecture of a GPU, as in sm_103, or "cpu"; can be repeated',
     )
-    for name, metavar, text in (
-        ("--gpu-name", "NAME", "as the driver says it: only tables that were measured on it count"),
-        ("--driver", "VERSION", "the CUDA version that the driver supports, as in 12.8"),
-        ("--glibc", "VERSION", "the host's, as in 2.28"),
-        ("--libstdcxx", "VERSION", "the newest GLIBCXX symbol of the host, as in 3.4.30"),
-        ("--cpu", "LEVEL", "the host's instruction set, as in x86-64-v2"),
-        ("--tvm-ffi", "VERSION", "the host's, as in 0.1.9"),
-    ):
-        parser.add_argument(name, metavar=metavar, help=text)
-    parser.add_argument("--machine", help="as `uname -m` says it; this one's without it")
-    options.package_limits(parser)
+    gpu_name: str | None = option(
+        "--gpu-name",
+        metavar="NAME",
+        help="the GPU's name in the driver: use only tables that were measured on it",
+    )
+    driver: str | None = option(
+        "--driver", metavar="VERSION", help="the CUDA version that the driver supports, as in 12.8"
+    )
+    glibc: str | None = option("--glibc", metavar="VERSION", help="the host's glibc, as in 2.28")
+    libstdcxx: str | None = option(
+        "--libstdcxx",
+        metavar="VERSION",
+        help="the newest GLIBCXX symbol version on the host, as in 3.4.30",
+    )
+    cpu: str | None = option(
+        "--cpu", metavar="LEVEL", help="the host's instruction set, as in x86-64-v2"
+    )
+    tvm_ffi: str | None = option(
+        "--tvm-ffi", metavar="VERSION", help="the host's apache-tvm-ffi, as in 0.1.9"
+    )
+    machine: str | None = option(
+        "--machine", help="the host's machine type, as in `uname -m` (default: this one's)"
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class PreflightCandidate:
+    """A target, and why it does or does not suit the device."""
+
+    target: str
+    suits: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightSizes:
+    """How the sizes of a script would be served: by which sources, in the range of each key."""
+
+    range: Mapping[str, tuple[Scalar, ...] | None]
+    buckets: int
+    judged: int
+    sources: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightLine(Line):
+    """What would be chosen for a script on a device."""
+
+    event: ClassVar[str] = "preflight"
+    device: str
+    script: str
+    params: Mapping[str, Any]
+    target: str | None
+    why: str
+    candidates: tuple[PreflightCandidate, ...]
+    tables: tuple[str, ...]
+    sizes: PreflightSizes | None
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightProblemLine(Line):
+    """Something that the machine is missing."""
+
+    event: ClassVar[str] = "problem"
+    device: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightSummary(Line):
+    """How many devices, and how many things are missing on them."""
+
+    event: ClassVar[str] = "summary"
+    devices: int
+    missing: int
+
+
+def run(arguments: PreflightArgs) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.package.kinds import other_kind
@@ -54,33 +121,33 @@ def run(arguments: argparse.Namespace) -> int:
     hosts = [_host(arguments, device) for device in arguments.devices]
     with opened(arguments.path) as reader:
         if other_kind(reader.list_bytes()):
-            return adopt.preflight(reader, arguments, hosts)
+            return foreign_caches.preflight(reader, arguments, hosts)
     with unpacked(arguments.path, of_scripts, options.limits(arguments)) as found:
         try:
             results = [preflight(found.listing, found.folder, host) for host in hosts]
         except LoadError as error:
             raise TilusbuildError(str(error).replace(f"{found.folder}/", "")) from None
         if arguments.json:
-            _print_json(results)
+            _emit(results)
         else:
             _print(results, verbose=arguments.verbose)
     return 0 if all(result.ok for result in results) else 1
 
 
-def _host(arguments: argparse.Namespace, device: str) -> Host:
+def _host(arguments: PreflightArgs, device: str) -> Host:
     from tilusbuild.errors import input_error
     from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host
     from tilusbuild.runtime.device import Device
 
     if device != "cpu" and not _ARCH.fullmatch(device):
         raise input_error(
-            f"--device {device}: no architecture is called so", hint='write "sm_103", or "cpu"'
+            f"--device {device}: unknown architecture", hint='write it as in "sm_103", or "cpu"'
         )
     for name in ("driver", "glibc", "libstdcxx", "tvm_ffi"):
         value = getattr(arguments, name)
         if value is not None and not _VERSION.fullmatch(value):
-            option = name.replace("_", "-")
-            raise input_error(f"--{option} {value}: no version", hint="write numbers, as in 12.8")
+            flag = name.replace("_", "-")
+            raise input_error(f"--{flag} {value}: not a version", hint="write it as in 12.8")
     kind = "cpu" if device == "cpu" else "cuda"
     driver = NEWEST_DRIVER
     if arguments.driver is not None:
@@ -96,7 +163,7 @@ def _host(arguments: argparse.Namespace, device: str) -> Host:
     )
 
 
-def _print(results: list[Preflight], *, verbose: bool) -> None:
+def _print(results: Sequence[Preflight], *, verbose: bool) -> None:
     from tilusbuild.table import table
 
     rows = [
@@ -127,38 +194,40 @@ def _problems(result: Preflight) -> list[str]:
     return [*result.problems, *of_scripts]
 
 
-def _print_json(results: list[Preflight]) -> None:
+def _emit(results: Sequence[Preflight]) -> None:
     for result in results:
         device = result.host.device.arch
         for answer in result.answers:
-            line = {"event": "preflight", "device": device, **_as_json(answer)}
-            print(json.dumps(line, ensure_ascii=False))
+            emit(_line(device, answer))
         for problem in result.problems:
-            line = {"event": "problem", "device": device, "what": problem}
-            print(json.dumps(line, ensure_ascii=False))
+            emit(PreflightProblemLine(device, problem))
     missing = sum(len(_problems(result)) for result in results)
-    print(json.dumps({"event": "summary", "devices": len(results), "missing": missing}))
+    emit(PreflightSummary(len(results), missing))
 
 
-def _as_json(answer: Answer) -> dict[str, object]:
-    coverage = answer.coverage
-    return {
-        "script": answer.label,
-        "params": dict(answer.params),
-        "target": answer.chosen.target if answer.chosen else None,
-        "why": answer.why,
-        "candidates": [
-            {"target": j.script.target, "suits": j.suits is not None, "why": j.reason}
-            for j in answer.judged
-        ],
-        "tables": list(answer.tables),
-        "sizes": None
-        if coverage is None
-        else {
-            "range": {key: sizes and list(sizes) for key, sizes in coverage.sizes.items()},
-            "buckets": coverage.buckets,
-            "judged": coverage.judged,
-            "sources": dict(coverage.sources),
-        },
-        "problems": list(answer.problems),
-    }
+def _line(device: str, answer: Answer) -> PreflightLine:
+    sizes = None
+    if (covered := answer.coverage) is not None:
+        ranges = {key: tuple(found) if found else None for key, found in covered.sizes.items()}
+        sizes = PreflightSizes(ranges, covered.buckets, covered.judged, dict(covered.sources))
+    return PreflightLine(
+        device=device,
+        script=answer.label,
+        params=dict(answer.params),
+        target=answer.chosen.target if answer.chosen else None,
+        why=answer.why,
+        candidates=tuple(
+            PreflightCandidate(each.script.target, each.suits is not None, each.reason)
+            for each in answer.judged
+        ),
+        tables=tuple(answer.tables),
+        sizes=sizes,
+        problems=tuple(answer.problems),
+    )
+
+
+VERB = Verb(
+    PreflightArgs,
+    run,
+    (PreflightLine, PreflightProblemLine, PreflightSummary, foreign_caches.PreflightEntryLine),
+)

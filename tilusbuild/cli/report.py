@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb, option
+from tilusbuild.cli.output import emit
+from tilusbuild.report.costs import Cost, Total, costs_text, total, totals
+from tilusbuild.report.jsonl import Line
 
-if TYPE_CHECKING:
-    from tilusbuild.report.costs import Cost, Total
 
+@dataclass(frozen=True, kw_only=True)
+class ReportArgs(SelectionArgs):
+    """Which part of the project, and in how much detail."""
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Which part of the project, and how much to say."""
-    options.selection(parser)
-    parser.add_argument(
-        "--top", type=int, metavar="N", default=10, help="so many programs in each list (10)"
+    top: int = option(
+        "--top", type=int, metavar="N", default=10, help="programs in each list (default: 10)"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the report. Reads only: no compiler runs, nothing is written to the tree."""
+@dataclass(frozen=True, slots=True)
+class ScriptCostLine(Line):
+    """The sums over the programs of a script for a target; null is not known."""
+
+    event: ClassVar[str] = "script"
+    inlined: ClassVar[str] = "total"
+    script: str
+    target: str
+    total: Total
+
+
+@dataclass(frozen=True, slots=True)
+class CostSummary(Line):
+    """The sums over all programs, each counted once."""
+
+    event: ClassVar[str] = "summary"
+    inlined: ClassVar[str] = "total"
+    total: Total
+
+
+def run(arguments: ReportArgs) -> int:
+    """Print the report. Runs no compiler and writes nothing to the tree."""
     from tilusbuild.build.costs import costs
     from tilusbuild.errors import input_error
-    from tilusbuild.report.costs import costs_text
 
     if arguments.top < 0:
         raise input_error(f"--top {arguments.top}: not a number of programs")
     with options.project(arguments) as project:
         found = costs(project.plan(options.selected(arguments, project)), project.cache)
-    if arguments.json:
-        for event in _events(found):
-            print(json.dumps(event))
-    else:
+    if not arguments.json:
         print(costs_text(found, arguments.top), end="")
+        return 0
+    for (script, target), each in totals(found).items():
+        emit(ScriptCostLine(script, target, each))
+    for cost in found:
+        emit(cost)
+    emit(CostSummary(total(found)))
     return 0
 
 
-def _events(found: list[Cost]) -> Iterator[dict[str, Any]]:
-    from tilusbuild.report.costs import total, totals
-
-    for (script, target), each in totals(found).items():
-        yield {"event": "script", "script": script, "target": target, **_sums(each)}
-    for cost in found:
-        yield {"event": "program", **asdict(cost)}
-    yield {"event": "summary", **_sums(total(found))}
-
-
-def _sums(each: Total) -> dict[str, Any]:
-    return {"programs": each.programs, **asdict(each)}
+VERB = Verb(ReportArgs, run, (ScriptCostLine, Cost, CostSummary))

@@ -2,79 +2,103 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, option, positional, repeated
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
-    from tilusbuild.expr import Value
     from tilusbuild.tune.run import CallResult
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RunArgs(DeviceCompilerArgs):
     """Which program, at which sizes."""
-    options.device_compiler(parser)
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument(
-        "-t", "--target", metavar="NAME", help="without it: the script's cpu target, else its first"
+
+    script: str = positional("SCRIPT")
+    target: str | None = option(
+        *("-t", "--target"), metavar="NAME", help="(default: the script's cpu target, or its first)"
     )
-    parser.add_argument(
-        "--param",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="choose the instance with this constant",
+    param: tuple[str, ...] = repeated(
+        "--param", metavar="NAME=VALUE", help="choose the instance with this constant"
     )
-    parser.add_argument(
-        "--schedule", type=int, metavar="I", help="without it: the default schedule"
+    schedule: int | None = option(
+        "--schedule", type=int, metavar="I", help="which schedule to run (default: the default one)"
     )
-    parser.add_argument(
+    size: tuple[str, ...] = repeated(
         "--size",
         metavar="NAME=N[,NAME=N…]",
-        action="append",
-        default=[],
-        help="one call at these sizes, in place of the manifest's; may be given several times",
+        help="call it at these sizes instead of the manifest's; can be repeated",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the generated inputs")
+    seed: int = option(
+        "--seed", type=int, default=0, help="random seed for the inputs (default: 0)"
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class CallLine(Line):
+    """The calls at one size."""
+
+    event: ClassVar[str] = "call"
+    program: str
+    """Its hash."""
+    sizes: Mapping[str, Scalar]
+    seconds: float
+    calls: int
+    bytes: int
+    checked: bool
+    max_error: float | None
+    mismatch: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary(Line):
+    """How many sizes, and how many with a wrong result."""
+
+    event: ClassVar[str] = "summary"
+    calls: int
+    wrong: int
+
+
+def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
     from tilusbuild.tune.run import RunRequest, build, choose, run
 
     wanted = RunRequest(
         script=arguments.script,
         target=arguments.target,
-        params=dict(_pair(word) for word in arguments.param),
+        params=dict(map(options.pair, arguments.param)),
         schedule=arguments.schedule,
-        sizes=_sizes(arguments.size),
+        sizes=options.sizes(arguments.size),
         seed=arguments.seed,
     )
     with options.project(arguments) as project:
         plan, selection, job = choose(project, wanted)
-        quiet = argparse.Namespace(**{**vars(arguments), "json": False, "quiet": True})
-        chosen = build(project, plan, selection, job, options.reporter(quiet))
+        display = options.reporter(replace(arguments, json=False, quiet=True))
+        chosen = build(project, plan, selection, job, display)
         results = run(project, wanted, chosen)
         tune = project.manifest.scripts[wanted.script].tune
     wrong = [each for each in results if each.wrong]
     if arguments.json:
         for each in results:
-            print(json.dumps({"event": "call", "program": job.hash, **_as_json(each)}))
-        summary = {"event": "summary", "calls": len(results), "wrong": len(wrong)}
-        print(json.dumps(summary))
+            emit(_line(job.hash, each))
+        emit(RunSummary(len(results), len(wrong)))
         return 1 if wrong else 0
     schedule = ", ".join(f"{name}={value}" for name, value in chosen.schedule.items())
     print(f"{job.label}: {schedule or 'no parameters'}")
     _print(results)
     for each in wrong:
-        print(f"wrong at {_size_text(each.sizes)}: {each.wrong}")
+        sizes = ", ".join(f"{name}={value}" for name, value in each.sizes.items())
+        print(f"wrong at {sizes}: {each.wrong}")
     if tune is None or tune.ref is None:
         print(f"not checked: [script.{wanted.script}.tune] has no `ref`")
     elif not wrong:
-        print(f"all {len(results)} sizes agree with {tune.ref}")
+        print(f"all {counted(len(results), 'size')} agree with {tune.ref}")
     return 1 if wrong else 0
 
 
@@ -95,45 +119,17 @@ def _print(results: Sequence[CallResult]) -> None:
     print(table((*names, "µs", "GB/s", "max error", "check"), rows), end="")
 
 
-def _as_json(each: CallResult) -> dict[str, Any]:
-    return {
-        "sizes": dict(each.sizes),
-        "seconds": each.seconds,
-        "calls": each.calls,
-        "bytes": each.bytes,
-        "checked": each.max_error is not None or each.wrong is not None,
-        "max_error": each.max_error,
-        "mismatch": each.wrong,
-    }
+def _line(program: str, each: CallResult) -> CallLine:
+    return CallLine(
+        program=program,
+        sizes=each.sizes,
+        seconds=each.seconds,
+        calls=each.calls,
+        bytes=each.bytes,
+        checked=each.max_error is not None or each.wrong is not None,
+        max_error=each.max_error,
+        mismatch=each.wrong,
+    )
 
 
-def _size_text(sizes: Any) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())
-
-
-def _pair(word: str) -> tuple[str, str]:
-    from tilusbuild.errors import input_error
-
-    name, equals, value = word.partition("=")
-    if not equals or not name or not value:
-        raise input_error(f'"{word}" is not NAME=VALUE')
-    return name, value
-
-
-def _sizes(words: Sequence[str]) -> list[dict[str, Value]]:
-    from tilusbuild.errors import input_error
-
-    found: list[dict[str, Value]] = []
-    for word in words:
-        sizes: dict[str, Value] = {}
-        for part in word.split(","):
-            name, text = _pair(part)
-            try:
-                sizes[name] = int(text)
-            except ValueError:
-                try:
-                    sizes[name] = float(text)
-                except ValueError:
-                    raise input_error(f"--size {word}: {text} is no number") from None
-        found.append(sizes)
-    return found
+VERB = Verb(RunArgs, run, (CallLine, RunSummary))

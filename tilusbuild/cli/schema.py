@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
+
+from tilusbuild.cli.arguments import Common, Verb
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """`schema` has no options of its own."""
+@dataclass(frozen=True, kw_only=True)
+class SchemaArgs(Common):
+    """No options of its own."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SchemaArgs) -> int:
     """Print the schema to stdout."""
     from tilusbuild.manifest import schema
 
     print(json.dumps(schema(), indent=2, ensure_ascii=False))
     return 0
+
+
+VERB = Verb(SchemaArgs, run)

@@ -2,121 +2,196 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, optional, repeated
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
     from tilusbuild.expr import Value
+    from tilusbuild.plan.model import Target
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.work import Candidate, Case, Work
     from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest
 
+_MEASURING = "what to measure"
+_ELSEWHERE = "elsewhere"
 
-def configure(parser: argparse.ArgumentParser) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class TuneArgs(DeviceCompilerArgs):
     """What to tune, for how long, and where the results go."""
-    options.device_compiler(parser)
-    parser.add_argument("script", metavar="SCRIPT", nargs="?")
-    parser.add_argument("-t", "--target", metavar="NAME", help="without it: the best for this GPU")
-    parser.add_argument(
-        "--param",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="the instances with this constant only",
+
+    script: str | None = optional("SCRIPT")
+    target: str | None = option(
+        "-t", "--target", metavar="NAME", help="(default: the best one for this GPU)"
     )
-    parser.add_argument("--level", type=int, choices=(0, 1, 2), help="how much of the space")
-    parser.add_argument("-j", "--jobs", type=int, metavar="N", help="compilers at once")
-    _measuring(parser.add_argument_group("what to measure"))
-    _results(parser.add_argument_group("elsewhere"))
-
-
-def _measuring(group: Any) -> None:
-    group.add_argument(
+    param: tuple[str, ...] = repeated(
+        "--param", metavar="NAME=VALUE", help="only the instances with this constant"
+    )
+    level: int | None = option(
+        "--level", type=int, choices=(0, 1, 2), help="how much of the space", setting="level"
+    )
+    jobs: int | None = option(
+        "-j", "--jobs", type=int, metavar="N", help="run N compilers at once", setting="jobs"
+    )
+    size: tuple[str, ...] = repeated(
         "--size",
         metavar="NAME=N[,NAME=N…]",
-        action="append",
-        default=[],
-        help="these sizes in place of the manifest's; may be given several times",
+        help="these sizes instead of the manifest's; can be repeated",
+        group=_MEASURING,
     )
-    group.add_argument(
+    grid: tuple[str, ...] = repeated(
         "--grid",
         metavar="NAME=N,N…",
-        action="append",
-        default=[],
         help="every combination of the sizes of several --grid",
+        group=_MEASURING,
     )
-    group.add_argument(
-        "--budget", metavar="90s|500", help="stop after this time, or so many checks and samples"
+    budget: str | None = option(
+        "--budget",
+        metavar="90s|500",
+        help="stop after this time, or after this many checks and samples",
+        group=_MEASURING,
     )
-    group.add_argument(
+    cache: str = option(
         "--cache",
         choices=("cold", "warm"),
         default="cold",
-        help="time with caches that hold none of the data (cold, the default), or all of it",
+        help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
+        group=_MEASURING,
     )
-    group.add_argument(
-        "--warmup", type=int, metavar="N", help="calls before each sample, without it 1"
+    warmup: int | None = option(
+        "--warmup",
+        type=int,
+        metavar="N",
+        help="calls before each sample (default: 1)",
+        setting="bench-warmup",
+        group=_MEASURING,
     )
-    group.add_argument(
+    repeat: int | None = option(
         "--repeat",
         type=int,
         metavar="N",
-        help="samples of each program that is nearly the best, without it 32",
+        help="samples of each program that is nearly the best (default: 32)",
+        setting="bench-repeat",
+        group=_MEASURING,
     )
-    group.add_argument(
-        "--time-limit", type=float, default=30.0, metavar="S", help="for one check or sample"
+    time_limit: float = option(
+        "--time-limit",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds for one check or sample (default: 30)",
+        group=_MEASURING,
     )
-    group.add_argument("--seed", type=int, default=0, help="of the inputs, and of the search")
-    group.add_argument("--device", type=int, default=0, metavar="N", help="the GPU's number")
-    group.add_argument(
-        "--unchecked", action="store_true", help="without a reference: choose among what runs"
+    seed: int = option(
+        "--seed",
+        type=int,
+        default=0,
+        help="random seed for inputs and search (default: 0)",
+        group=_MEASURING,
     )
-    group.add_argument(
-        "--fresh", action="store_true", help="measure everything anew, and forget what was"
+    device: int = option(
+        "--device",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of the GPU (default: 0)",
+        group=_MEASURING,
+    )
+    unchecked: bool = flag(
+        "--unchecked",
+        help="without a reference: choose among the programs that run",
+        group=_MEASURING,
+    )
+    fresh: bool = flag("--fresh", help="discard earlier measurements", group=_MEASURING)
+    export: str | None = option(
+        "--export", metavar="FILE", help="write a bundle to measure elsewhere", group=_ELSEWHERE
+    )
+    import_: str | None = option(
+        "--import", metavar="LOG", help="import the results of a bundle", group=_ELSEWHERE
+    )
+    model: bool = flag(
+        "--model", help="measure nothing: write what the model chooses", group=_ELSEWHERE
+    )
+    export_t4: str | None = option(
+        "--export-t4", metavar="FILE", help="write all results as T4 JSON", group=_ELSEWHERE
     )
 
 
-def _results(group: Any) -> None:
-    group.add_argument("--export", metavar="FILE", help="write a bundle to measure elsewhere")
-    group.add_argument("--import", dest="import_", metavar="LOG", help="take a bundle's log back")
-    group.add_argument(
-        "--model", action="store_true", help="measure nothing: write what the model chooses"
-    )
-    group.add_argument("--export-t4", metavar="FILE", help="write all results as T4 JSON")
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a program is not usable at some sizes."""
+
+    status: str
+    why: str
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class TunedLine(Line):
+    """The choice for some sizes; null where no program is usable."""
+
+    event: ClassVar[str] = "tuned"
+    instance: str
+    sizes: Mapping[str, Scalar]
+    program: int | None
+    schedule: Mapping[str, Scalar] | None
+    seconds: float | None
+    seen: int
+    unseen: int
+    """Programs that the budget did not suffice for."""
+    refused: Mapping[str, Refusal]
+    """By the program's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRowLine(Line):
+    """With `--model`: a row of the table."""
+
+    event: ClassVar[str] = "row"
+    instance: str
+    key: tuple[Scalar, ...]
+    program: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuneSummary(Line):
+    """How many choices, and how many of them without a usable program."""
+
+    event: ClassVar[str] = "summary"
+    tuned: int
+    without: int
+
+
+def run(arguments: TuneArgs) -> int:
     """Tune, or export, or import; 1 when some sizes have no program."""
     from tilusbuild.errors import TilusbuildError, input_error
-    from tilusbuild.runtime.errors import LoadError
 
     if arguments.script is None and arguments.import_ is None:
-        raise input_error("which script? `tilusbuild tune SCRIPT`")
-    with options.project(arguments) as project:
+        raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
+    with options.project(arguments) as project, options.load_errors():
         try:
             if arguments.import_ is not None:
-                return _import(arguments, project)
-            return _tune(arguments, project, _wanted(arguments))
-        except LoadError as error:
-            raise TilusbuildError(str(error)) from None
+                return _import(arguments, project, arguments.import_)
+            return _tune(arguments, project, _wanted(arguments, arguments.script or ""))
         except OSError as error:
             if isinstance(error, TilusbuildError):
                 raise
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
 
 
-def _wanted(arguments: argparse.Namespace) -> TuneRequest:
-    from tilusbuild.cli.run import _pair, _sizes
+def _wanted(arguments: TuneArgs, script: str) -> TuneRequest:
     from tilusbuild.errors import input_error
     from tilusbuild.tune.bench.session import Budget
     from tilusbuild.tune.tune import TuneRequest
@@ -126,10 +201,10 @@ def _wanted(arguments: argparse.Namespace) -> TuneRequest:
     except ValueError as error:
         raise input_error(f"--budget {error}") from None
     return TuneRequest(
-        script=arguments.script,
+        script=script,
         target=arguments.target,
-        params=dict(_pair(word) for word in arguments.param),
-        sizes=[*_sizes(arguments.size), *_grid(arguments.grid)],
+        params=dict(map(options.pair, arguments.param)),
+        sizes=[*options.sizes(arguments.size), *_grid(arguments.grid)],
         budget=budget,
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
@@ -141,12 +216,11 @@ def _wanted(arguments: argparse.Namespace) -> TuneRequest:
 
 
 def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
-    from tilusbuild.cli.run import _pair
     from tilusbuild.errors import input_error
 
     axes = []
     for word in words:
-        name, text = _pair(word)
+        name, text = options.pair(word)
         try:
             axes.append([(name, int(size)) for size in text.split(",")])
         except ValueError:
@@ -156,17 +230,16 @@ def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
             yield dict(combination)
 
 
-def _tune(arguments: argparse.Namespace, project: Project, wanted: TuneRequest) -> int:
+def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
     from tilusbuild.tune.tune import built, gpu_here, target_here, tune
 
-    quiet = argparse.Namespace(**{**vars(arguments), "json": False})
-    away = arguments.export is not None or arguments.model
-    if away:
+    if arguments.export is not None or arguments.model:
         target = _target_away(project, wanted)
     else:
         target = target_here(project, wanted, gpu_here(project, wanted.device))
     level, jobs = project.settings.level.value, project.settings.jobs.value
-    ready = built(project, wanted, target, level, jobs, options.reporter(quiet))
+    display = options.reporter(replace(arguments, json=False))
+    ready = built(project, wanted, target, level, jobs, display)
     if arguments.model:
         return _model(arguments, project, wanted, ready)
     if arguments.export is not None:
@@ -175,7 +248,7 @@ def _tune(arguments: argparse.Namespace, project: Project, wanted: TuneRequest) 
         size = export(project, wanted, ready, arguments.export)
         programs = sum(len(each.work.programs) for each in ready)
         print(f"{arguments.export}: {programs} programs, {size / 1e6:.1f} MB")
-        print("  where the device is: tar xf, then python3 tilusbuild-bundle/run.py")
+        print("  on the machine with the device: tar xf, then python3 tilusbuild-bundle/run.py")
         return 0
     listener = _Listener(arguments)
     try:
@@ -184,7 +257,7 @@ def _tune(arguments: argparse.Namespace, project: Project, wanted: TuneRequest) 
         listener.reporter.close()
 
 
-def _target_away(project: Project, wanted: TuneRequest) -> Any:
+def _target_away(project: Project, wanted: TuneRequest) -> Target:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.selection import Selection, chosen_pairs
 
@@ -192,14 +265,16 @@ def _target_away(project: Project, wanted: TuneRequest) -> Any:
     targets = [t for _, t in chosen_pairs(project.manifest, Selection((wanted.script,), named))]
     if len(targets) > 1:
         names = ", ".join(target.name for target in targets)
-        raise input_error(f"for which target? {wanted.script} has {names}", hint="--target NAME")
+        raise input_error(
+            f"{wanted.script} has several targets: {names}", hint="choose one with --target NAME"
+        )
     return targets[0]
 
 
-def _import(arguments: argparse.Namespace, project: Project) -> int:
+def _import(arguments: TuneArgs, project: Project, log: str) -> int:
     from tilusbuild.tune.bundle import take_back
 
-    tuned, missing = take_back(project, arguments.import_)
+    tuned, missing = take_back(project, log)
     status = _report(arguments, tuned)
     for text in missing:
         sys.stderr.write(f"not finished: {text}\n")
@@ -207,10 +282,7 @@ def _import(arguments: argparse.Namespace, project: Project) -> int:
 
 
 def _model(
-    arguments: argparse.Namespace,
-    project: Project,
-    wanted: TuneRequest,
-    ready: Sequence[BuiltInstance],
+    arguments: TuneArgs, project: Project, wanted: TuneRequest, ready: Sequence[BuiltInstance]
 ) -> int:
     from tilusbuild.table import Cell, table
     from tilusbuild.tune.publish import record_models, remake_dispatcher
@@ -224,8 +296,7 @@ def _model(
         rows: list[tuple[Cell, ...]] = [(*e.key, e.program, e.source) for e in entries]
         if arguments.json:
             for entry in entries:
-                found = {"key": list(entry.key), "program": entry.program, "source": entry.source}
-                print(json.dumps({"event": "row", "instance": each.script.label, **found}))
+                emit(ModelRowLine(each.script.label, entry.key, entry.program, entry.source))
         else:
             print(each.script.label)
             print(table((*each.script.keys, "choice", "source"), rows), end="")
@@ -233,9 +304,9 @@ def _model(
 
 
 class _Listener:
-    """Passes on to the display, and prints what `--json` promises."""
+    """Passes on to the display, and prints the lines of `--json`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: TuneArgs) -> None:
         from tilusbuild.report.choose import can_redraw
         from tilusbuild.report.tuning import TuningReporter
 
@@ -249,7 +320,7 @@ class _Listener:
         self.reporter.begin(work.label, device, len(work.programs), cases)
 
     def waiting(self, device: str) -> None:
-        self.reporter.line(f"another tuning uses {device}: waiting for it to end")
+        self.reporter.line(f"waiting for another tuning on {device} to end")
 
     def answered(
         self, case: Case, program: Candidate, what: str, answer: Answer, replayed: bool
@@ -258,7 +329,7 @@ class _Listener:
 
     def decided(self, work: Work, decision: Decision) -> None:
         if self._json:
-            print(json.dumps(_as_json(work.label, decision)), flush=True)
+            emit(_line(work.label, decision), flush=True)
         winner = decision.winner
         if winner is None or winner.seconds is None:
             self.reporter.end_case(f"{decision.case.label}: no program is usable")
@@ -269,26 +340,25 @@ class _Listener:
             )
 
 
-def _as_json(label: str, decision: Decision) -> dict[str, Any]:
+def _line(label: str, decision: Decision) -> TunedLine:
     winner = decision.winner
-    return {
-        "event": "tuned",
-        "instance": label,
-        "sizes": dict(decision.case.sizes),
-        "program": winner.program.index if winner else None,
-        "schedule": dict(winner.program.schedule) if winner else None,
-        "seconds": winner.seconds if winner else None,
-        "seen": len(decision.outcomes),
-        "unseen": decision.unseen,
-        "refused": {
-            str(o.program.index): {"status": o.status, "why": o.why}
-            for o in decision.outcomes
-            if o.seconds is None
+    return TunedLine(
+        instance=label,
+        sizes=decision.case.sizes,
+        program=winner.program.index if winner else None,
+        schedule=winner.program.schedule if winner else None,
+        seconds=winner.seconds if winner else None,
+        seen=len(decision.outcomes),
+        unseen=decision.unseen,
+        refused={
+            str(outcome.program.index): Refusal(outcome.status, outcome.why)
+            for outcome in decision.outcomes
+            if outcome.seconds is None
         },
-    }
+    )
 
 
-def _report(arguments: argparse.Namespace, tuned: Sequence[TunedInstance]) -> int:
+def _report(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
     if arguments.export_t4 is not None:
         from tilusbuild.tune.publish import t4_json
 
@@ -301,8 +371,8 @@ def _report(arguments: argparse.Namespace, tuned: Sequence[TunedInstance]) -> in
         if arguments.import_ is not None:
             for each in tuned:
                 for decision in each.decisions:
-                    print(json.dumps(_as_json(each.script.label, decision)))
-        print(json.dumps({"event": "summary", "tuned": len(decisions), "without": without}))
+                    emit(_line(each.script.label, decision))
+        emit(TuneSummary(len(decisions), without))
     else:
         for each in tuned:
             _print(each)
@@ -341,7 +411,7 @@ def _print(tuned: TunedInstance) -> None:
 
 
 def _refused(tuned: TunedInstance) -> Iterator[str]:
-    """Each program that is out, once."""
+    """Each program that is not usable, once."""
     told: set[int] = set()
     for decision in tuned.decisions:
         for outcome in decision.outcomes:
@@ -350,3 +420,6 @@ def _refused(tuned: TunedInstance) -> Iterator[str]:
                 told.add(program.index)
                 schedule = ", ".join(f"{n}={v}" for n, v in program.schedule.items())
                 yield f"program {program.index} ({schedule}): {outcome.status}: {outcome.why}"
+
+
+VERB = Verb(TuneArgs, run, (TunedLine, ModelRowLine, TuneSummary))

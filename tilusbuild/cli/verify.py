@@ -2,59 +2,103 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import counted
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class VerifyArgs(SignedArgs):
     """The path, and whether to compile again."""
-    parser.add_argument(
-        "path", metavar="PATH", nargs="?", help="a package in any carrier, or a cache tree"
-    )
-    parser.add_argument(
+
+    path: str | None = optional("PATH", help="a package in any format, or a cache")
+    rebuild: str | None = option(
         "--rebuild",
         metavar="SAMPLE%",
-        nargs="?",
         const="100%",
-        help="compile programs again with their compile.sh and compare the bytes; all, or a sample",
+        help="compile all programs, or a sample, with their compile.sh and compare the bytes",
     )
-    options.signer(parser)
-    options.package_limits(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class VerifyProblemLine(Line):
+    """Something that is wrong; `kind` is the name of an error."""
+
+    event: ClassVar[str] = "problem"
+    kind: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltProgramLine(Line):
+    """With `--rebuild`: a program that was compiled again, and the digests of its libraries."""
+
+    event: ClassVar[str] = "rebuilt"
+    program: str
+    same: bool
+    recorded: str
+    made: str | None
+    trouble: str
+    """Why it does not compile here."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySummary(Line):
+    """How many problems."""
+
+    event: ClassVar[str] = "summary"
+    problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildSummary(Line):
+    """With `--rebuild`: also how many programs were compiled again, and gave other bytes."""
+
+    event: ClassVar[str] = "summary"
+    problems: int
+    rebuilt: int
+    not_reproduced: int
+
+
+def run(arguments: VerifyArgs) -> int:
     """Print what is wrong; 1 when anything is."""
     from tilusbuild.errors import input_error
     from tilusbuild.package.opening import is_cache
 
-    if arguments.path is None and arguments.rebuild is not None:  # `verify --rebuild PATH`
-        arguments.path, arguments.rebuild = arguments.rebuild, "100%"
-    if arguments.path is None:
-        raise input_error("verify what?", hint="name a package or a cache tree")
-    share = _share(arguments.rebuild)
-    if is_cache(arguments.path) and options.policy(arguments) is not None:
-        raise input_error(f"{arguments.path} is a cache tree, and only packages are signed")
-    problems, words = (_cache if is_cache(arguments.path) else _package)(arguments)
+    path, sample = arguments.path, arguments.rebuild
+    # In `verify --rebuild PATH` argparse takes the path for the value of --rebuild.
+    if path is None and sample is not None:
+        path, sample = sample, "100%"
+    if path is None:
+        raise input_error("missing argument: PATH", hint="name a package or a cache")
+    share = _share(sample)
+    if is_cache(path) and options.policy(arguments) is not None:
+        raise input_error(f"{path} is a cache: only packages are signed")
+    problems, words = _cache(path) if is_cache(path) else _package(path, arguments)
     for kind, what in problems:
         if arguments.json:
-            print(json.dumps({"event": "problem", "kind": kind, "what": what}, ensure_ascii=False))
+            emit(VerifyProblemLine(kind, what))
         else:
             print(f"{kind}: {what}")
-    summary: dict[str, object] = {"problems": len(problems)}
+    summary: Line = VerifySummary(len(problems))
+    failed = 0
     if share is not None and not problems:
-        made, failed = _rebuild(arguments, share)
-        summary |= {"rebuilt": made, "not_reproduced": failed}
-        words += f"; {made} programs compiled again, {failed} gave other bytes"
+        made, failed = _rebuild(path, arguments, share)
+        summary = RebuildSummary(0, made, failed)
+        words += f"; {counted(made, 'program')} compiled again, {failed} not reproduced"
     if arguments.json:
-        print(json.dumps({"event": "summary", **summary}))
+        emit(summary)
     elif not problems:
         print(words)
     else:
-        sys.stderr.write(f"{len(problems)} problems\n")
-    return 1 if problems or summary.get("not_reproduced") else 0
+        sys.stderr.write(counted(len(problems), "problem") + "\n")
+    return 1 if problems or failed else 0
 
 
 def _share(word: str | None) -> float | None:
@@ -68,17 +112,17 @@ def _share(word: str | None) -> float | None:
     except ValueError:
         share = -1
     if not 0 < share <= 1:
-        raise input_error(f"--rebuild {word}: no share", hint='write a percentage, as in "5%"')
+        raise input_error(f"--rebuild {word}: not a percentage", hint='write it as in "5%"')
     return share
 
 
-def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]:
+def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.package.check import verify
     from tilusbuild.package.errors import PackageError
     from tilusbuild.package.opening import opened
 
     try:
-        with opened(arguments.path) as reader:
+        with opened(path) as reader:
             found = verify(reader, options.limits(arguments))
             kind, policy, signed = reader.kind, options.policy(arguments), ""
             if policy is not None:
@@ -99,27 +143,31 @@ def _package(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]
     )
 
 
-def _cache(arguments: argparse.Namespace) -> tuple[list[tuple[str, str]], str]:
+def _cache(path: str) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.cache.cache import Cache
     from tilusbuild.package.check_cache import code_problems
 
-    cache = Cache(arguments.path)
+    cache = Cache(path)
     problems = [("CacheDamaged", f"{p.name}: {p.what}") for p in cache.verify()]
     problems += [("CodeMismatch", what) for what in code_problems(cache)]
     return problems, f"{cache.root}: no problems found"
 
 
-def _rebuild(arguments: argparse.Namespace, share: float) -> tuple[int, int]:
+def _rebuild(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     from tilusbuild.package.rebuild import rebuild
 
     made = failed = 0
-    for result in rebuild(arguments.path, share, options.limits(arguments)):
+    for result in rebuild(path, share, options.limits(arguments)):
         made += 1
         failed += not result.same
         if arguments.json:
-            print(json.dumps({"event": "rebuilt", **result.as_json()}, ensure_ascii=False))
+            digests = (result.recorded, result.made)
+            emit(RebuiltProgramLine(result.program, result.same, *digests, result.trouble))
         elif not result.same:
             print(f"NotReproduced: {result}")
         elif arguments.verbose:
             print(result)
     return made, failed
+
+
+VERB = Verb(VerifyArgs, run, (VerifyProblemLine, RebuiltProgramLine, VerifySummary, RebuildSummary))

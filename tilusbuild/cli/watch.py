@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
+from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
-    from tilusbuild.watch.session import How
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True, kw_only=True)
+class WatchArgs(CompilingArgs):
     """Which part of the project, and how."""
-    options.selection(parser)
-    options.compiling(parser)
-    parser.add_argument(
-        "--strict", action="store_true", help="count a build as failed when any schedule fails"
+
+    strict: bool = flag("--strict", help="count a build as failed when any schedule fails to build")
+    command: str | None = option(
+        "--exec", metavar="CMD", help="a shell command to run after each successful build"
     )
-    parser.add_argument(
-        "--exec",
-        dest="command",
-        metavar="CMD",
-        help="a shell command to run after each successful build",
-    )
-    parser.add_argument(
+    on_busy: str = option(
         "--on-busy",
         choices=("restart", "queue"),
         default="restart",
-        help="what a change does to a build that runs: end what it does in vain (the default), or "
-        "wait for it",
+        help="what a change does to a build in progress: stop the compiles that are out of date"
+        " (restart, the default), or wait for it (queue)",
     )
-    parser.add_argument(
-        "--poll", action="store_true", help="look at the files in turn instead of awaiting events"
-    )
-    parser.add_argument(
-        "--clear", action="store_true", help="clear the screen at each change, on a terminal"
-    )
+    poll: bool = flag("--poll", help="check the files periodically instead of waiting for events")
+    clear: bool = flag("--clear", help="clear the screen at each change, on a terminal")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: WatchArgs) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
     from tilusbuild.manifest import find
     from tilusbuild.plan.selection import chosen_pairs
@@ -50,11 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     from tilusbuild.watch.keys import unheard
     from tilusbuild.watch.opening import opened
     from tilusbuild.watch.screen import Screen
-    from tilusbuild.watch.session import Session
+    from tilusbuild.watch.session import How, Session
 
     def open_project() -> Project:
         project = options.project(arguments)
-        # A name that is not there is a mistake of the command line, and ends the watch.
+        # An unknown name is a mistake of the command line and ends the watch, unlike a mistake in
+        # the manifest, which an edit can mend.
         list(chosen_pairs(project.manifest, options.selected(arguments, project)))
         return project
 
@@ -74,16 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
             return 128 + project
         with project:
             selection = options.selected(arguments, project)
-            return Session(project, selection, _how(arguments), screen).run()
+            how = How(
+                command=arguments.command,
+                restart=arguments.on_busy == "restart",
+                poll=arguments.poll,
+                keep_going=arguments.keep_going,
+                strict=arguments.strict,
+            )
+            return Session(project, selection, how, screen).run()
 
 
-def _how(arguments: argparse.Namespace) -> How:
-    from tilusbuild.watch.session import How
-
-    return How(
-        command=arguments.command,
-        restart=arguments.on_busy == "restart",
-        poll=arguments.poll,
-        keep_going=arguments.keep_going,
-        strict=arguments.strict,
-    )
+VERB = Verb(WatchArgs, run)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import ClassVar
 
 from tilusbuild.expr import Value
+from tilusbuild.report.jsonl import Line
 from tilusbuild.report.text import counted
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import Cell, cell_text, table
@@ -29,9 +31,10 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """One program."""
+class Cost(Line):
+    """What a program costs. Also a line of `report --json`."""
 
+    event: ClassVar[str] = "program"
     script: str
     target: str
     label: str
@@ -62,6 +65,7 @@ class Cost:
 class Total:
     """Several programs together."""
 
+    programs: int
     statuses: Mapping[str, int]
     timed: int
     """Of how many the seconds are known: the next three fields are about these."""
@@ -74,10 +78,6 @@ class Total:
     spilling: int
     """How many spill."""
 
-    @property
-    def programs(self) -> int:
-        return sum(self.statuses.values())
-
 
 def total(costs: Iterable[Cost]) -> Total:
     """The sums of some programs, each counted once."""
@@ -85,6 +85,7 @@ def total(costs: Iterable[Cost]) -> Total:
     seconds = [cost.seconds for cost in once if cost.seconds is not None]
     statuses = [cost.status for cost in once]
     return Total(
+        programs=len(once),
         statuses={status: statuses.count(status) for status in KNOWN_IN_CACHE},
         timed=len(seconds),
         seconds=round(sum(seconds), 3),

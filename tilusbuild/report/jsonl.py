@@ -1,46 +1,90 @@
-"""Progress for programs: one JSON object a line on stdout, in the schema of `docs/output.md`.
+"""Lines of JSON: an event, which is a frozen dataclass, as one object on one line.
 
-The first key is "event". The first line is the start with the schema's number, the last one the
-summary. Each line is flushed, so that a reader follows the build; one that goes away stops nothing.
+The first key is "event", the others are the fields in their order. Everything beyond ASCII is
+escaped, so a line is the same bytes in every locale and a name that is not UTF-8 passes through.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from typing import Any, TextIO
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias
 
-from tilusbuild.engine.events import Event
 from tilusbuild.report.text import Stream
+
+if TYPE_CHECKING:
+    from tilusbuild.engine.events import Event
+
+Scalar: TypeAlias = bool | int | float | str
+"""The value of a constant, a parameter or a size."""
+
+
+class Line:
+    """A line of `--json` that is not an event of a build. Subclasses are frozen dataclasses.
+
+    The names and the order of the fields are those of the keys, and part of the interface:
+    `docs/events.schema.json` is made from them (`cli/events_schema.py`).
+    """
+
+    __slots__ = ()
+    event: ClassVar[str]
+    inlined: ClassVar[str | None] = None
+    """The field, a mapping or a dataclass, whose keys are written in its place."""
 
 
 class JsonReporter:
-    """Writes to `stream`."""
+    """Writes the events of a build to `stream`: first the start with the schema's number, last the
+    summary. Every line is flushed, so that a reader can follow; one that goes away stops nothing.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._out = Stream(stream)
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody reads it still, as far as the last line told."""
+        """Whether somebody still reads, as far as the last line showed."""
         return self._out.alive
 
     @property
     def lost(self) -> OSError | None:
-        """Why lines were lost, when somebody would have read them."""
+        """Why lines were lost that somebody would have read."""
         return self._out.lost
 
     def emit(self, event: Event, /) -> None:
-        self._out.write(json.dumps(as_json(event), separators=(", ", ": ")) + "\n")
+        self._out.write(json.dumps(as_json(event)) + "\n")
 
     def tick(self) -> None: ...
 
     def close(self) -> None: ...
 
 
+def json_line(line: Line) -> str:
+    """One line, without its newline."""
+    found: dict[str, Any] = {"event": line.event}
+    for name, value in _fields(line).items():
+        found |= value if name == line.inlined else {name: value}
+    return json.dumps(found)
+
+
 def as_json(event: Event) -> dict[str, Any]:
-    """The event as the object that is written; seconds to the millisecond."""
+    """The object that is written for an event of a build: seconds are rounded to milliseconds."""
     found: dict[str, Any] = {"event": event.event}
-    for name, value in dataclasses.asdict(event).items():
+    for name, value in _fields(event).items():
         found[name] = round(value, 3) if isinstance(value, float) else value
     return found
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    """A value of what JSON knows. `dataclasses.asdict` cannot copy a read-only mapping."""
+    if is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

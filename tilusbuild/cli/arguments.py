@@ -1,0 +1,325 @@
+"""The arguments of the verbs: one frozen dataclass for each, whose fields are its options.
+
+A field states an option once: its type, flags, default and help. The parser is made from the fields
+and a verb receives its dataclass, so no name of an argument is written where mypy cannot check it.
+A field may also name the setting that it overrides (`options.project`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+if TYPE_CHECKING:
+    from tilusbuild.report.jsonl import Line
+
+T = TypeVar("T")
+A = TypeVar("A", bound="Common")
+
+_SPEC = "argument"
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """How a field becomes an argument of a parser."""
+
+    add: Callable[..., None]
+    """Add it to a parser or a group, under the field's name and with keywords that override."""
+    setting: str | None = None
+    group: str | None = None
+    """The title that `--help` lists it under."""
+    either: bool = False
+    """Whether it is one of several, of which exactly one must be given."""
+
+
+def _argument(
+    names: Sequence[str],
+    default: Any,
+    keywords: Mapping[str, Any],
+    *,
+    setting: str | None = None,
+    group: str | None = None,
+    either: bool = False,
+) -> Any:
+    given = {name: value for name, value in keywords.items() if value is not None}
+
+    def add(parser: Any, name: str, **override: Any) -> None:
+        words, named = (names, {"dest": name}) if names else ((name,), {})
+        parser.add_argument(*words, **{"default": default, **named, **given, **override})
+
+    # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
+    known = () if default == [] else default
+    return field(default=known, metadata={_SPEC: _Spec(add, setting, group, either)})
+
+
+def flag(*names: str, help: str, setting: str | None = None, group: str | None = None) -> bool:
+    """An option without a value."""
+    keywords = {"action": "store_true", "help": help}
+    found: bool = _argument(names, False, keywords, setting=setting, group=group)
+    return found
+
+
+@overload
+def option(
+    *names: str,
+    metavar: str | None = None,
+    help: str,
+    choices: Sequence[str] | None = None,
+    const: str | None = None,
+    setting: str | None = None,
+    group: str | None = None,
+    either: bool = False,
+) -> str | None: ...
+@overload
+def option(
+    *names: str,
+    metavar: str | None = None,
+    help: str,
+    default: str,
+    choices: Sequence[str] | None = None,
+    group: str | None = None,
+) -> str: ...
+@overload
+def option(
+    *names: str,
+    metavar: str | None = None,
+    help: str,
+    required: Literal[True],
+    choices: Sequence[str] | None = None,
+) -> str: ...
+@overload
+def option(
+    *names: str,
+    metavar: str | None = None,
+    help: str,
+    type: Callable[[str], T],
+    choices: Sequence[T] | None = None,
+    setting: str | None = None,
+    group: str | None = None,
+) -> T | None: ...
+@overload
+def option(
+    *names: str,
+    metavar: str | None = None,
+    help: str,
+    type: Callable[[str], T],
+    default: T,
+    group: str | None = None,
+) -> T: ...
+def option(
+    *names: str,
+    default: Any = None,
+    const: str | None = None,
+    setting: str | None = None,
+    group: str | None = None,
+    either: bool = False,
+    **keywords: Any,
+) -> Any:
+    """An option with a value; with `const` the value may be left out."""
+    if const is not None:
+        keywords |= {"nargs": "?", "const": const}
+    return _argument(names, default, keywords, setting=setting, group=group, either=either)
+
+
+def repeated(
+    *names: str, metavar: str, help: str, required: bool = False, group: str | None = None
+) -> tuple[str, ...]:
+    """An option that may be given several times."""
+    keywords = {"action": "append", "metavar": metavar, "help": help, "required": required}
+    found: tuple[str, ...] = _argument(names, [], keywords, group=group)
+    return found
+
+
+def positional(
+    metavar: str, *, help: str | None = None, choices: Iterable[str] | None = None
+) -> str:
+    """A word that must be given."""
+    found: str = _argument((), None, {"metavar": metavar, "help": help, "choices": choices})
+    return found
+
+
+def optional(metavar: str, *, help: str | None = None, either: bool = False) -> str | None:
+    """A word that may be left out."""
+    keywords = {"metavar": metavar, "help": help, "nargs": "?"}
+    found: str | None = _argument((), None, keywords, either=either)
+    return found
+
+
+def positionals(
+    metavar: str, *, help: str | None = None, at_least_one: bool = False
+) -> tuple[str, ...]:
+    """All the words that are left."""
+    nargs = "+" if at_least_one else "*"
+    keywords = {"metavar": metavar, "help": help, "nargs": nargs}
+    found: tuple[str, ...] = _argument((), [], keywords)
+    return found
+
+
+def one_of(flags: Mapping[str, str]) -> str | None:
+    """The one of several flags that was given, named without its dashes; `flags` has their help."""
+
+    def add(parser: Any, name: str) -> None:
+        either = parser.add_mutually_exclusive_group()
+        for word, text in flags.items():
+            either.add_argument(f"--{word}", dest=name, action="store_const", const=word, help=text)
+
+    found: str | None = field(default=None, metadata={_SPEC: _Spec(add)})
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """The options of every verb, before its name or after it."""
+
+    directory: str | None = option("-C", metavar="DIR", help="run as if started in DIR")
+    cache_dir: str | None = option(
+        "--cache-dir", metavar="DIR", help="the directory of the cache", setting="cache-dir"
+    )
+    json: bool = flag("--json", help="print one JSON object per line")
+    quiet: bool = flag("-q", "--quiet", help="print errors only")
+    verbose: bool = flag("-v", "--verbose", help="print more details")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceCompilerArgs(Common):
+    """Which compiler makes the device code: the two make different programs."""
+
+    device_compiler: str | None = option(
+        "--device-compiler",
+        metavar="NAME",
+        help="nvcc or nvrtc (default: device-compiler in [toolchain] of the manifest)",
+        setting="device-compiler",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionArgs(DeviceCompilerArgs):
+    """Scripts, targets and level."""
+
+    scripts: tuple[str, ...] = positionals("SCRIPT", help="scripts to use (default: all)")
+    targets: tuple[str, ...] = repeated(
+        *("-t", "--target"), metavar="NAME", help="use this target only; can be repeated"
+    )
+    level: int | None = option(
+        "--level",
+        type=int,
+        choices=(0, 1, 2),
+        help="how much of each space: 0 the default schedule, 1 a sample, 2 all",
+        setting="level",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilingArgs(SelectionArgs):
+    """How many compilers run at once, and when to stop."""
+
+    jobs: int | None = option(
+        *("-j", "--jobs"), type=int, metavar="N", help="run N compilers at once", setting="jobs"
+    )
+    load_average: str | None = option(
+        *("-l", "--load-average"),
+        metavar="N",
+        help="start no further compiler while the load average is N or more",
+        setting="load-average",
+    )
+    nice: int | None = option(
+        "--nice", type=int, metavar="N", help="niceness of the compilers, 0 to 19", setting="nice"
+    )
+    keep_going: int = option(
+        *("-k", "--keep-going"),
+        type=int,
+        metavar="N",
+        default=0,
+        help="stop after N programs fail to build (default: 0, never stop)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitArgs(Common):
+    """How much a package may ask for."""
+
+    max_size: str | None = option(
+        "--max-size",
+        metavar="SIZE",
+        help="refuse packages that unpack to more than this, as in 10GB (default: 64GB)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedArgs(LimitArgs):
+    """Whose signature a package must have."""
+
+    key: str | None = option("--key", metavar="PEM", help="require a signature by this public key")
+    identity: str | None = option(
+        "--identity", metavar="WHO", help="require a signature by this identity, through Sigstore"
+    )
+    issuer: str | None = option(
+        "--issuer", metavar="URL", help="the OpenID Connect issuer that vouches for --identity"
+    )
+
+
+def declare(parser: argparse.ArgumentParser, kind: type[Common]) -> None:
+    """Add the fields of `kind` to the parser of a verb, those of every verb in a group."""
+    groups: dict[str, Any] = {}
+    either = None
+    for each in fields(kind):
+        spec: _Spec | None = each.metadata.get(_SPEC)
+        if spec is None or each.name in _COMMON:
+            continue
+        into: Any = parser
+        if spec.group is not None:
+            if spec.group not in groups:
+                groups[spec.group] = parser.add_argument_group(spec.group)
+            into = groups[spec.group]
+        if spec.either:
+            either = into = either or parser.add_mutually_exclusive_group(required=True)
+        spec.add(into, each.name)
+
+
+_COMMON = tuple(each.name for each in fields(Common))
+
+
+def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
+    """Add the options of every verb.
+
+    The parser below the top one has no defaults for them: they would undo what was given before
+    the verb's name.
+    """
+    group = parser.add_argument_group("every verb")
+    override = {} if defaults else {"default": argparse.SUPPRESS}
+    for each in fields(Common):
+        each.metadata[_SPEC].add(group, each.name, **override)
+
+
+def fill(kind: type[A], namespace: argparse.Namespace) -> A:
+    """The arguments as their dataclass."""
+    values: dict[str, Any] = {}
+    for each in fields(kind):
+        value = getattr(namespace, each.name)
+        values[each.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
+
+
+def settings_of(arguments: Common) -> dict[str, Any]:
+    """The settings that the command line overrides: None stands for one that it leaves alone."""
+    found = {}
+    for each in fields(arguments):
+        spec: _Spec | None = each.metadata.get(_SPEC)
+        if spec is not None and spec.setting is not None:
+            value = getattr(arguments, each.name)
+            found[spec.setting] = None if value is False else value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[A]):
+    """What a verb's module declares: its arguments, what it does, and its lines of `--json`."""
+
+    arguments: type[A]
+    run: Callable[[A], int]
+    """Returns the exit status."""
+    emits: tuple[type[Line], ...] = ()
+    help: str = ""
+    """Of an action of `cache`; the verbs' own are in `parser.VERBS`."""

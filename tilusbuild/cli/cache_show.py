@@ -1,0 +1,242 @@
+"""`tilusbuild cache show PROGRAM`: what is known of a program; with a flag one text of it, paged.
+
+On a terminal a text is highlighted and goes through `$PAGER`, or `less`; elsewhere it is printed as
+it is.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import Common, one_of, option, positional
+from tilusbuild.cli.output import emit
+from tilusbuild.errors import input_error
+from tilusbuild.report.jsonl import Line
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.entries import Entry
+
+_PARTS: Mapping[str, str] = {
+    "source": "source.cu",
+    "log": "what the compiler printed",
+    "ptx": "the PTX, if it was dumped",
+    "sass": "the SASS: with the lines of the source if it was dumped, else of the library",
+    "usage": "registers, memory and spills",
+    "path": "its directory",
+}
+_LEXERS = {"source": "cuda", "ptx": "nasm", "sass": "nasm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheShowArgs(Common):
+    """Which program, and what of it."""
+
+    program: str = positional("PROGRAM", help="SCRIPT/I, or the first digits of a hash")
+    part: str | None = one_of({name: f"print {text}" for name, text in _PARTS.items()})
+    target: str | None = option(
+        "-t", "--target", metavar="NAME", help="the target, for a program that is named SCRIPT/I"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShownProgramLine(Line):
+    """A program: where it is, and its `meta.json`."""
+
+    event: ClassVar[str] = "program"
+    inlined: ClassVar[str] = "meta"
+    path: str
+    meta: Mapping[str, Any]
+
+
+def run(arguments: CacheShowArgs) -> int:
+    """Print what is known of a program, or one part of it; 1 when it is damaged."""
+    cache = options.cache(arguments.cache_dir)
+    program = _named(cache, arguments.program, arguments.target)
+    folder = cache.program_path(program)
+    if arguments.part == "path":
+        print(folder)
+        return 0
+    if arguments.part is not None:
+        text = _text(cache, program, folder, arguments.part)
+        _page(text, _LEXERS.get(arguments.part))
+        return 0
+    entry = cache.lookup(program)
+    if arguments.json:
+        emit(ShownProgramLine(folder, entry.meta if entry else {"status": "broken"}))
+        return 0
+    print(f"{program}\n{os.path.relpath(folder)}")
+    if entry is None:
+        print("incomplete: see `tilusbuild cache verify`")
+        return 1
+    print("\n" + _read(os.path.join(folder, "program.txt")))
+    _print_entry(entry)
+    return 0
+
+
+def _named(cache: Cache, word: str, target: str | None) -> str:
+    """The hash of the one program that is meant. Raises `InputError`."""
+    name, slash, number = word.partition("/")
+    if not slash:
+        found = cache.find(name)
+        if len(found) == 1:
+            return found[0]
+        count = f"{len(found)} programs start" if found else "no program starts"
+        raise input_error(
+            f'{count} with "{name}"',
+            hint="name one as SCRIPT/I, or by the first digits of its hash",
+        )
+    matching = [
+        script
+        for script in cache.scripts()
+        if script.folder == name
+        and number.isdigit()
+        and int(number) < len(script.programs)
+        and target in (None, script.head.get("target"))
+    ]
+    roots = {pair for project in cache.projects().values() for pair in project.scripts}
+    current = [script for script in matching if (script.folder, script.hash) in roots] or matching
+    if not current:
+        raise input_error(f'no program "{word}" in {cache.root}')
+    programs = {script.programs[int(number)] for script in current}
+    if len(programs) > 1:
+        targets = ", ".join(sorted(f"{s.head.get('target')}" for s in current))
+        raise input_error(
+            f'"{word}" names several programs', hint=f"choose one with --target: {targets}"
+        )
+    return programs.pop()
+
+
+def _print_entry(entry: Entry) -> None:
+    from tilusbuild.table import table
+
+    print(f"status: {entry.status}" + (f" ({entry.reason})" if entry.reason else ""))
+    images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
+    if images:
+        print(f"code: {images}")
+    if rows := _resources(entry.meta):
+        print(f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)}")
+        print(rows, end="")
+    files = [(name, facts["size"]) for name, facts in entry.meta["files"].items()]
+    print(table(("file", "bytes"), files), end="")
+
+
+def _text(cache: Cache, program: str, folder: str, part: str) -> str:
+    if part == "source":
+        return _read(os.path.join(folder, "module", "source.cu"))
+    if part == "log":
+        return _read(os.path.join(folder, "module", "nvcc_output.txt"))
+    if part == "usage":
+        return _usage(cache.lookup(program), program)
+    found = sorted(glob.glob(os.path.join(glob.escape(folder), "module", "ir", f"*.{part}")))
+    if found:
+        heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
+        return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
+    if part == "sass":
+        return _disassembled(os.path.join(folder, "module", "lib.so"))
+    raise input_error(
+        f"{program[:12]}: its PTX was not dumped",
+        hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        raise input_error(f"{path}: {error.strerror}") from None
+
+
+def _usage(entry: Entry | None, program: str) -> str:
+    if entry is None:
+        raise input_error(f"{program} is incomplete: see `tilusbuild cache verify`")
+    rows = _resources(entry.meta)
+    if not rows:
+        return "no resources are known: it has no code for a GPU\n"
+    shared = f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)} bytes a block\n"
+    return rows + shared
+
+
+def _resources(meta: Mapping[str, Any]) -> str:
+    """What each kernel of a program takes on each architecture, as a table; "" for no kernel."""
+    from tilusbuild.table import table
+
+    fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
+    rows = [
+        (kernel, arch, *(usage[field] for field in fields))
+        for kernel, usages in meta["kernels"].items()
+        for arch, usage in usages.items()
+    ]
+    return table(("kernel", "arch", *fields), rows) if rows else ""
+
+
+def _disassembled(library: str) -> str:
+    """The code of a library, without the source's lines."""
+    import tempfile
+
+    from tilusbuild.binary import BinaryError
+    from tilusbuild.binary.fatbin import extract_cubins
+    from tilusbuild.toolchain.disassembler import disassembler
+
+    tool = disassembler(None)
+    if tool is None:
+        raise input_error("nvdisasm not found", hint="pip install 'tilusbuild[sass]'")
+    try:
+        with open(library, "rb") as file:
+            cubins = extract_cubins(file.read())
+    except (OSError, BinaryError) as error:
+        raise input_error(f"{library}: {error}") from None
+    if not cubins:
+        raise input_error(f"{library} has no code for a GPU")
+    parts = []
+    for cubin in cubins:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin.data)
+            file.flush()
+            done = subprocess.run([tool, "-c", file.name], capture_output=True, check=False)
+        if done.returncode:
+            raise input_error(f"{tool}: {done.stderr.decode(errors='replace').strip()}")
+        parts.append(f"// {cubin.image.arch}\n{done.stdout.decode(errors='replace')}")
+    return "".join(parts)
+
+
+def _page(text: str, lexer: str | None) -> None:
+    if not sys.stdout.isatty():
+        sys.stdout.write(text)
+        return
+    pager = shlex.split(os.environ.get("PAGER", "")) or ["less", "-RFX"]
+    if shutil.which(pager[0]) is None:
+        sys.stdout.write(_coloured(text, lexer))
+        return
+    environment = {"LESS": "-R", **os.environ}
+    with subprocess.Popen(pager, stdin=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            process.communicate(_coloured(text, lexer))
+        except (BrokenPipeError, KeyboardInterrupt):
+            process.wait()
+
+
+def _coloured(text: str, lexer: str | None) -> str:
+    if lexer is None or os.environ.get("NO_COLOR"):
+        return text
+    import io
+
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    into = io.StringIO()
+    width = max(map(len, text.splitlines()), default=0) + 1
+    console = Console(file=into, force_terminal=True, width=width)
+    console.print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
+    lines = (line.rstrip() for line in into.getvalue().splitlines())
+    return "\n".join(lines) + "\n"
