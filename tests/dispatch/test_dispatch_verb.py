@@ -80,7 +80,7 @@ def test_mistakes_are_told(copied: Any) -> None:
     for words, text in (
         (["show", "marc"], 'did you mean "mark"?'),
         (["show", "mark", "-t", "gpu"], 'no target "gpu"'),
-        (["prune", "mark", "--slowdown", "0.5"], "it is at least 1"),
+        (["prune", "mark", "--slowdown", "0.5"], "must be at least 1"),
         (["shew", "mark"], "invalid choice"),
     ):
         done = copied.run("dispatch", *words)

@@ -60,9 +60,9 @@ def test_a_dump_is_made_once(dumped):
 def test_show(dumped):
     assert "constexpr int unroll = 1;" in dumped.run("cache", "show", "scale/0", "--source").out
     assert "oops" in dumped.run("cache", "show", "scale/1", "--log").out
-    assert "holds no code for a GPU" in dumped.run("cache", "show", "scale/0", "--usage").out
+    assert "has no code for a GPU" in dumped.run("cache", "show", "scale/0", "--usage").out
     refused = dumped.run("cache", "show", "scale/0", "--ptx", status=2)
-    assert "`tilusbuild build SCRIPT --dump-ir` makes it" in refused.err
+    assert "`tilusbuild build SCRIPT --dump-ir` dumps it" in refused.err
 
 
 def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path):
@@ -94,4 +94,4 @@ def test_of_a_gpu(new_project):
     if sass.status == 0:
         assert '//## File "source.cu", line ' in sass.out
     else:
-        assert "no nvdisasm was found" in sass.err
+        assert "nvdisasm not found" in sass.err

@@ -182,7 +182,7 @@ def test_doctor_shows_where_a_setting_came_from_and_variables_that_are_none(proj
     told = project.run("doctor").out
     assert "jobs = 3  (TILUSBUILD_JOBS)" in told
     assert "dump-ir = True  (TILUSBUILD_DUMP_IR)" in told
-    assert f'{wrong} is no variable of tilusbuild: did you mean "TILUSBUILD_JOBS"?' in told
+    assert f'{wrong} is not a variable of tilusbuild: did you mean "TILUSBUILD_JOBS"?' in told
     project.environment["TILUSBUILD_LEVEL"] = "x"
     assert "TILUSBUILD_LEVEL must be a number from 0 to 2" in project.run("plan", status=2).err
 

@@ -200,7 +200,7 @@ def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -
     ("words", "env", "said"),
     [
         (("moon",), {}, 'no package "moon"'),
-        (("--format", "zip"), {}, 'no format "zip"'),
+        (("--format", "zip"), {}, 'unknown format "zip"'),
         (("-o", "tilus.toml"), {}, "--output tilus.toml"),
         ((), {"SOURCE_DATE_EPOCH": "today"}, "SOURCE_DATE_EPOCH is 'today'"),
         ((), {"SOURCE_DATE_EPOCH": "4354819200"}, "at most 4354819199"),

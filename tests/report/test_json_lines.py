@@ -11,37 +11,21 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
+from support.json_schema import valid
+from tilusbuild.cli import events_schema
 from tilusbuild.engine.build import build
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Dropped, Sharded
 from tilusbuild.engine.interfaces import Compiled
-from tilusbuild.report import schema
 from tilusbuild.report.choose import choose
 from tilusbuild.report.jsonl import JsonReporter
 
 DOCS = Path(__file__).parents[2] / "docs"
-TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+SCHEMA = events_schema.schema()
 
 
-def valid(value: Any, rule: dict[str, Any]) -> bool:
-    """As much of JSON schema as ours uses."""
-    if "oneOf" in rule:
-        return sum(valid(value, each) for each in rule["oneOf"]) == 1
-    if "anyOf" in rule:
-        return any(valid(value, each) for each in rule["anyOf"])
-    if "const" in rule:
-        return bool(value == rule["const"])
-    if rule["type"] == "array":
-        return isinstance(value, list) and all(valid(each, rule["items"]) for each in value)
-    if rule["type"] == "object":
-        return (
-            isinstance(value, dict)
-            and set(rule["required"]) <= set(value)
-            and all(valid(value[k], v) for k, v in rule["properties"].items())
-        )
-    return isinstance(value, TYPES[rule["type"]]) and not (
-        isinstance(value, bool) and rule["type"] != "boolean"
-    )
+def is_build_line(line: dict[str, Any]) -> bool:
+    return valid(line, SCHEMA["$defs"]["build"], SCHEMA)
 
 
 def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
@@ -88,14 +72,14 @@ def test_every_event_is_a_line_that_the_schema_allows() -> None:
     JsonReporter(stdout).emit(Sharded(2, 4, 13, 50, None, "00"))
     lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
     for line in lines:
-        assert valid(line, schema.schema()), line
-    assert {line["event"] for line in lines} == {event.event for event in schema.EVENTS}
+        assert is_build_line(line), line
+    assert {line["event"] for line in lines} == {event.event for event in events_schema.BUILD}
 
 
 def test_a_line_that_lacks_a_key_is_not_valid() -> None:
     line = {"event": "waiting", "hash": "00"}
-    assert not valid(line, schema.schema())
-    assert valid({**line, "label": "a", "later": 1}, schema.schema())
+    assert not is_build_line(line)
+    assert is_build_line({**line, "label": "a", "later": 1})
 
 
 def test_the_first_line_has_the_schema_and_the_last_is_the_summary() -> None:
@@ -114,12 +98,12 @@ def test_the_first_line_has_the_schema_and_the_last_is_the_summary() -> None:
 
 def test_the_schema_in_the_documents_is_this_one() -> None:
     text = (DOCS / "events.schema.json").read_text()
-    assert text == schema.text(), (
-        "run: python -m tilusbuild.report.schema > docs/events.schema.json"
+    assert text == events_schema.text(), (
+        "run: python -m tilusbuild.cli.events_schema > docs/events.schema.json"
     )
 
 
-@pytest.mark.parametrize("event", schema.EVENTS, ids=lambda event: event.event)
+@pytest.mark.parametrize("event", events_schema.BUILD, ids=lambda event: event.event)
 def test_the_documents_list_every_key_of_an_event(event: Any) -> None:
     section = re.search(
         rf"^### `{event.event}`$(.*?)(?=^#|\Z)",
@@ -128,9 +112,5 @@ def test_the_documents_list_every_key_of_an_event(event: Any) -> None:
     )
     assert section is not None
     documented = re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)
-    (rule,) = [
-        each
-        for each in schema.schema()["oneOf"]
-        if each["properties"]["event"]["const"] == event.event
-    ]
+    rule = SCHEMA["$defs"][event.__name__]
     assert ["event", *documented] == rule["required"]

@@ -74,7 +74,9 @@ def test_calls_go_through_the_dispatcher_that_tuning_made(tuned: Path) -> None:
     for _ in range(2):
         np.testing.assert_allclose(rms_norm(x, weight, eps=1e-6), want, rtol=1e-4, atol=1e-6)
     assert rms_norm._direct is not None
-    assert "nothing is wrong" in command(tuned, "dispatch", "check", "rms_norm", "-t", "cpu").stdout
+    assert (
+        "no problems found" in command(tuned, "dispatch", "check", "rms_norm", "-t", "cpu").stdout
+    )
 
 
 def test_calls_with_torch_are_right(tuned: Path) -> None:

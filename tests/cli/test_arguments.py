@@ -1,0 +1,80 @@
+"""The parser and the dataclasses of arguments: what is declared is what is parsed, and its type."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from tilusbuild.cli.arguments import Common, Verb, declare, declare_common
+from tilusbuild.cli.parser import VERBS, actions_of, parse
+
+ACTIONS = [
+    pytest.param(action, id=f"{verb} {name}".strip())
+    for verb in VERBS
+    for name, action in actions_of(verb).items()
+]
+GIVEN = {"record": b"", "started": 0}
+"""What `main` gives a verb that is no option."""
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_the_fields_of_a_verbs_dataclass_are_the_dests_of_its_parser(action: Verb[Any]) -> None:
+    parser = argparse.ArgumentParser()
+    declare_common(parser, defaults=True)
+    declare(parser, action.arguments)
+    dests = {each.dest for each in parser._actions} - {"help"}
+    assert dests == {each.name for each in fields(action.arguments)} - set(GIVEN)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
+    parser = argparse.ArgumentParser()
+    declare_common(parser, defaults=True)
+    declare(parser, action.arguments)
+    hints = get_type_hints(action.arguments)
+    for each in parser._actions:
+        if each.dest == "help":
+            continue
+        hint = hints[each.dest]
+        if isinstance(each, argparse._StoreTrueAction):
+            assert hint is bool, each.dest
+        elif isinstance(each, argparse._AppendAction) or each.nargs in ("*", "+"):
+            assert hint == tuple[str, ...], each.dest
+        else:
+            parsed = each.type or str
+            required = each.required and each.nargs is None
+            always = required or each.default is not None
+            assert hint == (parsed if always else parsed | None), each.dest
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_and_option_has_a_help_that_argparse_can_print(verb: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([verb, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: tilusbuild {verb}")
+
+
+def test_options_of_every_verb_may_stand_before_and_after_its_name() -> None:
+    for words in (["--json", "-C", "x", "plan"], ["plan", "--json", "-C", "x"]):
+        arguments = parse(words).arguments
+        assert (arguments.json, arguments.directory, arguments.quiet) == (True, "x", False)
+
+
+def test_an_action_has_its_own_arguments() -> None:
+    command = parse(["cache", "-q", "gc", "--forget", "a", "--forget", "b"])
+    assert command.arguments.quiet
+    assert command.arguments.forget == ("a", "b")  # type: ignore[attr-defined]
+    assert type(parse(["cache", "dir"]).arguments) is Common
+
+
+def test_a_mistyped_option_gets_a_suggestion(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["plan", "--spcae"])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert 'did you mean "--space"?' in message
+    assert "see `tilusbuild --help`" in message
