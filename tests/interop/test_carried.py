@@ -325,7 +325,7 @@ def test_the_command_line_carries(make: Made, tmp_path: Path) -> None:
     assert "missing: 0.1.15/" in run("preflight", package, "-d", "sm_80", status=1)[0]
     run("preflight", package, "-d", "sm_90", "--machine", "x86_64")
     said = run("install", package, TILELANG_CACHE_DIR=str(tmp_path / "home"))[0]
-    assert f"is in {tmp_path}/home: 2 entries of tilelang, 2 of them new" in said
+    assert f"into {tmp_path}/home: 2 entries of tilelang, 2 of them new" in said
     assert read(str(tmp_path / "home")).broken == ()
     assert "no system looks there" in run("cache", "package", made, "--format=wheel", status=2)[1]
 

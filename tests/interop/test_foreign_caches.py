@@ -224,4 +224,4 @@ def test_the_command_line(make: Made, tmp_path: Path) -> None:
     assert "would remove 1 of 2 entries" in run("gc", made, "--broken", "--dry-run")
     assert library.exists()
     assert "removed 1 of 2 entries" in run("gc", made, "--broken")
-    assert run("verify", made).startswith("1 entries of hidet")
+    assert run("verify", made).startswith("1 entry of hidet")

@@ -353,7 +353,7 @@ def test_the_command_line_installs_lists_and_removes(
     path = str(hand.archive(tmp_path / "p"))
     where = ("--cache-dir", cache.root)
     said = project.run("install", path, *where).stdout
-    assert said.startswith(f"marks 0.1.0 is in {cache.root}: 4 programs, 4 of them new")
+    assert said.startswith(f"installed marks 0.1.0 into {cache.root}: 4 programs, 4 of them new")
     listed = project.run("cache", "ls", *where).stdout
     assert listed.count("package marks 0.1.0") == 2
     assert "removed 0 entries" in project.run("cache", "gc", *where).stdout
