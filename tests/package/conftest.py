@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from support.project import Project, needs_cxx
 from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.listing import (
     FileEntry,
@@ -151,30 +150,12 @@ extern "C" void twice(const float *x, float *y, long long n) {
 }
 
 
-@dataclass(frozen=True)
-class Built:
-    """A project's folder with a built cache in `.cache`."""
+class PackedProject(Project):
+    """A project with a built cache."""
 
-    folder: Path
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / ".cache"
-
-    def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tilusbuild", *words],
-            cwd=self.folder,
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def package(self, *words: str, **env: str) -> Path:
+    def package(self, *words: str, **environment: str) -> Path:
         """The folder with what was packed."""
-        done = self.run("package", *words, **env)
-        assert done.returncode == 0, done.stderr
+        self.run("package", *words, **environment)
         return self.folder / "dist"
 
     def append(self, text: str) -> None:
@@ -184,32 +165,24 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def _built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("marks")
-    for name, text in {**TEMPLATES, "tilus.toml": MANIFEST, ".git": ""}.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    built = Built(folder)
-    done = built.run("build")
-    assert done.returncode == 0, done.stderr
-    return built
+def _built(tmp_path_factory: pytest.TempPathFactory) -> PackedProject:
+    needs_cxx()
+    project = PackedProject(tmp_path_factory.mktemp("marks"))
+    project.write_all({**TEMPLATES, "tilus.toml": MANIFEST, ".git": ""}).run("build")
+    return project
 
 
 @pytest.fixture
-def project(_built: Built, tmp_path: Path) -> Built:
+def project(_built: PackedProject, tmp_path: Path) -> PackedProject:
     """A copy of one's own."""
-    shutil.copytree(_built.folder, tmp_path / "project", symlinks=True)
-    return Built(tmp_path / "project")
+    return _built.copy(tmp_path / "project")
 
 
 @pytest.fixture(scope="session")
-def packed(_built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(_built: PackedProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project in every carrier, not to be changed."""
     folder = tmp_path_factory.mktemp("packed")
-    done = _built.run("package", "--format", "dir,tar.zst,wheel,oci", "-o", str(folder))
-    assert done.returncode == 0, done.stderr
+    _built.run("package", "--format", "dir,tar.zst,wheel,oci", "-o", str(folder))
     return folder
 
 

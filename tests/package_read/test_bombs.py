@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import packages
 
 MB = 1 << 20
 LOOK = """
@@ -80,45 +81,45 @@ def claiming(hand: Any, size: int) -> Any:
     return dataclasses.replace(hand.listing, files={**hand.listing.files, name: entry})
 
 
-def test_ten_gigabytes_that_the_list_admits(hand: Any, pack: Any, tmp_path: Path) -> None:
+def test_ten_gigabytes_that_the_list_admits(hand: Any, tmp_path: Path) -> None:
     listed = claiming(hand, 10 << 30).encode()
     name = hand.path("module/lib.so")
-    header = pack.member(name, size=10 << 30)
-    first = pack.tar([("tilus-package.json", listed)])
-    path = pack.frames(tmp_path / "p", first, pack.frame(header) + zeros(10 << 30), bytes(1024))
+    header = packages.member(name, size=10 << 30)
+    first = packages.tar([("tilus-package.json", listed)])
+    path = packages.frames(tmp_path / "p", first, packages.frame(header) + zeros(10 << 30), bytes(1024))
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_ten_gigabytes_that_the_list_denies(hand: Any, pack: Any, tmp_path: Path) -> None:
+def test_ten_gigabytes_that_the_list_denies(hand: Any, tmp_path: Path) -> None:
     parts = hand.layers()
     name = hand.path("module/lib.so")
     layers = [
-        b"".join(pack.member(n, d, size=(10 << 30) if n == name else len(d)) for n, d in part)
+        b"".join(packages.member(n, d, size=(10 << 30) if n == name else len(d)) for n, d in part)
         for part in parts
     ]
-    path = pack.archive(tmp_path / "p", hand.listed(), layers)
+    path = packages.archive(tmp_path / "p", hand.listed(), layers)
     assert refusals(path) == ["FileChanged", "FileChanged"]
 
 
-def test_ten_gigabytes_after_the_end(hand: Any, pack: Any, tmp_path: Path) -> None:
+def test_ten_gigabytes_after_the_end(hand: Any, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     data = path.read_bytes()
-    end = pack.frame(bytes(1024))
+    end = packages.frame(bytes(1024))
     assert data.endswith(end)
     path.write_bytes(data.removesuffix(end) + zeros(10 << 30))
     assert refusals(path) == ["Truncated", "Truncated"]
 
 
-def test_ten_gigabytes_of_list(pack: Any, tmp_path: Path) -> None:
-    header = pack.frame(pack.member("tilus-package.json", size=10 << 30))
+def test_ten_gigabytes_of_list(tmp_path: Path) -> None:
+    header = packages.frame(packages.member("tilus-package.json", size=10 << 30))
     path = tmp_path / "p"
     path.write_bytes(header + zeros(10 << 30))
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_an_extended_header_of_seven_gigabytes(hand: Any, pack: Any, tmp_path: Path) -> None:
-    header = pack.member("././@PaxHeader", type=b"x", size=7 << 30)
-    path = pack.archive(tmp_path / "p", hand.listed(), [header] * len(hand.layers()))
+def test_an_extended_header_of_seven_gigabytes(hand: Any, tmp_path: Path) -> None:
+    header = packages.member("././@PaxHeader", type=b"x", size=7 << 30)
+    path = packages.archive(tmp_path / "p", hand.listed(), [header] * len(hand.layers()))
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.diff import Change, changes, side
+from support.packages import by_hand
 
 
 def between(a: Path, b: Path) -> list[Change]:
@@ -48,7 +49,7 @@ def test_an_edit_of_a_template(own_project: Any, hand: Any, tmp_path: Path) -> N
 
 
 def test_a_flag_changes_every_program_for_one_reason(
-    own_project: Any, hand: Any, hand_of: Callable[..., Any], tmp_path: Path
+    own_project: Any, hand: Any, tmp_path: Path
 ) -> None:
     edited(
         own_project,
@@ -56,7 +57,7 @@ def test_a_flag_changes_every_program_for_one_reason(
         'version = "0.1.0"',
         'version = "0.1.0"\n[build]\ndefines = { X = 1 }',
     )
-    new = hand_of(own_project.cache).archive(tmp_path / "new")
+    new = by_hand(own_project.cache).archive(tmp_path / "new")
     found = between(hand.archive(tmp_path / "old"), new)
     assert [change.label for change in found] == [
         "mark cpu (variant = 0)",
@@ -124,12 +125,12 @@ def test_the_same_inputs_with_other_bytes(hand: Any, tmp_path: Path) -> None:
 def test_the_command(own_project: Any, hand: Any, tmp_path: Path) -> None:
     old = str(hand.archive(tmp_path / "old"))
     cache = str(own_project.cache)
-    assert own_project.run("diff", old, cache, "--exit-code").stdout == "nothing changed\n"
+    assert own_project.run("diff", old, cache, "--exit-code").out == "nothing changed\n"
     edited(own_project, "mark.cu.j2", "10 *", "11 *")
-    said = own_project.run("diff", old, cache).stdout
+    said = own_project.run("diff", old, cache).out
     assert said == (
         "program changed: mark cpu (variant = 0); mark cpu (variant = 1); mark cpu (variant = 2)\n"
         "  the rendered source changed\n"
     )
-    lines = own_project.run("diff", old, cache, "--json", "--exit-code", status=1).stdout
+    lines = own_project.run("diff", old, cache, "--json", "--exit-code", status=1).out
     assert json.loads(lines.splitlines()[-1]) == {"event": "summary", "changes": 3}

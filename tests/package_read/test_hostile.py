@@ -30,6 +30,7 @@ from tilusbuild.package.install import install
 from tilusbuild.package.opening import opened
 from tilusbuild.package.values import ListMalformed
 from tilusbuild.runtime.sealed import seal, unseal
+from support import packages
 
 LIMITS = Limits()
 
@@ -88,14 +89,14 @@ def test_a_blob_that_is_cut_short(hand: Any, tmp_path: Path) -> None:
     assert isinstance(refusal(path), errors.Truncated)
 
 
-def test_a_layer_that_is_missing(hand: Any, pack: Any, tmp_path: Path) -> None:
-    path = pack.archive(tmp_path / "p", hand.listed(), [pack.tar(hand.layers()[0])])
+def test_a_layer_that_is_missing(hand: Any, tmp_path: Path) -> None:
+    path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
     assert isinstance(refusal(path), errors.Truncated)
 
 
-def test_bytes_after_the_end(hand: Any, pack: Any, tmp_path: Path) -> None:
+def test_bytes_after_the_end(hand: Any, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
-    path.write_bytes(path.read_bytes() + pack.frame(b"more"))
+    path.write_bytes(path.read_bytes() + packages.frame(b"more"))
     assert isinstance(refusal(path), errors.Truncated)
 
 
@@ -115,11 +116,11 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
     assert isinstance(refusal(tmp_path / "p"), errors.NoPackage)
 
 
-def test_a_window_that_takes_a_gigabyte(hand: Any, pack: Any, tmp_path: Path) -> None:
+def test_a_window_that_takes_a_gigabyte(hand: Any, tmp_path: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1)
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    layer = writer.compress(pack.tar(hand.layers()[0])) + writer.flush()
-    path = pack.frames(tmp_path / "p", pack.tar(hand.first()), layer, bytes(1024))
+    layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
+    path = packages.frames(tmp_path / "p", packages.tar(hand.first()), layer, bytes(1024))
     assert isinstance(refusal(path), errors.OverLimit)
 
 
@@ -139,9 +140,9 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_a_name_that_leads_elsewhere(hand: Any, name: str, pack: Any, tmp_path: Path) -> None:
-    *layers, last = map(pack.tar, hand.layers())
-    path = pack.archive(tmp_path / "p", hand.listed(), [*layers, last + pack.member(name, b"evil")])
+def test_a_name_that_leads_elsewhere(hand: Any, name: str, tmp_path: Path) -> None:
+    *layers, last = map(packages.tar, hand.layers())
+    path = packages.archive(tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")])
     assert isinstance(refusal(path), errors.UnsafeName)
 
 
@@ -161,7 +162,7 @@ def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
     assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeName)
 
 
-def test_a_wheel_that_names_a_file_outside(hand: Any, pack: Any, tmp_path: Path) -> None:
+def test_a_wheel_that_names_a_file_outside(hand: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("marks/tilus/../../../evil", b"evil")
@@ -187,16 +188,16 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
 def test_an_entry_that_is_no_plain_file(
-    hand: Any, kind: dict[str, Any], carrier: str, pack: Any, tmp_path: Path
+    hand: Any, kind: dict[str, Any], carrier: str, tmp_path: Path
 ) -> None:
     name = hand.path("module/lib.so")
     layers = [
         b"".join(
-            pack.member(n, b"" if n == name else d, **(kind if n == name else {})) for n, d in part
+            packages.member(n, b"" if n == name else d, **(kind if n == name else {})) for n, d in part
         )
         for part in hand.layers()
     ]
-    write = getattr(pack, carrier)
+    write = getattr(packages, carrier)
     assert isinstance(refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnsafeEntry)
 
 
@@ -254,10 +255,10 @@ def test_a_file_that_is_not_listed(hand: Any, carrier: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
-def test_a_file_that_is_there_twice(hand: Any, carrier: str, pack: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_there_twice(hand: Any, carrier: str, tmp_path: Path) -> None:
     parts = hand.layers()
-    layers = [pack.tar([*part, part[-1]]) for part in parts]
-    write = getattr(pack, carrier)
+    layers = [packages.tar([*part, part[-1]]) for part in parts]
+    write = getattr(packages, carrier)
     assert isinstance(refusal(write(tmp_path / "p", hand.listed(), layers)), errors.FileUnlisted)
 
 

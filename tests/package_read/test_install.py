@@ -28,6 +28,7 @@ from tilusbuild.package.opening import opened
 from tilusbuild.runtime import load
 from tilusbuild.runtime.errors import AmbiguousScriptError
 from tilusbuild.runtime.sealed import seal, unseal
+from support.packages import by_hand
 
 
 def put(path: Path, cache: Cache) -> Installed:
@@ -85,7 +86,7 @@ def test_a_second_time_nothing_is_read_or_written(
 
 
 def test_a_new_version_brings_its_new_programs_only(
-    hand: Any, own_project: Any, hand_of: Callable[..., Any], cache: Cache, tmp_path: Path
+    hand: Any, own_project: Any, cache: Cache, tmp_path: Path
 ) -> None:
     """Given one script of two that changed, when its package is installed over the old one, then
     the other's layer is not even unpacked, and the old version is no root any more."""
@@ -95,7 +96,7 @@ def test_a_new_version_brings_its_new_programs_only(
     )
     shutil.rmtree(own_project.cache)
     own_project.run("build")
-    new = hand_of(own_project.cache, version="0.2.0")
+    new = by_hand(own_project.cache, version="0.2.0")
     path = new.archive(tmp_path / "new")
     spoil_layer(path, 0)
     done = put(path, cache)
@@ -133,9 +134,9 @@ def test_a_damaged_layer_that_is_needed_leaves_nothing(
 
 
 def test_sources_come_too(
-    project: Any, hand_of: Callable[..., Any], cache: Cache, tmp_path: Path
+    project: Any, cache: Cache, tmp_path: Path
 ) -> None:
-    put(hand_of(project.cache, sources=True).archive(tmp_path / "p"), cache)
+    put(by_hand(project.cache, sources=True).archive(tmp_path / "p"), cache)
     assert_whole(cache)
     program = os.listdir(cache.tree.path("programs"))[0]
     script = cache.tree.path("programs", program, "module/compile.sh")
@@ -352,10 +353,10 @@ def test_the_command_line_installs_lists_and_removes(
 ) -> None:
     path = str(hand.archive(tmp_path / "p"))
     where = ("--cache-dir", cache.root)
-    said = project.run("install", path, *where).stdout
+    said = project.run("install", path, *where).out
     assert said.startswith(f"installed marks 0.1.0 into {cache.root}: 4 programs, 4 of them new")
-    listed = project.run("cache", "ls", *where).stdout
+    listed = project.run("cache", "ls", *where).out
     assert listed.count("package marks 0.1.0") == 2
-    assert "removed 0 entries" in project.run("cache", "gc", *where).stdout
+    assert "removed 0 entries" in project.run("cache", "gc", *where).out
     project.run("install", "--remove", "marks", *where)
-    assert "removed 6 entries" in project.run("cache", "gc", *where).stdout
+    assert "removed 6 entries" in project.run("cache", "gc", *where).out

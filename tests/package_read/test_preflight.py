@@ -235,16 +235,16 @@ def test_a_host_of_another_machine(hand: Any, tmp_path: Path) -> None:
 def test_the_command_prints_a_table_of_answers(hand: Any, project: Any, tmp_path: Path) -> None:
     path = os.fspath(for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p"))
     devices = [word for arch in ("sm_80", "sm_90", "sm_120") for word in ("--device", arch)]
-    said = project.run("preflight", path, *devices).stdout
+    said = project.run("preflight", path, *devices).out
     rows = [line.split() for line in said.splitlines()[2:]]
     assert [row[:3] for row in rows] == [
         ["sm_80", "mark", "ampere"],
         ["sm_90", "mark", "hopper"],
         ["sm_120", "mark", "ampere"],
     ]
-    said = project.run("preflight", path, "-d", "sm_75", status=1).stdout
+    said = project.run("preflight", path, "-d", "sm_75", status=1).out
     assert "sm_75: missing: mark: mark has no program" in said
-    lines = project.run("preflight", path, "-d", "sm_75", "--json", status=1).stdout.splitlines()
+    lines = project.run("preflight", path, "-d", "sm_75", "--json", status=1).out.splitlines()
     events = [json.loads(line) for line in lines]
     assert events[-1] == {"event": "summary", "devices": 1, "missing": 1}
     assert [c["suits"] for c in events[0]["candidates"]] == [False, False]
@@ -256,4 +256,4 @@ def test_the_command_prints_a_table_of_answers(hand: Any, project: Any, tmp_path
 )
 def test_mistakes_on_the_command_line(hand: Any, project: Any, words: Any, tmp_path: Path) -> None:
     path = os.fspath(hand.archive(tmp_path / "p"))
-    assert "error: " in project.run("preflight", path, *words, status=2).stderr
+    assert "error: " in project.run("preflight", path, *words, status=2).err

@@ -26,6 +26,7 @@ from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.install import install
 from tilusbuild.package.opening import opened
+from support import packages
 
 FUZZ = settings(
     deadline=None,
@@ -160,17 +161,17 @@ def test_a_bit_in_every_region(small: Any, carrier: str, alone: Path) -> None:
 @seeded
 @given(mutations=MUTATIONS)
 def test_bytes_of_the_tar_inside(
-    small: Any, pack: Any, carrier: str, part: int, alone: Path, mutations: list[Mutation]
+    small: Any, carrier: str, part: int, alone: Path, mutations: list[Mutation]
 ) -> None:
-    parts = [pack.tar(small.first()), pack.tar(small.layers()[0]), bytes(1024)]
+    parts = [packages.tar(small.first()), packages.tar(small.layers()[0]), bytes(1024)]
     parts[part] = mutated(parts[part], mutations)
     path = alone / "package"
     if carrier == "archive":
-        path.write_bytes(b"".join(map(pack.frame, parts)))
+        path.write_bytes(b"".join(map(packages.frame, parts)))
     elif path.exists():
         shutil.rmtree(path)
     if carrier == "oci":
-        pack.layout(path, small.listed(), [pack.frame(parts[1] + parts[2])], {})
+        packages.layout(path, small.listed(), [packages.frame(parts[1] + parts[2])], {})
     survives(path)
 
 

@@ -13,6 +13,7 @@ import pytest
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.errors import FileMissing
 from tilusbuild.package.rebuild import rebuild, sample
+from support.packages import by_hand
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
 
@@ -29,18 +30,18 @@ def test_a_sample_of_few_has_one() -> None:
 
 
 def test_all_programs_of_a_package_are_reproduced(
-    project: Any, hand_of: Callable[..., Any], tmp_path: Path
+    project: Any, tmp_path: Path
 ) -> None:
-    path = hand_of(project.cache, sources=True).archive(tmp_path / "p")
+    path = by_hand(project.cache, sources=True).archive(tmp_path / "p")
     found = list(rebuild(str(path), 1.0, Limits()))
     assert len(found) == 4
     assert all(result.same for result in found)
 
 
 def test_a_library_that_the_sources_do_not_make(
-    project: Any, hand_of: Callable[..., Any], tmp_path: Path
+    project: Any, tmp_path: Path
 ) -> None:
-    hand = hand_of(project.cache, sources=True)
+    hand = by_hand(project.cache, sources=True)
     name = hand.path("module/lib.so")
     hand.files[name] += b"\0"
     results = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
@@ -48,9 +49,9 @@ def test_a_library_that_the_sources_do_not_make(
 
 
 def test_a_source_that_does_not_compile(
-    project: Any, hand_of: Callable[..., Any], tmp_path: Path
+    project: Any, tmp_path: Path
 ) -> None:
-    hand = hand_of(project.cache, sources=True).only("twice")
+    hand = by_hand(project.cache, sources=True).only("twice")
     hand.files[hand.path("source.cu")] += b"oops\n"
     hand.files |= {
         os.fspath(p.relative_to(project.cache)): p.read_bytes()
@@ -70,7 +71,7 @@ def test_a_package_without_sources(hand: Any, tmp_path: Path) -> None:
 def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Any) -> None:
     cache = os.fspath(project.cache)
     before = sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*"))
-    said = project.run("verify", "--rebuild", cache).stdout
+    said = project.run("verify", "--rebuild", cache).out
     assert said.endswith("4 programs compiled again, 0 not reproduced\n")
     assert sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*")) == before
 
@@ -81,7 +82,7 @@ def test_a_cache_whose_meta_lies_about_the_code(own_project: Any) -> None:
     meta = next(iter(own_project.cache.glob("programs/*/meta.json")))
     value = {**unseal(meta.read_bytes()), "images": [{"kind": "sass", "arch": "sm_80", "size": 8}]}
     meta.write_bytes(seal(value))
-    said = own_project.run("verify", os.fspath(own_project.cache), status=1).stdout
+    said = own_project.run("verify", os.fspath(own_project.cache), status=1).out
     assert "holds code for no GPU; meta.json says sm_80 (sass)" in said
 
 
@@ -93,9 +94,9 @@ def test_the_command_tells_what_is_wrong_and_how_many(
         name = path / hand.path(end)
         name.write_bytes(name.read_bytes()[:-1] + b"?")
     done = project.run("verify", os.fspath(path), status=1)
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["FileChanged"] * 2
-    assert done.stderr == "2 problems\n"
-    lines = project.run("verify", os.fspath(path), "--json", status=1).stdout.splitlines()
+    assert [line.split(":")[0] for line in done.out.splitlines()] == ["FileChanged"] * 2
+    assert done.err == "2 problems\n"
+    lines = project.run("verify", os.fspath(path), "--json", status=1).out.splitlines()
     assert json.loads(lines[-1]) == {"event": "summary", "problems": 2}
 
 
@@ -103,4 +104,4 @@ def test_the_command_tells_what_is_wrong_and_how_many(
     "words", [("verify",), ("verify", "p", "--rebuild=0%"), ("verify", "p", "--rebuild=x")]
 )
 def test_mistakes_on_the_command_line(project: Any, words: Any) -> None:
-    assert "error: " in project.run(*words, status=2).stderr
+    assert "error: " in project.run(*words, status=2).err

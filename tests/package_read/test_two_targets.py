@@ -69,15 +69,15 @@ def test_each_gpu_gets_the_right_answer(project: Any, tmp_path: Path) -> None:
     for made in parts:
         own.run("verify", f"dist/{made}")
         own.run("install", f"dist/{made}", "--cache-dir", "installed")
-    assert own.run("diff", "installed", ".cache").stdout == "nothing changed\n"
+    assert own.run("diff", "installed", ".cache").out == "nothing changed\n"
     for made in ("two-targets-1.0.0", "two-targets-1.0.0.tar.zst", "two-targets-1.0.0.oci"):
         path = f"dist/{made}"
         own.run("verify", path)
-        lines = own.run("preflight", path, *devices, "--json").stdout.splitlines()
+        lines = own.run("preflight", path, *devices, "--json").out.splitlines()
         events = [json.loads(line) for line in lines]
         assert {e["device"]: e["target"] for e in events if "target" in e} == answers
         assert events[-1]["missing"] == 0
     reasons = {e["device"]: e["why"] for e in events if "why" in e}
     assert reasons["sm_120"] == "sm_80 PTX is compiled by the driver for sm_120"
-    said = own.run("verify", "--rebuild", "dist/two-targets-1.0.0.tar.zst").stdout
+    said = own.run("verify", "--rebuild", "dist/two-targets-1.0.0.tar.zst").out
     assert said.endswith("2 programs compiled again, 0 not reproduced\n")

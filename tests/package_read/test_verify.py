@@ -9,6 +9,7 @@ from typing import Any
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import Verified, verify
 from tilusbuild.package.opening import opened
+from support.packages import by_hand
 
 
 def verified(path: Path, limits: Limits | None = None) -> Verified:
@@ -23,9 +24,9 @@ def test_a_package_verifies_in_every_carrier(hand: Any, carrier: str, tmp_path: 
 
 
 def test_a_package_with_sources_and_attestations_verifies(
-    project: Any, hand_of: Callable[..., Any], carrier: str, tmp_path: Path
+    project: Any, carrier: str, tmp_path: Path
 ) -> None:
-    hand = hand_of(project.cache, sources=True)
+    hand = by_hand(project.cache, sources=True)
     hand.beside = {"attestations/signature.json": b"{}", "attestations/sbom.json": b"{}"}
     path = hand.write(carrier, tmp_path)
     assert verified(path).problems == ()

@@ -1,0 +1,265 @@
+"""Packages of a cache made by hand, in every format.
+
+The packers here know nothing of tilusbuild's own: they write what they are told, and so can write
+what nobody should. `Hand` is a package to change before it is written; `member`, `tar`, `frame`,
+`archive`, `oci` and `frames` are the packers by themselves, for what a `Hand` would not write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from tilusbuild import __version__
+from tilusbuild.binary import read_archs, read_needs
+from tilusbuild.package import purpose
+from tilusbuild.package.coherent import digest_of_inputs, is_table
+from tilusbuild.package.formats.wheels import whole
+from tilusbuild.package.formats.write_wheel import last_line, metadata, record_line
+from tilusbuild.package.layers import layers
+from tilusbuild.package.listing import (
+    FileEntry,
+    FileList,
+    Image,
+    ProgramEntry,
+    ScriptEntry,
+    Target,
+)
+from tilusbuild.package.needs import Together
+from tilusbuild.runtime.script import read_script
+
+@dataclass
+class Hand:
+    """A package in the hand: change what it holds, or what the list says, and write it."""
+
+    listing: FileList
+    files: dict[str, bytes]
+    beside: dict[str, bytes] = field(default_factory=dict)
+    list_bytes: bytes | None = None
+    """What is written as the list when it is not `listing`."""
+
+    def copy(self) -> Hand:
+        return Hand(self.listing, dict(self.files), dict(self.beside), self.list_bytes)
+
+    def listed(self) -> bytes:
+        return self.list_bytes if self.list_bytes is not None else self.listing.encode()
+
+    def relist(self, **fields: Any) -> Hand:
+        """Let the list say what the files are, and whatever else."""
+        entries = {
+            path: FileEntry(len(data), hashlib.sha256(data).hexdigest())
+            for path, data in self.files.items()
+        }
+        made = dataclasses.replace(self.listing, **{"files": entries, **fields})
+        tables = {path: e.sha256 for path, e in made.files.items() if is_table(path)}
+        inputs = digest_of_inputs([s.hash for s in made.scripts], made.programs, tables)
+        self.listing = dataclasses.replace(made, inputs=inputs)
+        return self
+
+    def only(self, script: str) -> Hand:
+        """With one script and its programs."""
+        scripts = tuple(s for s in self.listing.scripts if s.script == script)
+        programs = {h: p for h, p in self.listing.programs.items() if p.script == script}
+        kept = {*programs, *(s.hash for s in scripts)}
+        self.files = {p: d for p, d in self.files.items() if kept.intersection(p.split("/"))}
+        return self.relist(scripts=scripts, programs=programs)
+
+    def path(self, end: str) -> str:
+        """The first of the files whose name ends so."""
+        return next(path for path in sorted(self.files) if path.endswith(end))
+
+    def layers(self) -> list[list[tuple[str, bytes]]]:
+        """The files in the layers that the list makes; those it does not know in the last one."""
+        found = [
+            [(p, self.files[p]) for p in part if p in self.files] for part in layers(self.listing)
+        ]
+        known = {path for part in found for path, _ in part}
+        found[-1] += [(path, data) for path, data in self.files.items() if path not in known]
+        return found
+
+    def first(self) -> list[tuple[str, bytes]]:
+        return [("tilus-package.json", self.listed()), *self.beside.items()]
+
+    def directory(self, path: Path) -> Path:
+        for name, data in [*self.files.items(), *self.first()]:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(data)
+        return path
+
+    def archive(self, path: Path, level: int = 3) -> Path:
+        parts = [tar(self.first()), *map(tar, self.layers()), bytes(1024)]
+        path.write_bytes(b"".join(frame(part, level) for part in parts))
+        return path
+
+    def wheel(self, path: Path) -> Path:
+        wheel = whole(self.listing.name, self.listing.version)
+        code = {f"{wheel.module}/{name}": wheel.code[name] for name in sorted(wheel.code)}
+        files = sorted(self.files.items())
+        inside = {f"{wheel.module}/tilus/{n}": d for n, d in [*self.first(), *files]}
+        entries = {**code, **inside, **dict(metadata(wheel, self.listing.needs))}
+        lines = [
+            record_line(name, hashlib.sha256(data).hexdigest(), len(data))
+            for name, data in entries.items()
+        ]
+        record = f"{wheel.about}/RECORD"
+        said = "".join([*lines, last_line(record)]).encode()
+        return zipped(path, {**entries, record: said})
+
+    def oci(self, path: Path) -> Path:
+        blobs = [frame(tar(part) + bytes(1024)) for part in self.layers()]
+        return layout(path, self.listed(), blobs, self.beside)
+
+    def write(self, kind: str, folder: Path) -> Path:
+        """In one of the carriers, below a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        ends = {"archive": ".tar.zst", "wheel": ".whl"}
+        made: Path = getattr(self, kind)(folder / f"package{ends.get(kind, '')}")
+        return made
+
+
+FORMATS = ("directory", "archive", "wheel", "oci")
+
+
+def member(name: str, data: bytes = b"", **fields: Any) -> bytes:
+    """One entry of a tar archive, padded."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info.tobuf(tarfile.PAX_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def tar(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """Entries without an end."""
+    return b"".join(member(name, data) for name, data in files)
+
+
+def frame(data: bytes, level: int = 3) -> bytes:
+    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(data)
+
+
+def zipped(path: Path, files: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.external_attr = 0o100644 << 16
+            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def layout(path: Path, config: bytes, blobs: Sequence[bytes], beside: Mapping[str, bytes]) -> Path:
+    """An OCI image layout with one package."""
+    (path / "blobs" / "sha256").mkdir(parents=True)
+
+    def put(data: bytes, media: str, **more: Any) -> dict[str, Any]:
+        digest = hashlib.sha256(data).hexdigest()
+        (path / "blobs" / "sha256" / digest).write_bytes(data)
+        return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(data), **more}
+
+    def manifest(artifact: str, config: bytes, layers: list[Any], **more: Any) -> dict[str, Any]:
+        value = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "artifactType": artifact,
+            "config": put(config, "application/json"),
+            "layers": layers,
+            **more,
+        }
+        return put(json.dumps(value).encode(), value["mediaType"], artifactType=artifact)
+
+    listed = [put(blob, "application/vnd.oci.image.layer.v1.tar+zstd") for blob in blobs]
+    main = manifest("application/vnd.tilusbuild.package.v1", config, listed)
+    manifests = [main]
+    for name, data in beside.items():
+        notes = {"org.opencontainers.image.title": name.rpartition("/")[2]}
+        blob = put(data, "application/json", annotations=notes)
+        manifests.append(manifest("application/json", b"{}", [blob], subject=main))
+    index = {"schemaVersion": 2, "manifests": manifests}
+    (path / "index.json").write_text(json.dumps(index))
+    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return path
+
+
+def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Hand:
+    """The package of everything in a cache."""
+    files: dict[str, bytes] = {}
+    scripts: list[ScriptEntry] = []
+    programs: dict[str, ProgramEntry] = {}
+    targets: dict[str, Target] = {}
+    together = Together()
+    for folder in sorted((cache / "scripts").glob("*/*")):
+        script = read_script(str(folder))
+        built = [p for i, p in enumerate(script.programs) if i not in script.not_built]
+        tables = (folder / "dispatch_table.json").exists()
+        params = {name: json.dumps(value) for name, value in script.params.items()}
+        scripts.append(
+            ScriptEntry(script.name, script.hash, script.target, params, tuple(built), tables)
+        )
+        targets[script.target] = Target(script.kind, script.archs, script.ptx, script.toolkit)  # type: ignore[arg-type]
+        for path in _plain(folder):
+            if purpose.of_script(os.fspath(path.relative_to(folder))) == "runtime":
+                files[os.fspath(path.relative_to(cache))] = path.read_bytes()
+        for digest in built:
+            library = (cache / "programs" / digest / "module/lib.so").read_bytes()
+            images = tuple(Image(i.kind, i.arch) for i in read_archs(library))
+            programs.setdefault(digest, ProgramEntry(script.name, script.target, images))
+    for digest in programs:
+        folder = cache / "programs" / digest
+        for path in _plain(folder):
+            name = os.fspath(path.relative_to(folder))
+            if purpose.of_program(name) == "runtime" or (
+                sources and name != "module/nvcc_output.txt"
+            ):
+                files[os.fspath(path.relative_to(cache))] = path.read_bytes()
+        options = (folder / "options.txt").read_text()
+        library = (folder / "module/lib.so").read_bytes()
+        together.add(str(folder), read_needs(library), options)
+    if sources:
+        files |= {
+            os.fspath(p.relative_to(cache)): p.read_bytes() for p in _plain(cache / "include")
+        }
+    scripts.sort(key=lambda each: (each.script, each.target, each.hash))
+    listing = FileList(
+        name="marks",
+        version=version,
+        project="marks",
+        tool=__version__,
+        inputs="",
+        targets=targets,
+        needs=together.needs(),
+        scripts=tuple(scripts),
+        programs=programs,
+        files={},
+    )
+    return Hand(listing, files).relist()
+
+
+def _plain(folder: Path) -> Iterator[Path]:
+    yield from (p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink())
+
+
+def archive(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
+    """An archive of layers that are made already."""
+    parts = [tar([("tilus-package.json", listed)]), *layers, bytes(1024)]
+    path.write_bytes(b"".join(frame(part) for part in parts))
+    return path
+
+
+def oci(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
+    """An image layout of layers that are made already."""
+    return layout(path, listed, [frame(layer + bytes(1024)) for layer in layers], {})
+
+
+def frames(path: Path, first: bytes, layer: bytes, end: bytes) -> Path:
+    """An archive of one layer whose frame is made already."""
+    path.write_bytes(frame(first) + layer + frame(end))
+    return path
