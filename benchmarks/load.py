@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,12 @@ def calls(folder: Path, path: Path, rounds: int, count: int) -> list[dict[str, o
     found = []
     for kind, a, b in kinds:
         arms = [
-            repeated("the program's own call", lambda a=a, b=b: bare(a, b), count),
-            repeated("Kernel(...)", lambda a=a, b=b: kernel(a, b), count),
-            repeated("the C dispatcher's packed call", lambda a=a, b=b: in_c(a, b), count),
+            repeated("the program's own call", partial(bare, a, b), count),
+            repeated("Kernel(...)", partial(kernel, a, b), count),
+            repeated("the C dispatcher's packed call", partial(in_c, a, b), count),
         ]
         alternate(arms, rounds)
-        if y[0, 0] != 1 + chosen.schedule["variant"]:
+        if y[0, 0] != 1 + int(chosen.schedule["variant"]):
             raise AssertionError("another program ran than was selected")
         found.append(report(f"{count} calls, {kind}", arms))
         for arm in arms[1:]:

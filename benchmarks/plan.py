@@ -94,7 +94,7 @@ def measured(folder: Path, programs: int, nvcc: str) -> dict[str, object]:
     }
     numbers = [f"{value:>9.3g}" if value < 100 else f"{value:>9.0f}" for value in row.values()]
     print(f"{programs:>9,}" + "".join(numbers[1:]), flush=True)
-    return row
+    return dict(row)
 
 
 if __name__ == "__main__":

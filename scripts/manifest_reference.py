@@ -103,7 +103,8 @@ def _properties(definitions: Mapping[str, Any], table: type[Table]) -> Mapping[s
     node = schema() if table is table_at(()) else definitions[table.__name__]
     for choice in (node, *node.get("anyOf", ())):
         if "properties" in choice:
-            return choice["properties"]  # type: ignore[no-any-return]
+            properties: Mapping[str, Any] = choice["properties"]
+            return properties
     return {}
 
 

@@ -32,10 +32,12 @@ def layer(module: str) -> str | None:
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Every layer that a file imports from, also inside functions, with the line."""
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:

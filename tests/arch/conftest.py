@@ -28,7 +28,7 @@ def cuda_root() -> Path:
 @pytest.fixture(scope="session")
 def cuda_release(cuda_root: Path) -> tuple[int, int]:
     """(13, 0) for CUDA 13.0."""
-    asked = [cuda_root / "bin" / "nvcc", "--version"]
+    asked = [str(cuda_root / "bin" / "nvcc"), "--version"]
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     found = re.search(r"release (\d+)\.(\d+)", said)
     assert found

@@ -194,14 +194,15 @@ def test_ptxas_knows_the_same_blocks_and_threads(
                 f".version 9.0\n.target {arch.name}\n.address_size 64\n"
                 f".visible .entry k() .maxntid {threads} .minnctapersm {blocks} {{ ret; }}\n"
             )
-            command = [cuda_root / "bin" / "ptxas", "-arch", arch.name, source, "-o", cubin]
+            ptxas = str(cuda_root / "bin" / "ptxas")
+            command = [ptxas, "-arch", arch.name, str(source), "-o", str(cubin)]
             log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
             assert ("out of range" not in log) is accepted, (arch.name, threads, blocks, log)
 
 
 @pytest.mark.nvcc
 def test_ptxas_knows_the_same_names(cuda_root: Path, cuda_release: tuple[int, int]) -> None:
-    command = [cuda_root / "bin" / "ptxas", "--help"]
+    command = [str(cuda_root / "bin" / "ptxas"), "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for arch in (parse_arch(name) for name in known_names() if name != "cpu"):
         known = arch.since <= cuda_release and (arch.until is None or cuda_release < arch.until)

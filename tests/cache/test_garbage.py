@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.cache_sample import sample_at
+from support.trees import snapshot
 from tilusbuild.cache.trouble import CacheBusy, CacheDamaged
 from tilusbuild.runtime.hold import ReaderLock
 
@@ -76,12 +78,12 @@ def test_a_forgotten_project_keeps_nothing(cache, sample):
     assert os.listdir(cache.tree.path("scripts")) == []
 
 
-def test_recording_the_same_build_writes_nothing(cache, look):
+def test_recording_the_same_build_writes_nothing(cache):
     cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
-    before = look(cache.root)
+    before = snapshot(cache.root)
     cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
     cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)], replace=False)
-    assert look(cache.root) == before
+    assert snapshot(cache.root) == before
 
 
 def test_only_what_is_old_enough_goes(cache, sample):
@@ -169,7 +171,7 @@ def test_clear_leaves_an_empty_cache(cache, sample):
     max_size=st.none() | st.integers(0, 6000),
 )
 def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
-    memory, sample_at, scripts, rooted, ages, older_than, max_size
+    memory, scripts, rooted, ages, older_than, max_size
 ):
     sample = sample_at(tempfile.mkdtemp(dir=memory), None)
     cache = sample.cache
@@ -218,6 +220,7 @@ def test_a_process_that_was_killed_keeps_nothing(cache, sample):
     )
     words = [sys.executable, "-c", code, cache.root, record.hash]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
         assert reader.stdout.readline() == b"held\n"
         assert cache.gc().removed == ()
         reader.kill()

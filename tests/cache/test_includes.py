@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.trees import snapshot
 from tilusbuild.cache.includes import read_manifest
 from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.trouble import InputChanged
@@ -41,11 +42,11 @@ def test_a_header_folder_checks_with_standard_tools(cache, found):
     assert cache.verify() == []
 
 
-def test_publishing_it_again_writes_nothing(cache, found, look):
+def test_publishing_it_again_writes_nothing(cache, found):
     cache.publish_include(found.digest, files_of(found))
-    before = look(cache.root)
+    before = snapshot(cache.root)
     cache.publish_include(found.digest, files_of(found))
-    assert look(cache.root) == before
+    assert snapshot(cache.root) == before
 
 
 def test_a_header_that_changed_meanwhile_is_noticed(cache, found, project):

@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from support.cache_sample import sample_at
 from support.faulty_disk import FaultyDisk, failing, kill
 from tilusbuild.cache.trouble import CacheFull, CacheTrouble
 from tilusbuild.errors import InputError
@@ -73,7 +74,7 @@ def damaged_on_purpose(sample, problem):
 
 
 @pytest.mark.parametrize("halfway", [False, True])
-def test_killed_at_every_change(sample_at, tmp_path, halfway):
+def test_killed_at_every_change(tmp_path, halfway):
     at, ended = 0, False
     while not ended:
         at += 1
@@ -86,7 +87,7 @@ def test_killed_at_every_change(sample_at, tmp_path, halfway):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_failed_by_the_disk_at_every_change(sample_at, tmp_path, number):
+def test_failed_by_the_disk_at_every_change(tmp_path, number):
     whole = FaultyDisk()
     scenario(sample_at(str(tmp_path / "whole"), whole))
     for at in range(1, len(whole.operations) + 1):

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from support.cache_sample import sample_at
+from support.trees import snapshot
 from tilusbuild.cache import merging
 from tilusbuild.cache.disk import RealDisk
 from tilusbuild.errors import InputError
 
 
 @pytest.fixture
-def shards(tmp_path, sample_at):
+def shards(tmp_path):
     """Two caches: "a" and "both" in the first, "b" and "both" in the second, with headers."""
     made = [sample_at(str(tmp_path / name), RealDisk()) for name in ("one", "two")]
     for shard, name in zip(made, "ab", strict=True):
@@ -42,12 +44,12 @@ def test_everything_comes_in_once_with_the_same_bytes(cache, shards):
     assert cache.lookup(shards[0].hash("bad a")).status == "failed"
 
 
-def test_a_second_time_nothing_is_written(cache, shards, look):
+def test_a_second_time_nothing_is_written(cache, shards):
     taken(cache, shards)
-    before = look(cache.tree.path("programs")) | look(cache.tree.path("include"))
+    before = snapshot(cache.tree.path("programs")) | snapshot(cache.tree.path("include"))
     again = taken(cache, shards)
     assert (again.programs, again.known, again.includes, again.refused) == (0, 5, 0, [])
-    assert look(cache.tree.path("programs")) | look(cache.tree.path("include")) == before
+    assert snapshot(cache.tree.path("programs")) | snapshot(cache.tree.path("include")) == before
 
 
 @pytest.mark.parametrize(
@@ -136,10 +138,10 @@ def test_a_program_folder_that_is_a_link_is_not_followed(cache, shards, tmp_path
     assert cache.lookup(shards[0].hash("a")) is None
 
 
-def test_a_read_only_cache_can_be_merged_from(cache, shards, look):
-    before = look(shards[0].cache.root)
+def test_a_read_only_cache_can_be_merged_from(cache, shards):
+    before = snapshot(shards[0].cache.root)
     taken(cache, shards[:1])
-    assert look(shards[0].cache.root) == before
+    assert snapshot(shards[0].cache.root) == before
 
 
 def test_what_is_no_cache_is_told(cache, tmp_path):

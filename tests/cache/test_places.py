@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.cache_sample import sample_at
+from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import InputError
 
@@ -61,12 +63,12 @@ print("served")
 """
 
 
-def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache, sample, look):
+def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache, sample):
     program = sample.program("a").hash
     record = sample.record(["a"])
     cache.publish_script(record)
     cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
-    before = look(cache.root)
+    before = snapshot(cache.root)
     done = mounted(
         'mount --bind "$3" "$3"; mount -o remount,bind,ro "$3"; exec "$1" -c "$2" "$3" "$4" "$5"',
         sys.executable,
@@ -76,7 +78,7 @@ def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache, sample, look
         record.hash,
     )
     assert done.stdout == "served\n", done.stderr
-    assert look(cache.root) == before
+    assert snapshot(cache.root) == before
 
 
 FULL = """
@@ -125,14 +127,14 @@ def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path):
     "name",
     ["with space", "quo'te\"s", "new\nline", "ünï → 漢字", "-dash", "$HOME `x` \\", "a" * 200],
 )
-def test_a_cache_can_be_anywhere(sample_at, tmp_path, name):
+def test_a_cache_can_be_anywhere(tmp_path, name):
     sample = sample_at(str(tmp_path / name / name), None)
     sample.program("a", include=sample.include(a="x"))
     sample.cache.publish_script(sample.record(["a"]))
     assert sample.cache.verify() == []
 
 
-def test_bytes_that_are_no_text_are_a_path_too(sample_at, tmp_path):
+def test_bytes_that_are_no_text_are_a_path_too(tmp_path):
     sample = sample_at(os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xff\xfe"), None)
     record = sample.record(["a"])
     manifest = os.path.join(sample.cache.root, "tilus.toml")
@@ -182,17 +184,15 @@ def _somebody_elses(path: Path) -> Path:
         (_somebody_elses, "no cache of tilusbuild: it holds 'setup.py'"),
     ],
 )
-def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(
-    tmp_path, look, make, reason
-):
+def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
     cache = Cache(str(make(tmp_path / "place")))
-    before = look(str(tmp_path))
+    before = snapshot(str(tmp_path))
     for use in (cache.ensure, cache.stage, cache.verify, cache.gc, cache.clear, cache.stats):
         with pytest.raises(InputError, match=reason) as caught:
             use()
         assert "--cache-dir" in caught.value.render()
     assert cache.lookup("0" * 64) is None
-    assert look(str(tmp_path)) == before
+    assert snapshot(str(tmp_path)) == before
 
 
 def test_a_cache_may_lose_its_tag(cache, sample):

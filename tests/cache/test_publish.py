@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
 
 
@@ -54,13 +55,15 @@ def test_what_does_not_compile_is_an_answer_too(cache, sample, status):
     assert cache.lookup(entry.hash).reason == "a is wrong"
 
 
-def test_a_hit_takes_no_lock_and_writes_nothing(cache, sample, look):
+def test_a_hit_takes_no_lock_and_writes_nothing(cache, sample):
     program = sample.program("a").hash
     os.unlink(cache.tree.path("lock"))
-    before = look(cache.root)
-    assert Cache(cache.root).lookup(program).status == "built"
+    before = snapshot(cache.root)
+    entry = Cache(cache.root).lookup(program)
+    assert entry is not None
+    assert entry.status == "built"
     assert Cache(cache.root).lookup("0" * 64) is None
-    assert look(cache.root) == before
+    assert snapshot(cache.root) == before
 
 
 def test_who_comes_second_discards_its_own(cache, sample):

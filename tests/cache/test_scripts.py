@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.cache_sample import sample_at
+from support.trees import snapshot
 from tilusbuild.cache import layout
 from tilusbuild.cache.scripts import ScriptRecord, parse_script
 from tilusbuild.cache.sealed import CorruptFileError
@@ -30,7 +32,7 @@ def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, samp
     assert cache.verify() == []
 
 
-def test_a_copied_cache_needs_no_mending(cache, sample, sample_at, tmp_path):
+def test_a_copied_cache_needs_no_mending(cache, sample, tmp_path):
     sample.program("a")
     path = cache.publish_script(sample.record(["a"]))
     copy = str(tmp_path / "copy")
@@ -38,7 +40,9 @@ def test_a_copied_cache_needs_no_mending(cache, sample, sample_at, tmp_path):
     subprocess.run(["rm", "-r", cache.root], check=True)
     twin = sample_at(copy, None)
     assert twin.cache.verify() == []
-    assert twin.cache.lookup(sample.hash("a")).status == "built"
+    entry = twin.cache.lookup(sample.hash("a"))
+    assert entry is not None
+    assert entry.status == "built"
     assert os.path.isdir(path.replace(cache.root, copy) + "/programs/0/module")
 
 
@@ -61,14 +65,14 @@ def test_it_follows_what_becomes_of_its_programs(cache, sample):
     assert (path / "schedule.txt").read_text() == "  index\n-------\n      0\n      1\n"
 
 
-def test_publishing_the_same_again_writes_nothing(cache, sample, look):
+def test_publishing_the_same_again_writes_nothing(cache, sample):
     sample.program("a")
     record = sample.record(["a"])
     cache.publish_script(record)
-    before = look(cache.root)
+    before = snapshot(cache.root)
     cache.publish_script(record)
     cache.publish_script(record, {sample.hash("a"): "built"})
-    assert look(cache.root) == before
+    assert snapshot(cache.root) == before
 
 
 def test_other_features_files_stay(cache, sample):

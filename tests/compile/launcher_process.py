@@ -64,7 +64,7 @@ def tensor(described, keep):
 
 
 def packed(library, arguments):
-    keep = []
+    keep: list[object] = []
     values = (AnyValue * max(1, len(arguments)))()
     for value, argument in zip(values, arguments, strict=False):
         if isinstance(argument, dict):
@@ -98,6 +98,7 @@ def main():
     answers = []
     for call in asked["calls"]:
         if "make_current" in call:
+            assert driver is not None
             driver.fake_make_current(call["make_current"])
             continue
         if "stream" in call and "packed" in call:
@@ -109,7 +110,7 @@ def main():
             if threads == 1:
                 answers.append(packed(library, call["packed"]))
                 continue
-            results = []
+            results: list[list[object]] = []
             barrier = threading.Barrier(threads)
 
             def run(call=call, results=results, barrier=barrier):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile.commands import clang_command, compile_command
 
 ROOTS = (("project/kernels", True), ("project/include", False), ("other, one", False))
@@ -22,9 +23,9 @@ FOLDERS = {name: f"/home/me/{name}" for name, _ in ROOTS}
         ("kernel", {"archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)}),
     ],
 )
-def test_every_pipeline_has_a_command(recipe, toolchain, pipeline, changes):
-    tools = toolchain("/cuda/bin/nvcc")
-    made = recipe(pipeline, include_roots=ROOTS, **changes)
+def test_every_pipeline_has_a_command(pipeline, changes):
+    tools = make_toolchain("/cuda/bin/nvcc")
+    made = make_recipe(pipeline, include_roots=ROOTS, **changes)
     words = compile_command(made, tools, "/cache/source.cu", FOLDERS)
     assert words[0] == (tools.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
     assert words[-1] == "/cache/source.cu"
@@ -33,10 +34,10 @@ def test_every_pipeline_has_a_command(recipe, toolchain, pipeline, changes):
     assert not [word for word in words if "{" in word or word.startswith("/proc")]
 
 
-def test_what_nvrtc_compiles_has_clangs_words_alone(recipe, toolchain):
-    tools = toolchain()
+def test_what_nvrtc_compiles_has_clangs_words_alone():
+    tools = make_toolchain()
     tools.nvrtc = SimpleNamespace(include_dir="/wheels/cu13/include", command=("python",))
-    made = recipe(through_nvrtc=True, flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
+    made = make_recipe(through_nvrtc=True, flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
     with pytest.raises(ValueError, match="takes no command"):
         compile_command(made, tools, "/cache/source.cu", {})
     words = clang_command(made, tools, "/cache/source.cu", {})

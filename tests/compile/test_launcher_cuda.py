@@ -6,12 +6,14 @@ import os
 
 import pytest
 
+from support.recipes import make_recipe
+
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
 
 
-def test_a_launch_passes_grid_block_and_parameters(driver, link, recipe):
-    answer = driver.call(link(recipe()), {"packed": [2.5, TENSOR, SECOND]})
+def test_a_launch_passes_grid_block_and_parameters(driver, link):
+    answer = driver.call(link(make_recipe()), {"packed": [2.5, TENSOR, SECOND]})
     assert answer.answers == [[0, ""]]
     assert driver.lines("launch") == [
         (
@@ -23,13 +25,13 @@ def test_a_launch_passes_grid_block_and_parameters(driver, link, recipe):
     assert driver.lines("cuLibraryGetKernel") == ["cuLibraryGetKernel saxpy"]
 
 
-def test_byte_offset_is_part_of_the_pointer(driver, link, recipe):
-    driver.call(link(recipe()), {"packed": [1.0, {**TENSOR, "byte_offset": 64}, SECOND]})
+def test_byte_offset_is_part_of_the_pointer(driver, link):
+    driver.call(link(make_recipe()), {"packed": [1.0, {**TENSOR, "byte_offset": 64}, SECOND]})
     assert "0x100040" in driver.lines("launch")[0]
 
 
-def test_the_code_is_loaded_once_for_all_threads(driver, link, recipe):
-    answer = driver.call(link(recipe()), {"packed": [1.0, TENSOR, SECOND], "threads": 16})
+def test_the_code_is_loaded_once_for_all_threads(driver, link):
+    answer = driver.call(link(make_recipe()), {"packed": [1.0, TENSOR, SECOND], "threads": 16})
     assert answer.answers == [[0, ""]] * 16
     assert len(driver.lines("cuLibraryLoadData")) == 1
     assert len(driver.lines("cuDevicePrimaryCtxRetain")) == 1
@@ -37,8 +39,8 @@ def test_the_code_is_loaded_once_for_all_threads(driver, link, recipe):
     assert len(driver.lines("push")) == len(driver.lines("pop")) == 16
 
 
-def test_three_sizes_and_shapes_from_constants_and_arguments(driver, link, recipe):
-    made = recipe(
+def test_three_sizes_and_shapes_from_constants_and_arguments(driver, link):
+    made = make_recipe(
         grid=("cdiv(n, block)", "block // 64", "max(1, n % 7)"),
         block=("block", "2"),
         smem="block * 16",
@@ -49,19 +51,19 @@ def test_three_sizes_and_shapes_from_constants_and_arguments(driver, link, recip
 
 
 class TestSharedMemory:
-    def test_above_48_kb_is_asked_for_once_a_device(self, driver, link, recipe):
-        library = link(recipe(smem="65536"))
+    def test_above_48_kb_is_asked_for_once_a_device(self, driver, link):
+        library = link(make_recipe(smem="65536"))
         call = {"packed": [1.0, TENSOR, SECOND]}
         driver.call(library, call, call)
         assert driver.lines("cuKernelSetAttribute") == ["cuKernelSetAttribute 8=65536 device=0"]
         assert driver.lines("launch")[1].count("shared=65536") == 1
 
-    def test_48_kb_needs_no_asking(self, driver, link, recipe):
-        driver.call(link(recipe(smem="49152")), {"packed": [1.0, TENSOR, SECOND]})
+    def test_48_kb_needs_no_asking(self, driver, link):
+        driver.call(link(make_recipe(smem="49152")), {"packed": [1.0, TENSOR, SECOND]})
         assert driver.lines("cuKernelSetAttribute") == []
 
-    def test_grows_with_the_arguments(self, driver, link, recipe):
-        library = link(recipe(smem="n * 4"))
+    def test_grows_with_the_arguments(self, driver, link):
+        library = link(make_recipe(smem="n * 4"))
 
         def call(n):
             return {"packed": [1.0, {**TENSOR, "shape": [n]}, {**SECOND, "shape": [n]}]}
@@ -72,8 +74,8 @@ class TestSharedMemory:
             "cuKernelSetAttribute 8=80000 device=0",
         ]
 
-    def test_more_than_the_device_has(self, driver, link, recipe):
-        answer = driver.call(link(recipe(smem="150000")), {"packed": [1.0, TENSOR, SECOND]})
+    def test_more_than_the_device_has(self, driver, link):
+        answer = driver.call(link(make_recipe(smem="150000")), {"packed": [1.0, TENSOR, SECOND]})
         status, text = answer.answers[0]
         assert status == -1
         assert "a block needs 150000 bytes of dynamic shared memory" in text
@@ -82,8 +84,8 @@ class TestSharedMemory:
 
 
 class TestDevices:
-    def test_each_device_gets_its_primary_context_and_its_attribute(self, driver, link, recipe):
-        library = link(recipe(smem="65536"))
+    def test_each_device_gets_its_primary_context_and_its_attribute(self, driver, link):
+        library = link(make_recipe(smem="65536"))
         on_1 = {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]}
         on_0 = {"packed": [1.0, TENSOR, SECOND]}
         answer = driver.call(library, on_1, on_0, on_1, environment={"FAKE_CUDA_DEVICES": "2"})
@@ -100,15 +102,17 @@ class TestDevices:
         ]
         assert answer.current == "none"
 
-    def test_a_current_context_of_the_device_is_used(self, driver, link, recipe):
-        answer = driver.call(link(recipe()), {"make_current": 0}, {"packed": [1.0, TENSOR, SECOND]})
+    def test_a_current_context_of_the_device_is_used(self, driver, link):
+        answer = driver.call(
+            link(make_recipe()), {"make_current": 0}, {"packed": [1.0, TENSOR, SECOND]}
+        )
         assert driver.lines("launch")[0].startswith("launch in own0 ")
         assert driver.lines("push") == []
         assert answer.current == "own0"
 
-    def test_a_current_context_of_another_device_is_put_back(self, driver, link, recipe):
+    def test_a_current_context_of_another_device_is_put_back(self, driver, link):
         answer = driver.call(
-            link(recipe()),
+            link(make_recipe()),
             {"make_current": 0},
             {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]},
             environment={"FAKE_CUDA_DEVICES": "2"},
@@ -116,9 +120,9 @@ class TestDevices:
         assert driver.lines("launch")[0].startswith("launch in primary1 ")
         assert answer.current == "own0"
 
-    def test_tensors_on_two_devices(self, driver, link, recipe):
+    def test_tensors_on_two_devices(self, driver, link):
         answer = driver.call(
-            link(recipe()),
+            link(make_recipe()),
             {"packed": [1.0, TENSOR, {**SECOND, "device": 1}]},
             environment={"FAKE_CUDA_DEVICES": "2"},
         )
@@ -132,33 +136,35 @@ class TestDevices:
             ]
         ]
 
-    def test_managed_memory_goes_where_the_others_are(self, driver, link, recipe):
+    def test_managed_memory_goes_where_the_others_are(self, driver, link):
         managed = {**TENSOR, "device_kind": 13}
         answer = driver.call(
-            link(recipe()),
+            link(make_recipe()),
             {"packed": [1.0, managed, {**SECOND, "device": 1}]},
             environment={"FAKE_CUDA_DEVICES": "2"},
         )
         assert answer.answers[0][0] == 0
         assert driver.lines("launch")[0].startswith("launch in primary1 ")
 
-    def test_a_device_that_is_not_there(self, driver, link, recipe):
+    def test_a_device_that_is_not_there(self, driver, link):
         there = {**TENSOR, "device": 3}
-        answer = driver.call(link(recipe()), {"packed": [1.0, there, {**there, "data": 2 << 20}]})
+        answer = driver.call(
+            link(make_recipe()), {"packed": [1.0, there, {**there, "data": 2 << 20}]}
+        )
         assert "there is no CUDA device 3" in answer.answers[0][1]
 
-    def test_a_cpu_tensor_where_there_is_a_driver(self, driver, link, recipe):
+    def test_a_cpu_tensor_where_there_is_a_driver(self, driver, link):
         answer = driver.call(
-            link(recipe()), {"packed": [1.0, {**TENSOR, "device_kind": 1}, SECOND]}
+            link(make_recipe()), {"packed": [1.0, {**TENSOR, "device_kind": 1}, SECOND]}
         )
         assert answer.answers[0][1].endswith("on cpu, not on a cuda device")
 
 
 class TestPlainCall:
-    def test_takes_dimensions_and_a_stream(self, driver, link, recipe):
+    def test_takes_dimensions_and_a_stream(self, driver, link):
         x, y = (1 << 40) + 4096, (1 << 40) + 8192
         answer = driver.call(
-            link(recipe()),
+            link(make_recipe()),
             {"plain": [2.0, x, y, 300], "stream": 0x77},
             environment={"FAKE_CUDA_DEVICES": "2"},
         )
@@ -170,8 +176,10 @@ class TestPlainCall:
             )
         ]
 
-    def test_uses_the_current_context(self, driver, link, recipe):
-        driver.call(link(recipe()), {"make_current": 0}, {"plain": [2.0, 1 << 40, 1 << 40, 300]})
+    def test_uses_the_current_context(self, driver, link):
+        driver.call(
+            link(make_recipe()), {"make_current": 0}, {"plain": [2.0, 1 << 40, 1 << 40, 300]}
+        )
         assert driver.lines("launch")[0].startswith("launch in own0 ")
 
     @pytest.mark.parametrize(
@@ -181,21 +189,23 @@ class TestPlainCall:
             ([2.0, 0, 1 << 40, 5], 'argument "x" is a null pointer'),
         ],
     )
-    def test_checks(self, driver, link, recipe, arguments, text):
-        answer = driver.call(link(recipe()), {"plain": arguments})
+    def test_checks(self, driver, link, arguments, text):
+        answer = driver.call(link(make_recipe()), {"plain": arguments})
         assert answer.answers == [[-1, f"saxpy: {text}"]]
         assert driver.lines("launch") == []
 
 
 class TestNothingToDo:
-    def test_a_size_of_zero_launches_nothing(self, driver, link, recipe):
+    def test_a_size_of_zero_launches_nothing(self, driver, link):
         empty = {**TENSOR, "shape": [0], "data": 0}
-        answer = driver.call(link(recipe()), {"packed": [1.0, empty, empty]})
+        answer = driver.call(link(make_recipe()), {"packed": [1.0, empty, empty]})
         assert answer.answers == [[0, ""]]
         assert driver.lines() == []
 
-    def test_a_grid_of_zero_with_work_to_do_is_an_error(self, driver, link, recipe):
-        answer = driver.call(link(recipe(grid=("n // 2000",))), {"packed": [1.0, TENSOR, SECOND]})
+    def test_a_grid_of_zero_with_work_to_do_is_an_error(self, driver, link):
+        answer = driver.call(
+            link(make_recipe(grid=("n // 2000",))), {"packed": [1.0, TENSOR, SECOND]}
+        )
         assert answer.answers == [[-1, "saxpy: grid.x is 0, outside 1..2147483647"]]
 
 
@@ -211,8 +221,8 @@ class TestNothingToDo:
         ({"grid": ("n * n * n * n * n * n * n",)}, "a number beyond 64 bits"),
     ],
 )
-def test_a_launch_out_of_range(driver, link, recipe, changes, text):
-    answer = driver.call(link(recipe(**changes)), {"packed": [1.0, TENSOR, SECOND]})
+def test_a_launch_out_of_range(driver, link, changes, text):
+    answer = driver.call(link(make_recipe(**changes)), {"packed": [1.0, TENSOR, SECOND]})
     status, message = answer.answers[0]
     assert status == -1
     assert text in message
@@ -232,9 +242,9 @@ def test_a_launch_out_of_range(driver, link, recipe, changes, text):
         ("cuLaunchKernel=1", "the launch failed: grid (4, 1, 1), block (256, 1, 1), 0 bytes"),
     ],
 )
-def test_a_driver_that_refuses(driver, link, recipe, failing, text):
+def test_a_driver_that_refuses(driver, link, failing, text):
     answer = driver.call(
-        link(recipe()),
+        link(make_recipe()),
         {"packed": [1.0, TENSOR, SECOND]},
         environment={"FAKE_CUDA_FAIL": failing},
     )
@@ -244,15 +254,15 @@ def test_a_driver_that_refuses(driver, link, recipe, failing, text):
     assert answer.current == "none"
 
 
-def test_a_driver_that_is_too_old(old_driver, link, recipe):
-    answer = old_driver.call(link(recipe()), {"packed": [1.0, TENSOR, SECOND]})
+def test_a_driver_that_is_too_old(old_driver, link):
+    answer = old_driver.call(link(make_recipe()), {"packed": [1.0, TENSOR, SECOND]})
     assert "a driver of CUDA 12.0 or later is needed" in answer.answers[0][1]
 
 
-def test_without_a_driver_it_loads_and_says_so(driver, link, recipe, tmp_path):
+def test_without_a_driver_it_loads_and_says_so(driver, link, tmp_path):
     on_cpu = {**TENSOR, "device_kind": 1}
     answer = driver.call(
-        link(recipe()),
+        link(make_recipe()),
         {"packed": [1.0, TENSOR, SECOND]},
         {"packed": [1.0, on_cpu, on_cpu]},
         driver=False,
@@ -263,19 +273,19 @@ def test_without_a_driver_it_loads_and_says_so(driver, link, recipe, tmp_path):
         assert text.startswith("saxpy: no CUDA driver was found on this machine (libcuda.so.1")
 
 
-def test_the_stream_is_the_one_of_tvm_ffi(driver, link, recipe):
+def test_the_stream_is_the_one_of_tvm_ffi(driver, link):
     tvm_ffi = pytest.importorskip("tvm_ffi")
     folder = os.path.join(os.path.dirname(tvm_ffi.__file__), "lib")
     driver.call(
-        link(recipe()),
+        link(make_recipe()),
         {"packed": [1.0, TENSOR, SECOND], "stream": 0x1234},
         tvm_ffi=os.path.join(folder, "libtvm_ffi.so"),
     )
     assert "stream=0x1234 " in driver.lines("launch")[0]
 
 
-def test_scalars_of_every_type_keep_their_bytes(driver, link, recipe):
-    made = recipe(
+def test_scalars_of_every_type_keep_their_bytes(driver, link):
+    made = make_recipe(
         arguments={"x": "f32*[n]", "n": "i64", "d": "f64", "f": "f32", "b": "bool", "u": "u8"},
         out=(),
     )

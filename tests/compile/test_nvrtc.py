@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import Prune, compile_device, nvrtc_tools
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.nvrtc import BARE, VALUED, dated, own_flags, refused
@@ -96,8 +98,8 @@ def device(tmp_path, nvrtc_toolchain, runner):
 
 
 @pytest.fixture
-def through(recipe):
-    return lambda **changes: recipe(through_nvrtc=True, **{"source": PLAIN, **changes})
+def through():
+    return lambda **changes: make_recipe(through_nvrtc=True, **{"source": PLAIN, **changes})
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "plain": {},
     "debug": {"archs": ("sm_90",), "ptx": True, "flags": ("-G",)},
     "several": {"archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)},
@@ -140,8 +142,10 @@ def test_two_places_two_times_and_the_script(
     (module / "lib.so").unlink()
     nvrtc = nvrtc_toolchain.nvrtc
     environment = {"PATH": few_tools, "NVRTC": nvrtc.library, "PYTHON": nvrtc.command[0]}
-    bash = [shutil.which("bash"), str(module / "compile.sh")]
-    ran = subprocess.run(bash, capture_output=True, text=True, cwd="/", env=environment)
+    bash = shutil.which("bash")
+    assert bash is not None
+    words = [bash, str(module / "compile.sh")]
+    ran = subprocess.run(words, capture_output=True, text=True, cwd="/", env=environment)
     assert ran.returncode == 0, ran.stderr
     assert digest(module / "lib.so") == digest(near / "lib.so")
 
@@ -319,5 +323,5 @@ def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
     assert found.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
 
 
-def test_a_cpu_recipe_has_nothing_to_do_with_it(recipe, toolchain):
-    assert tools_of(toolchain()).fingerprint(recipe("cpu")) == ("gcc 0 test",)
+def test_a_cpu_recipe_has_nothing_to_do_with_it():
+    assert tools_of(make_toolchain()).fingerprint(make_recipe("cpu")) == ("gcc 0 test",)

@@ -7,12 +7,13 @@ import stat
 
 import pytest
 
+from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import LauncherStore, Prune
 from tilusbuild.status import Cause
 
 
 @pytest.fixture
-def nvcc(tmp_path, toolchain):
+def nvcc(tmp_path):
     """nvcc("script") is a toolchain whose nvcc is that shell script; $out is what it shall make."""
 
     def make(script: str):
@@ -20,7 +21,7 @@ def nvcc(tmp_path, toolchain):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\nfor out; do :; done\n{script}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return toolchain(str(path))
+        return make_toolchain(str(path))
 
     return make
 
@@ -60,8 +61,8 @@ def nvcc(tmp_path, toolchain):
         ),
     ],
 )
-def test_a_compiler_that_fails(nvcc, recipe, compile_in, tmp_path, script, status, cause, reason):
-    outcome = compile_in(recipe(), nvcc(script), tmp_path / "stage", timeout=1.0)
+def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause, reason):
+    outcome = compile_in(make_recipe(), nvcc(script), tmp_path / "stage", timeout=1.0)
     assert (outcome.status, outcome.cause) == (status, cause)
     assert outcome.reason[: len(reason)] == reason
     assert outcome.recorded == (status == "failed")
@@ -70,8 +71,8 @@ def test_a_compiler_that_fails(nvcc, recipe, compile_in, tmp_path, script, statu
     assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
 
 
-def test_a_compiler_that_is_not_there(toolchain, recipe, compile_in, tmp_path):
-    outcome = compile_in(recipe(), toolchain("/nowhere/nvcc"), tmp_path / "stage")
+def test_a_compiler_that_is_not_there(compile_in, tmp_path):
+    outcome = compile_in(make_recipe(), make_toolchain("/nowhere/nvcc"), tmp_path / "stage")
     assert (outcome.status, outcome.cause) == ("crashed", Cause.TOOL)
     assert outcome.reason.startswith("nvcc cannot be started")
 
@@ -90,15 +91,13 @@ def test_a_compiler_that_is_not_there(toolchain, recipe, compile_in, tmp_path):
         ({"block": ("block / 2",)}, "block.x = block / 2 is 128.0, not an integer"),
     ],
 )
-def test_a_launch_that_no_device_can_run_is_not_compiled(
-    nvcc, recipe, changes, reason, tmp_path, runner
-):
+def test_a_launch_that_no_device_can_run_is_not_compiled(nvcc, changes, reason, tmp_path, runner):
     from tilusbuild.compile import compile_program
 
     (tmp_path / "stage/module").mkdir(parents=True)
     witness = tmp_path / "ran"
     outcome = compile_program(
-        recipe(**changes),
+        make_recipe(**changes),
         nvcc(f"touch {witness}"),
         str(tmp_path / "stage"),
         None,
@@ -123,19 +122,17 @@ def test_a_launch_that_no_device_can_run_is_not_compiled(
         ),
     ],
 )
-def test_a_cpu_source_that_is_wrong(toolchain, recipe, compile_in, tmp_path, change, reason):
-    made = recipe("cpu")
-    made = recipe("cpu", source=made.source.replace(*change))
-    outcome = compile_in(made, toolchain(), tmp_path / "stage")
+def test_a_cpu_source_that_is_wrong(compile_in, tmp_path, change, reason):
+    made = make_recipe("cpu")
+    made = make_recipe("cpu", source=made.source.replace(*change))
+    outcome = compile_in(made, make_toolchain(), tmp_path / "stage")
     assert outcome.status == ("failed" if reason else "built")
     assert outcome.reason.startswith(reason or "")
 
 
-def test_a_function_that_nobody_defines_is_found_at_the_link(
-    toolchain, recipe, compile_in, tmp_path
-):
-    source = "float other(float);\n" + recipe("cpu").source.replace("a * x[i]", "other(x[i])")
-    outcome = compile_in(recipe("cpu", source=source), toolchain(), tmp_path / "stage")
+def test_a_function_that_nobody_defines_is_found_at_the_link(compile_in, tmp_path):
+    source = "float other(float);\n" + make_recipe("cpu").source.replace("a * x[i]", "other(x[i])")
+    outcome = compile_in(make_recipe("cpu", source=source), make_toolchain(), tmp_path / "stage")
     assert outcome.status == "failed"
     assert "undefined reference to `other(float)'" in outcome.reason
     assert "/ld:" not in outcome.log
@@ -143,29 +140,29 @@ def test_a_function_that_nobody_defines_is_found_at_the_link(
 
 @pytest.mark.nvcc
 class TestWithNvcc:
-    def test_a_kernel_without_c_linkage(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        made = recipe(source=recipe().source.replace('extern "C" ', ""))
+    def test_a_kernel_without_c_linkage(self, cuda_toolchain, compile_in, tmp_path):
+        made = make_recipe(source=make_recipe().source.replace('extern "C" ', ""))
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert outcome.reason == (
             'kernel "saxpy" has a C++ name (_Z5saxpyfPKfPfi): declare it extern "C"'
         )
 
-    def test_another_kernel(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        outcome = compile_in(recipe(symbol="matmul"), cuda_toolchain, tmp_path / "stage")
+    def test_another_kernel(self, cuda_toolchain, compile_in, tmp_path):
+        outcome = compile_in(make_recipe(symbol="matmul"), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert outcome.reason == 'the source holds no kernel "matmul" (it holds: saxpy)'
 
-    def test_an_error_in_the_source(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        made = recipe(source="\n\n__global__ void saxpy( { }\n")
+    def test_an_error_in_the_source(self, cuda_toolchain, compile_in, tmp_path):
+        made = make_recipe(source="\n\n__global__ void saxpy( { }\n")
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert outcome.reason.startswith("source.cu(3): error:")
         assert "/proc/self/cwd" not in outcome.log
         assert str(tmp_path) not in outcome.log
 
-    def test_a_header_that_is_not_there(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        made = recipe(source='#include "missing.cuh"\n' + recipe().source)
+    def test_a_header_that_is_not_there(self, cuda_toolchain, compile_in, tmp_path):
+        made = make_recipe(source='#include "missing.cuh"\n' + make_recipe().source)
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert "missing.cuh" in outcome.reason
@@ -179,15 +176,15 @@ class TestWithNvcc:
         ],
     )
     def test_limits_prune_before_the_link(
-        self, cuda_toolchain, recipe, compile_in, tmp_path, prune, reason
+        self, cuda_toolchain, compile_in, tmp_path, prune, reason
     ):
-        outcome = compile_in(recipe(prune=prune), cuda_toolchain, tmp_path / "stage")
+        outcome = compile_in(make_recipe(prune=prune), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == ("pruned" if reason else "built")
         assert (tmp_path / "stage/module/lib.so").exists() == (reason is None)
         assert reason is None or reason in outcome.reason
         assert outcome.usages[0].registers > 4
 
-    def test_spills_prune(self, cuda_toolchain, recipe, compile_in, tmp_path):
+    def test_spills_prune(self, cuda_toolchain, compile_in, tmp_path):
         source = """extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
           float v[64];
           for (int i = 0; i < 64; i++) v[i] = x[i * n + threadIdx.x];
@@ -195,14 +192,16 @@ class TestWithNvcc:
             for (int i = 0; i < 64; i++) v[i] = v[i] * a + v[(i * 7) % 64];
           for (int i = 0; i < 64; i++) y[i * n + threadIdx.x] = v[i];
         }"""
-        made = recipe(source=source, flags=("-maxrregcount=24",), prune=Prune(max_spill_bytes=0))
+        made = make_recipe(
+            source=source, flags=("-maxrregcount=24",), prune=Prune(max_spill_bytes=0)
+        )
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "pruned"
         assert "bytes of spills on sm_90a, more than 0" in outcome.reason
 
-    def test_a_block_beyond_the_launch_bounds(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        bounded = recipe().source.replace("void saxpy", "void __launch_bounds__(128) saxpy")
-        outcome = compile_in(recipe(source=bounded), cuda_toolchain, tmp_path / "stage")
+    def test_a_block_beyond_the_launch_bounds(self, cuda_toolchain, compile_in, tmp_path):
+        bounded = make_recipe().source.replace("void saxpy", "void __launch_bounds__(128) saxpy")
+        outcome = compile_in(make_recipe(source=bounded), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert "256 threads; the kernel is bounded to 128" in outcome.reason
 
@@ -233,9 +232,9 @@ class TestWithNvcc:
     )
     @pytest.mark.parametrize("archs", [("sm_75",), ("sm_90a",), ("sm_80", "sm_120")])
     def test_parameters_are_held_to_the_declared_arguments(
-        self, cuda_toolchain, recipe, compile_in, tmp_path, declared, parameters, reason, archs
+        self, cuda_toolchain, compile_in, tmp_path, declared, parameters, reason, archs
     ):
-        made = recipe(
+        made = make_recipe(
             source=f'extern "C" __global__ void saxpy({parameters}) {{}}',
             arguments=declared,
             out=(),
@@ -246,14 +245,12 @@ class TestWithNvcc:
         assert outcome.status == ("failed" if reason else "built")
         assert outcome.reason == (reason or "")
 
-    def test_static_and_dynamic_shared_memory_add_up(
-        self, cuda_toolchain, recipe, compile_in, tmp_path
-    ):
-        source = recipe().source.replace(
+    def test_static_and_dynamic_shared_memory_add_up(self, cuda_toolchain, compile_in, tmp_path):
+        source = make_recipe().source.replace(
             "int i =", "__shared__ float s[8192]; s[threadIdx.x] = a; a = s[n]; int i ="
         )
         outcome = compile_in(
-            recipe(source=source, smem="220000"), cuda_toolchain, tmp_path / "stage"
+            make_recipe(source=source, smem="220000"), cuda_toolchain, tmp_path / "stage"
         )
         assert outcome.status == "failed"
         assert "252768 bytes of shared memory (32768 static); sm_90a has 232448" in outcome.reason

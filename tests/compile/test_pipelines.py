@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs
 from tilusbuild.compile import LauncherStore, options_text
 from tilusbuild.compile.dump import dump_module
@@ -23,15 +25,15 @@ def launch_of(stage):
 
 
 @pytest.fixture(scope="module")
-def cpu_stage(tmp_path_factory, recipe, toolchain, runner):
+def cpu_stage(tmp_path_factory, runner):
     from tilusbuild.compile import compile_program, module_files
 
     stage = tmp_path_factory.mktemp("cpu") / "stage"
     (stage / "module").mkdir(parents=True)
-    made = recipe("cpu")
-    for name, data in module_files(made, toolchain()).items():
+    made = make_recipe("cpu")
+    for name, data in module_files(made, make_toolchain()).items():
         (stage / "module" / name).write_bytes(data)
-    outcome = compile_program(made, toolchain(), str(stage), None, runner, LauncherStore())
+    outcome = compile_program(made, make_toolchain(), str(stage), None, runner, LauncherStore())
     assert outcome.status == "built", outcome.log
     return stage
 
@@ -118,14 +120,14 @@ class TestCpu:
         assert library.launch_error() == b""
 
 
-def test_shapes_ranges_and_integers(recipe, toolchain, compile_in, tmp_path):
+def test_shapes_ranges_and_integers(compile_in, tmp_path):
     """Literal and computed dimensions, a range, bool and integer scalars, a tensor of rank 0."""
     source = """
     extern "C" void fill(float *out, const short *half, const double *one, int m, int n, bool on,
                          unsigned char add) {
       for (int i = 0; i < m * n; i++) out[i] = on ? half[i / 2] + add + *one : 0;
     }"""
-    made = recipe(
+    made = make_recipe(
         "cpu",
         source=source,
         symbol="fill",
@@ -140,7 +142,7 @@ def test_shapes_ranges_and_integers(recipe, toolchain, compile_in, tmp_path):
             "add": "u8",
         },
     )
-    outcome = compile_in(made, toolchain(), tmp_path / "stage")
+    outcome = compile_in(made, make_toolchain(), tmp_path / "stage")
     assert outcome.status == "built", outcome.log
     fill = launch_of(tmp_path / "stage")
 
@@ -152,7 +154,7 @@ def test_shapes_ranges_and_integers(recipe, toolchain, compile_in, tmp_path):
     assert call() == [7.5, 7.5, 8.5, 8.5, 9.5, 9.5]
     assert call(on=False) == [0] * 6
     assert call(on=0) == [0] * 6
-    wrong = [
+    wrong: list[tuple[dict[str, Any], str, type[Exception]]] = [
         ({"half": 4}, "(m * n) // 2) is 3", ValueError),
         ({"m": 9, "half": 13}, 'dimension m is 9 (axis 0 of "out"), outside 1..8', ValueError),
         ({"add": 256}, "got int 256, which is outside 0..255", ValueError),
@@ -165,21 +167,21 @@ def test_shapes_ranges_and_integers(recipe, toolchain, compile_in, tmp_path):
         assert text in str(caught.value)
 
 
-def test_names_that_are_words_of_c(recipe, toolchain, compile_in, tmp_path):
-    made = recipe(
+def test_names_that_are_words_of_c(compile_in, tmp_path):
+    made = make_recipe(
         "cpu",
         source='extern "C" void double_it(float *x, int n) { while (n--) x[n] *= 2; }',
         symbol="double_it",
         arguments={"int": "f32*[struct]", "struct": "i32"},
         out=("int",),
     )
-    assert compile_in(made, toolchain(), tmp_path / "stage").status == "built"
+    assert compile_in(made, make_toolchain(), tmp_path / "stage").status == "built"
     x = np.ones(2, np.float32)
     launch_of(tmp_path / "stage")(x)
     assert x.tolist() == [2, 2]
 
 
-def test_defines_includes_and_flags_reach_the_compiler(recipe, toolchain, compile_in, tmp_path):
+def test_defines_includes_and_flags_reach_the_compiler(compile_in, tmp_path):
     include = tmp_path / "tree" / "with 'quotes' and é"
     (include / "project").mkdir(parents=True)
     (include / "project/scale.h").write_text("#define SCALE 3\n")
@@ -188,7 +190,7 @@ def test_defines_includes_and_flags_reach_the_compiler(recipe, toolchain, compil
         'extern "C" void saxpy(float a, const float *x, float *y, int n) '
         "{ for (int i = 0; i < n; i++) y[i] = SCALE * FACTOR; }"
     )
-    made = recipe(
+    made = make_recipe(
         "cpu",
         source=source,
         include_digest="d",
@@ -196,7 +198,7 @@ def test_defines_includes_and_flags_reach_the_compiler(recipe, toolchain, compil
         defines=(("FACTOR", "5"), ("NOTHING", "")),
         flags=("-DTEXT=a b'c",),
     )
-    outcome = compile_in(made, toolchain(), tmp_path / "st age'", include_dir=str(include))
+    outcome = compile_in(made, make_toolchain(), tmp_path / "st age'", include_dir=str(include))
     assert outcome.status == "built", outcome.log
     y = np.zeros(1, np.float32)
     launch_of(tmp_path / "st age'")(1.0, y.copy(), y)
@@ -205,10 +207,8 @@ def test_defines_includes_and_flags_reach_the_compiler(recipe, toolchain, compil
 
 @pytest.mark.nvcc
 class TestKernel:
-    def test_it_is_built_and_loads_without_a_driver(
-        self, cuda_toolchain, recipe, compile_in, tmp_path
-    ):
-        outcome = compile_in(recipe(smem="65536"), cuda_toolchain, tmp_path / "stage")
+    def test_it_is_built_and_loads_without_a_driver(self, cuda_toolchain, compile_in, tmp_path):
+        outcome = compile_in(make_recipe(smem="65536"), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "built", outcome.log
         assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
         assert outcome.usages[0].name == "saxpy"
@@ -224,8 +224,8 @@ class TestKernel:
             with pytest.raises(RuntimeError, match=r"no CUDA driver was found .*libcuda\.so\.1"):
                 launch(1.0, x, x)
 
-    def test_several_architectures_and_ptx(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        made = recipe(archs=("sm_80", "sm_90a"), ptx=True)
+    def test_several_architectures_and_ptx(self, cuda_toolchain, compile_in, tmp_path):
+        made = make_recipe(archs=("sm_80", "sm_90a"), ptx=True)
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "built", outcome.reason
         assert {(image.kind, image.arch) for image in outcome.images} == {
@@ -236,17 +236,17 @@ class TestKernel:
         assert len(outcome.usages) == 2
 
     def test_the_launcher_is_compiled_once_for_all_schedules(
-        self, cuda_toolchain, recipe, compile_in, tmp_path
+        self, cuda_toolchain, compile_in, tmp_path
     ):
         store = LauncherStore(str(tmp_path / "launchers"))
         for block in (64, 128):
-            made = recipe(constants={"block": block})
+            made = make_recipe(constants={"block": block})
             outcome = compile_in(made, cuda_toolchain, tmp_path / f"stage{block}", launchers=store)
             assert outcome.status == "built"
         assert len(os.listdir(tmp_path / "launchers")) == 1
 
-    def test_dumps(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        made, stage = recipe(), tmp_path / "stage"
+    def test_dumps(self, cuda_toolchain, compile_in, tmp_path):
+        made, stage = make_recipe(), tmp_path / "stage"
         (stage / "module").mkdir(parents=True)
         (stage / "module" / "source.cu").write_text(made.source)
         with LocalRunner() as runner:
@@ -267,10 +267,10 @@ class TestKernel:
         assert os.listdir(stage) == ["module"]
 
     def test_the_real_launcher_runs_against_the_driver(
-        self, cuda_toolchain, recipe, compile_in, tmp_path, driver
+        self, cuda_toolchain, compile_in, tmp_path, driver
     ):
         """The cubin that nvcc made is what the driver is given."""
-        compile_in(recipe(), cuda_toolchain, tmp_path / "stage")
+        compile_in(make_recipe(), cuda_toolchain, tmp_path / "stage")
         tensor = {"shape": [512]}
         answer = driver.call(tmp_path / "stage/module/lib.so", {"packed": [1.0, tensor, tensor]})
         assert answer.answers == [[0, ""]]
@@ -280,10 +280,8 @@ class TestKernel:
 
 @pytest.mark.nvcc
 class TestHost:
-    def test_it_is_built_and_loads_without_cudart(
-        self, cuda_toolchain, recipe, compile_in, tmp_path
-    ):
-        outcome = compile_in(recipe("host"), cuda_toolchain, tmp_path / "stage")
+    def test_it_is_built_and_loads_without_cudart(self, cuda_toolchain, compile_in, tmp_path):
+        outcome = compile_in(make_recipe("host"), cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "built", outcome.log
         assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
         needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
@@ -295,23 +293,23 @@ class TestHost:
             with pytest.raises(RuntimeError, match="no CUDA device can be used"):
                 launch(1.0, x, x)
 
-    def test_an_entry_called_launch(self, cuda_toolchain, recipe, compile_in, tmp_path):
-        made = recipe("host")
+    def test_an_entry_called_launch(self, cuda_toolchain, compile_in, tmp_path):
+        made = make_recipe("host")
         made = replace(made, symbol="launch", source=made.source.replace("saxpy", "launch"))
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "built", outcome.log
 
-    def test_from_wheels(self, wheel_toolchain, recipe, compile_in, tmp_path):
-        outcome = compile_in(recipe("host"), wheel_toolchain, tmp_path / "stage")
+    def test_from_wheels(self, wheel_toolchain, compile_in, tmp_path):
+        outcome = compile_in(make_recipe("host"), wheel_toolchain, tmp_path / "stage")
         assert outcome.status == "built", outcome.log
 
 
-def test_options_say_everything_and_no_place(recipe, toolchain, tmp_path):
-    made = recipe(flags=("-O3", "-DX=a b\nc"))
-    text = options_text(made, toolchain(str(tmp_path / "nvcc")))
+def test_options_say_everything_and_no_place(tmp_path):
+    made = make_recipe(flags=("-O3", "-DX=a b\nc"))
+    text = options_text(made, make_toolchain(str(tmp_path / "nvcc")))
     assert str(tmp_path) not in text
     assert "{nvcc} -cubin -gencode arch=compute_90a,code=sm_90a -ccbin {cxx}" in text
     assert "'-DX=a b'$'\\n''c'" in text
     assert text.endswith("[toolchain]\nnvcc 0 test\n")
-    assert text == options_text(made, toolchain(str(tmp_path / "elsewhere/nvcc")))
-    assert text != options_text(replace(made, flags=("-O2",)), toolchain("/nvcc"))
+    assert text == options_text(made, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
+    assert text != options_text(replace(made, flags=("-O2",)), make_toolchain("/nvcc"))

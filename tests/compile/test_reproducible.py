@@ -7,8 +7,11 @@ import json
 import os
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
+
+from support.recipes import make_recipe, make_toolchain, write_module
 
 HEADER = """\
 #pragma once
@@ -98,7 +101,7 @@ def run_script(module, *arguments, **environment):
     )
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "cpu": ("cpu", {"source": CPU}),
     "kernel": ("kernel", {"source": KERNEL}),
     "lineinfo": ("kernel", {"source": KERNEL, "flags": ("-lineinfo",)}),
@@ -115,17 +118,17 @@ _NVCC = [pytest.param(name, marks=pytest.mark.nvcc) for name in CASES if name !=
 
 
 @pytest.fixture
-def chosen(request, toolchain):
+def chosen(request):
     def choose(case):
-        return toolchain() if case == "cpu" else request.getfixturevalue("cuda_toolchain")
+        return make_toolchain() if case == "cpu" else request.getfixturevalue("cuda_toolchain")
 
     return choose
 
 
 @pytest.mark.parametrize("case", ["cpu", *_NVCC])
-def test_two_places_two_times_and_the_script(case, recipe, chosen, build, tmp_path):
+def test_two_places_two_times_and_the_script(case, chosen, build, tmp_path):
     pipeline, changes = CASES[case]
-    made, tools = with_header(recipe, pipeline, **changes), chosen(case)
+    made, tools = with_header(make_recipe, pipeline, **changes), chosen(case)
     near = build(made, tools, "a", 1_000_000_000)
     far = build(made, tools, FAR, 1_500_000_000)
     assert digest(near / "lib.so") == digest(far / "lib.so")
@@ -146,11 +149,11 @@ def test_two_places_two_times_and_the_script(case, recipe, chosen, build, tmp_pa
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("case", ["kernel", "lineinfo", "fatbin-lineinfo", "host"])
-def test_two_places_of_the_toolkit(case, recipe, cuda_toolchain, wheel_toolchain, build):
+def test_two_places_of_the_toolkit(case, cuda_toolchain, wheel_toolchain, build):
     if cuda_toolchain.cuda.version != wheel_toolchain.cuda.version:
         pytest.skip("the two toolkits are of two releases")
     pipeline, changes = CASES[case]
-    made = with_header(recipe, pipeline, **changes)
+    made = with_header(make_recipe, pipeline, **changes)
     one = build(made, cuda_toolchain, "a", 1)
     other = build(made, wheel_toolchain, "b", 2)
     assert digest(one / "lib.so") == digest(other / "lib.so")
@@ -160,8 +163,8 @@ class TestScript:
     """What compile.sh does with the result, on the cpu pipeline."""
 
     @pytest.fixture
-    def module(self, recipe, toolchain, build):
-        module = build(with_header(recipe, "cpu", source=CPU), toolchain(), "tree", 1)
+    def module(self, build):
+        module = build(with_header(make_recipe, "cpu", source=CPU), make_toolchain(), "tree", 1)
         meta = {"files": {"module/lib.so": {"size": 1, "sha256": digest(module / "lib.so")}}}
         (module.parent / "meta.json").write_text(json.dumps(meta, indent=2))
         return module
@@ -203,16 +206,16 @@ class TestScript:
         assert "#error no" in ran.stderr
 
 
-def test_hostile_words_stay_words(recipe, toolchain, tmp_path, write_module):
+def test_hostile_words_stay_words(tmp_path):
     """Flags, names and values hold whatever a manifest holds; a shell must not run them."""
-    made = recipe(
+    made = make_recipe(
         "cpu",
         source=CPU,
         flags=("-DA=$(touch hacked)", "-DB=`touch hacked`", "-DC='; touch hacked; '", "-DD=\n#"),
         defines=(("E", '"$HOME"; touch hacked'),),
     )
     module = tmp_path / "programs/hash/module"
-    write_module(made, toolchain(), module)
+    write_module(made, make_toolchain(), module)
     ran = run_script(module)
     assert ran.returncode == 0, ran.stderr
     assert (module / "lib.so").exists()

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import LauncherStore, options_text
 from tilusbuild.compile.launcher import geometry, launcher_source, program_source
 from tilusbuild.compile.script import compile_script
@@ -14,23 +15,23 @@ from tilusbuild.compile.steps import default_march, steps
 
 
 class TestGeometry:
-    def test_what_the_schedule_fixes_is_in_the_table(self, recipe):
+    def test_what_the_schedule_fixes_is_in_the_table(self):
         launch = geometry(
-            recipe(grid=("4", "tile"), smem="tile * 8", constants={"block": 64, "tile": 2})
+            make_recipe(grid=("4", "tile"), smem="tile * 8", constants={"block": 64, "tile": 2})
         )
         assert launch.constants == (4, 2, 1, 64, 1, 1, 16)
         assert launch.texts == tuple(f"tilus_constants[{slot}]" for slot in range(7))
 
-    def test_what_arguments_decide_is_c_over_the_table(self, recipe):
-        launch = geometry(recipe(constants={"block": 64}))
+    def test_what_arguments_decide_is_c_over_the_table(self):
+        launch = geometry(make_recipe(constants={"block": 64}))
         assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[7])"
         assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 64)
         assert launch.sources[0] == "grid.x = cdiv(n, block)"
 
-    def test_strings_flags_and_floats_are_folded_in(self, recipe):
+    def test_strings_flags_and_floats_are_folded_in(self):
         constants = {"block": 64, "mode": "fast", "wide": True, "ratio": 2.0}
         grid = ('n * 2 if mode == "fast" else n', "n if wide else 1")
-        launch = geometry(recipe(grid=grid, constants=constants))
+        launch = geometry(make_recipe(grid=grid, constants=constants))
         assert launch.texts[:2] == ("tb_mul(number[3], INT64_C(2))", "number[3]")
 
     @pytest.mark.parametrize(
@@ -46,62 +47,67 @@ class TestGeometry:
             ({"block": ("block // 0",)}, "block.x = block // 0: division by zero"),
         ],
     )
-    def test_what_cannot_be_launched(self, recipe, changes, message):
+    def test_what_cannot_be_launched(self, changes, message):
         with pytest.raises(ValueError, match=r"grid|block|smem") as caught:
-            geometry(recipe(**changes))
+            geometry(make_recipe(**changes))
         assert message in str(caught.value)
 
 
 class TestLauncher:
-    def test_schedules_share_it(self, recipe):
-        one, other = recipe(constants={"block": 64}), recipe(constants={"block": 128}, smem="4096")
+    def test_schedules_share_it(self):
+        one, other = (
+            make_recipe(constants={"block": 64}),
+            make_recipe(constants={"block": 128}, smem="4096"),
+        )
         assert launcher_source(one) == launcher_source(other)
         assert program_source(one, "program.cubin") != program_source(other, "program.cubin")
 
-    def test_it_includes_no_header_of_cuda(self, recipe):
-        lines = launcher_source(recipe()).splitlines()
+    def test_it_includes_no_header_of_cuda(self):
+        lines = launcher_source(make_recipe()).splitlines()
         included = {line.split()[1] for line in lines if line.startswith("#include")}
         assert included == {
             f"<{name}.h>"
             for name in ("dlfcn", "pthread", "stdarg", "stddef", "stdint", "stdio", "string")
         }
 
-    def test_a_name_that_the_library_exports_is_refused(self, recipe):
+    def test_a_name_that_the_library_exports_is_refused(self):
         for pipeline, symbol in [("cpu", "launch"), ("host", "launch_error")]:
             with pytest.raises(ValueError, match="cannot be called"):
-                launcher_source(recipe(pipeline, symbol=symbol))
-        assert "launch" in launcher_source(recipe(symbol="launch"))
+                launcher_source(make_recipe(pipeline, symbol=symbol))
+        assert "launch" in launcher_source(make_recipe(symbol="launch"))
 
 
 class TestSteps:
-    def test_no_argument_names_a_place(self, recipe):
+    def test_no_argument_names_a_place(self):
         for pipeline in ("kernel", "host", "cpu"):
-            for step in steps(recipe(pipeline, include_roots=(("p", True), ("q", False)))):
+            for step in steps(make_recipe(pipeline, include_roots=(("p", True), ("q", False)))):
                 for word in step.argv[1:]:
                     assert not word.startswith("/") or word.startswith(
                         ("/proc/self/cwd", "/tilusbuild")
                     )
 
-    def test_each_architecture_is_compiled_from_its_own_ptx(self, recipe):
-        argv = steps(recipe(archs=("sm_80", "sm_90a"), ptx=True))[0].argv
+    def test_each_architecture_is_compiled_from_its_own_ptx(self):
+        argv = steps(make_recipe(archs=("sm_80", "sm_90a"), ptx=True))[0].argv
         assert "arch=compute_80,code=[sm_80,compute_80]" in argv
         assert "arch=compute_90a,code=sm_90a" in argv
 
-    def test_line_information_goes_by_way_of_ptx(self, recipe):
-        names = [step.name for step in steps(recipe(flags=("-lineinfo",)))]
+    def test_line_information_goes_by_way_of_ptx(self):
+        names = [step.name for step in steps(make_recipe(flags=("-lineinfo",)))]
         assert names == ["ptx", "names", "device", "image", "launcher", "link"]
 
-    def test_the_cpu_is_named(self, recipe):
+    def test_the_cpu_is_named(self):
         assert default_march("x86_64") == "x86-64-v2"
         assert default_march("aarch64") == "armv8-a"
-        argv = steps(recipe("cpu", host_march="x86-64-v3"))[0].argv
+        argv = steps(make_recipe("cpu", host_march="x86-64-v3"))[0].argv
         assert "-march=x86-64-v3" in argv
 
-    def test_script_and_options_say_the_same_commands(self, recipe, toolchain):
-        made = recipe("cpu")
+    def test_script_and_options_say_the_same_commands(
+        self,
+    ):
+        made = make_recipe("cpu")
         script = compile_script(made, ["source.cu"], "ab" * 32, [])
         commands = [line for line in script.splitlines() if line.startswith("run ")]
-        options = options_text(made, toolchain()).split("[commands]\n")[1].split("\n\n")[0]
+        options = options_text(made, make_toolchain()).split("[commands]\n")[1].split("\n\n")[0]
         assert len(commands) == len(options.splitlines())
         for command, option in zip(commands, options.splitlines(), strict=True):
             assert command.split()[2:] == option.split()[1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def test_mistakes_are_told(copied: Any) -> None:
     ):
         done = copied.run("dispatch", *words, status=2)
         assert text in done.err
-    
+
 
 def test_a_model_depends_on_the_keys_alone(copied: Any) -> None:
     manifest = copied.folder / "tilus.toml"

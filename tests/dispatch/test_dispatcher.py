@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,9 @@ def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(
     assert compiled(tmp_path, FORKS, library, script.library(2), "-pthread") == "0 refused\n"
 
 
-def selections(folder: Path, library: Path, name: str, sizes: list[tuple[int, ...]]) -> list[Any]:
+def selections(
+    folder: Path, library: Path, name: str, sizes: Sequence[tuple[int, ...]]
+) -> list[Any]:
     calls = ", ".join(f"s[i][{k}]" for k in range(len(sizes[0])))
     rows = ",\n".join("{" + ", ".join(f"INT64_C({v})" for v in row) + "}" for row in sizes)
     main = (
@@ -168,7 +171,9 @@ def selections(folder: Path, library: Path, name: str, sizes: list[tuple[int, ..
     return [(int(line.split()[0]), line.split()[1]) for line in lines]
 
 
-def agree(copied: Any, folder: Path, made: str, script: Any, sizes: list[tuple[int, ...]]) -> None:
+def agree(
+    copied: Any, folder: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
+) -> None:
     entries = [e for t in read_tables(script) for e in t.entries]
     chooser = Chooser(script, entries, programs_there(script))
     expected = [chooser.choose(dict(zip(script.keys, s, strict=True)))[:2] for s in sizes]
@@ -240,7 +245,8 @@ def ran(kernel: Any, n: int) -> int:
 
 def test_a_kernel_calls_through_it(copied: Any) -> None:
     kernel = tilusbuild.load("mark", where=copied.cache)
-    assert kernel._direct is None
+    before = kernel._direct
+    assert before is None
     assert [ran(kernel, n) for n in (9, 4, 9, 3)] == [1, 2, 1, 2]
     assert kernel._direct is not None
     with pytest.raises(TypeError, match="expected f32"):
@@ -354,7 +360,8 @@ def test_each_gpu_has_its_own_table(copied: Any, tmp_path: Path) -> None:
     library = folder / "libmark.so"
     subprocess.run([*strict, folder / "dispatch.c", "-o", library], check=True)
     (tmp_path / "main.c").write_text(SEVERAL)
-    words = ["gcc", tmp_path / "main.c", f"-I{folder}", library, "-o", tmp_path / "main"]
+    words = ["gcc", str(tmp_path / "main.c"), f"-I{folder}", str(library)]
+    words += ["-o", str(tmp_path / "main")]
     subprocess.run([*words, f"-Wl,-rpath,{folder}"], check=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, env=environment)

@@ -77,7 +77,7 @@ FACTS = {"sms": 2, "dram_gbs": 1000, "tflops": 2.0}
 
 
 def built(
-    facts: dict[str, Any], keys: tuple[str, ...] = ("m",), arch: str = "sm_90a", **dispatch: str
+    facts: dict[str, Any], keys: tuple[str, ...] = ("m",), arch: str = "sm_90a", **dispatch: Any
 ) -> Any:
     wrote = DispatchSection(keys=keys, **dispatch) if dispatch else None
     resources = columns(facts) if arch != "cpu" else Columns(SCHEDULES, {})

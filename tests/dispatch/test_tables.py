@@ -150,7 +150,7 @@ def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) ->
         assert type(value) is type(expected)
 
 
-TIMES = {
+TIMES: dict[tuple[int, ...], dict[int, float]] = {
     (1,): {0: 1.0, 1: 1.04, 2: 3.0},
     (2,): {0: 2.0, 1: 1.0, 2: 1.02},
     (3,): {0: 9.0, 1: 1.03, 2: 1.0},
@@ -179,7 +179,7 @@ def test_what_fewer_programs_cost() -> None:
 
 
 def test_a_program_that_was_not_measured_everywhere() -> None:
-    times = {(1,): {0: 1.0}, (2,): {1: 1.0}}
+    times: dict[tuple[int, ...], dict[int, float]] = {(1,): {0: 1.0}, (2,): {1: 1.0}}
     assert set(cover(times, 2.0).programs) == {0, 1}
     assert math.isinf(measure(times, [0]).worst)
     assert curve(times)[-1].worst == 1.0

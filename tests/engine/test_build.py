@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build
 from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.events import Result, Summary
+from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.errors import input_error
@@ -49,7 +49,9 @@ def columns(summary: Summary) -> dict[str, int]:
 
 
 def only_failing(*texts: str, result: Compiled | None = None) -> FakeCompiler:
-    return FakeCompiler(lambda job: (result or failed()) if job.text in texts else built())
+    return FakeCompiler(
+        lambda job: (result or failed()) if cast("FakeJob", job).text in texts else built()
+    )
 
 
 def test_the_first_build_compiles_everything_and_the_second_nothing() -> None:
@@ -166,9 +168,12 @@ def test_when_another_builder_died_its_program_is_compiled_here() -> None:
     plan = jobs(2)
     other = store.locked(plan[0].hash, wait=False)
     assert other.__enter__()
-    listener.react = lambda event: (
-        other.__exit__(None, None, None) if event.event == "waiting" else None
-    )
+
+    def release(event: Event) -> None:
+        if event.event == "waiting":
+            other.__exit__(None, None, None)
+
+    listener.react = release
     assert columns(run(plan, store, listener=listener).summary) == {"compiled": 2}
 
 

@@ -93,8 +93,9 @@ def test_every_schedule(gemm, emulate, launch):
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("sizes", [(16, 64, 128), (37, 45, 51), (65, 33, 130)])
 def test_on_the_cpu(gemm, native, dtype, sizes):
-    a, b, c = matrices(*sizes, dtype)
+    m, n, k = sizes
+    a, b, c = matrices(m, n, k, dtype)
     program = gemm.default("gemm", "host", dtype=dtype)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (a, b, c)]
-    native(program)(*pointers, *sizes, ctypes.c_float(ALPHA))
+    native(program)(*pointers, *sizes, ctypes.c_float(float(ALPHA)))
     check(gemm, c, a, b, dtype)

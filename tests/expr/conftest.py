@@ -53,8 +53,8 @@ def compile_c(tmp_path: Path) -> Callable[[list[Expr]], Compiled]:
             function = loaded[f"f{number}"]
             function.restype = ctypes.c_double if kinds[number] == "float" else ctypes.c_int64
             error = ctypes.c_int(0)
-            integers_ = [ctypes.c_int64(point[name]) for name in INTEGERS]
-            x, p = ctypes.c_double(point["x"]), ctypes.c_int(point["p"])
+            integers_ = [ctypes.c_int64(int(point[name])) for name in INTEGERS]
+            x, p = ctypes.c_double(float(point["x"])), ctypes.c_int(int(point["p"]))
             value = function(*integers_, x, p, ctypes.byref(error))
             return error.value, value
 

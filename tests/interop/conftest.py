@@ -79,7 +79,7 @@ def tilelang(root: Path) -> Path:
 
 def hidet(root: Path, *, arch: str = "sm_90a") -> Path:
     task = "Task(\n  name: relu\n)"
-    operator = {
+    operator: dict[str, bytes | str] = {
         "task.txt": task,
         "version.txt": "0.6.1",
         "meta.json": json.dumps({"name": "relu", "target": "cuda", "hidet_version": "0.6.1"}),

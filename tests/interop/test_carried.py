@@ -33,7 +33,7 @@ from tilusbuild.package.errors import (
     ListMalformed,
     PackageError,
 )
-from tilusbuild.package.listing import FileList, parse
+from tilusbuild.package.listing import FileEntry, FileList, parse
 from tilusbuild.package.opening import opened
 from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host
 from tilusbuild.runtime.device import Device
@@ -103,7 +103,7 @@ def test_a_group_of_triton_names_its_new_place(make: Made, tmp_path: Path) -> No
 
 
 def test_a_cache_of_triton_that_was_moved_works_again(make: Made, tmp_path: Path) -> None:
-    moved = shutil.move(make("triton"), tmp_path / "moved")
+    moved = Path(shutil.move(make("triton"), tmp_path / "moved"))
     install(packed(moved, tmp_path / "dist"), tmp_path / "there")
     assert read(str(tmp_path / "there")).broken == ()
 
@@ -249,7 +249,7 @@ HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {
 }
 
 
-def _any(found: FileList) -> object:
+def _any(found: FileList) -> FileEntry:
     return next(iter(found.files.values()))
 
 

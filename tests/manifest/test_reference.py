@@ -112,7 +112,7 @@ def fits_table(value: dict[str, Any], node: dict[str, Any], definitions: dict[st
 def is_kind(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
-    kinds = {
+    kinds: dict[str, type | tuple[type, ...]] = {
         "integer": int,
         "number": (int, float),
         "string": str,

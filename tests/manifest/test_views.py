@@ -141,7 +141,7 @@ def test_the_root_is_the_folder_of_the_manifest(manifest: Manifest, project: Pat
 
 def test_a_manifest_is_frozen_all_the_way(manifest: Manifest) -> None:
     with pytest.raises(ValidationError):
-        manifest.scripts["m"].template = "x"
+        manifest.scripts["m"].template = "x"  # type: ignore[misc]
     with pytest.raises(TypeError):
         manifest.scripts["n"] = manifest.scripts["m"]  # type: ignore[index]
     with pytest.raises(TypeError):

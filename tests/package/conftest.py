@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ extern "C" void twice(const float *x, float *y, long long n) {
 class PackedProject(Project):
     """A project with a built cache."""
 
-    def package(self, *words: str, **environment: str) -> Path:
+    def package(self, *words: str, **environment: Any) -> Path:
         """The folder with what was packed."""
         self.run("package", *words, **environment)
         return self.folder / "dist"

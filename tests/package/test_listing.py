@@ -27,9 +27,9 @@ def test_its_name_is_the_sha256_of_its_text(listed: FileList) -> None:
 def test_the_text_does_not_depend_on_the_order_in_which_it_was_collected(listed: FileList) -> None:
     other = replace(
         listed,
-        files=dict(reversed(listed.files.items())),
-        programs=dict(reversed(listed.programs.items())),
-        targets=dict(reversed(listed.targets.items())),
+        files=dict(reversed(list(listed.files.items()))),
+        programs=dict(reversed(list(listed.programs.items()))),
+        targets=dict(reversed(list(listed.targets.items()))),
     )
     assert other.encode() == listed.encode()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -26,7 +28,7 @@ from tilusbuild.package.signing import (
     check_signature,
 )
 
-KEYS = {
+KEYS: dict[str, Callable[[], Any]] = {
     "ed25519": ed25519.Ed25519PrivateKey.generate,
     "other": ed25519.Ed25519PrivateKey.generate,
     "ecdsa": lambda: ec.generate_private_key(ec.SECP256R1()),

@@ -83,7 +83,7 @@ def test_nothing_at_all(hand: Any) -> None:
 
 
 def test_a_package_of_nothing(hand: Any, tmp_path: Path) -> None:
-    empty = {"scripts": (), "programs": {}, "targets": {}}
+    empty: dict[str, Any] = {"scripts": (), "programs": {}, "targets": {}}
     hand.files = {}
     reader = MemoryReader(hand.relist(**empty).listed(), [])
     assert verify(reader, Limits()).problems == ()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support import packages
 
 MB = 1 << 20
@@ -53,7 +54,7 @@ def refusals(path: Path) -> list[str]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MB, 64 * MB))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
-    command = [sys.executable, "-c", LOOK, path, path.parent / "cache"]
+    command = [sys.executable, "-c", LOOK, str(path), str(path.parent / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
     assert done.returncode == 0, done.stderr
     return [line.split()[0] for line in done.stdout.splitlines()]
@@ -86,7 +87,9 @@ def test_ten_gigabytes_that_the_list_admits(hand: Any, tmp_path: Path) -> None:
     name = hand.path("module/lib.so")
     header = packages.member(name, size=10 << 30)
     first = packages.tar([("tilus-package.json", listed)])
-    path = packages.frames(tmp_path / "p", first, packages.frame(header) + zeros(10 << 30), bytes(1024))
+    path = packages.frames(
+        tmp_path / "p", first, packages.frame(header) + zeros(10 << 30), bytes(1024)
+    )
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.packages import by_hand
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.diff import Change, changes, side
-from support.packages import by_hand
 
 
 def between(a: Path, b: Path) -> list[Change]:

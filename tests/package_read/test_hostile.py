@@ -21,16 +21,15 @@ from typing import Any
 import pytest
 import zstandard
 
+from support import packages
 from tilusbuild.cache.cache import Cache
 from tilusbuild.package import errors
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import verify
-from tilusbuild.package.errors import PackageError
+from tilusbuild.package.errors import ListMalformed, PackageError
 from tilusbuild.package.install import install
 from tilusbuild.package.opening import opened
-from tilusbuild.package.values import ListMalformed
 from tilusbuild.runtime.sealed import seal, unseal
-from support import packages
 
 LIMITS = Limits()
 
@@ -142,7 +141,9 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_name_that_leads_elsewhere(hand: Any, name: str, tmp_path: Path) -> None:
     *layers, last = map(packages.tar, hand.layers())
-    path = packages.archive(tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")])
+    path = packages.archive(
+        tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")]
+    )
     assert isinstance(refusal(path), errors.UnsafeName)
 
 
@@ -193,7 +194,8 @@ def test_an_entry_that_is_no_plain_file(
     name = hand.path("module/lib.so")
     layers = [
         b"".join(
-            packages.member(n, b"" if n == name else d, **(kind if n == name else {})) for n, d in part
+            packages.member(n, b"" if n == name else d, **(kind if n == name else {}))
+            for n, d in part
         )
         for part in hand.layers()
     ]

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from support.faulty_disk import FaultyDisk, failing, kill
+from support.packages import by_hand
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.trouble import CacheTrouble
 from tilusbuild.errors import InputError
@@ -28,7 +29,6 @@ from tilusbuild.package.opening import opened
 from tilusbuild.runtime import load
 from tilusbuild.runtime.errors import AmbiguousScriptError
 from tilusbuild.runtime.sealed import seal, unseal
-from support.packages import by_hand
 
 
 def put(path: Path, cache: Cache) -> Installed:
@@ -133,9 +133,7 @@ def test_a_damaged_layer_that_is_needed_leaves_nothing(
     assert_whole(cache)
 
 
-def test_sources_come_too(
-    project: Any, cache: Cache, tmp_path: Path
-) -> None:
+def test_sources_come_too(project: Any, cache: Cache, tmp_path: Path) -> None:
     put(by_hand(project.cache, sources=True).archive(tmp_path / "p"), cache)
     assert_whole(cache)
     program = os.listdir(cache.tree.path("programs"))[0]
@@ -325,7 +323,7 @@ def test_killed_while_it_unpacks(hand: Any, cache: Cache, at: int, tmp_path: Pat
                 os.kill(os.getpid(), signal.SIGKILL)
             whole(checker, arrival, keep=keep)
 
-        Checker.take = take  # type: ignore[method-assign]
+        Checker.take = take  # type: ignore[assignment, method-assign]
         try:
             put(path, cache)
         finally:

@@ -20,13 +20,13 @@ import rfc8785
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from support import packages
 from tilusbuild.cache.cache import Cache
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.install import install
 from tilusbuild.package.opening import opened
-from support import packages
 
 FUZZ = settings(
     deadline=None,

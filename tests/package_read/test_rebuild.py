@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.packages import by_hand
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.errors import FileMissing
 from tilusbuild.package.rebuild import rebuild, sample
-from support.packages import by_hand
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
 
@@ -29,18 +28,14 @@ def test_a_sample_of_few_has_one() -> None:
     assert sample([], 0.5) == set()
 
 
-def test_all_programs_of_a_package_are_reproduced(
-    project: Any, tmp_path: Path
-) -> None:
+def test_all_programs_of_a_package_are_reproduced(project: Any, tmp_path: Path) -> None:
     path = by_hand(project.cache, sources=True).archive(tmp_path / "p")
     found = list(rebuild(str(path), 1.0, Limits()))
     assert len(found) == 4
     assert all(result.same for result in found)
 
 
-def test_a_library_that_the_sources_do_not_make(
-    project: Any, tmp_path: Path
-) -> None:
+def test_a_library_that_the_sources_do_not_make(project: Any, tmp_path: Path) -> None:
     hand = by_hand(project.cache, sources=True)
     name = hand.path("module/lib.so")
     hand.files[name] += b"\0"
@@ -48,9 +43,7 @@ def test_a_library_that_the_sources_do_not_make(
     assert [r.program for r in results if not r.same] == [name.split("/")[1]]
 
 
-def test_a_source_that_does_not_compile(
-    project: Any, tmp_path: Path
-) -> None:
+def test_a_source_that_does_not_compile(project: Any, tmp_path: Path) -> None:
     hand = by_hand(project.cache, sources=True).only("twice")
     hand.files[hand.path("source.cu")] += b"oops\n"
     hand.files |= {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.packages import by_hand
 from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import Verified, verify
 from tilusbuild.package.opening import opened
-from support.packages import by_hand
 
 
 def verified(path: Path, limits: Limits | None = None) -> Verified:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class Workshop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     shop = Workshop(tmp_path)
     for name, text in FILES.items():
         shop.write(name, text)

@@ -19,7 +19,7 @@ def test_rules_answer_and_the_journal_remembers():
 def test_what_it_prints_is_heard():
     runner = FakeRunner()
     runner.on("sh", finished("one\ntwo\n"))
-    pieces = []
+    pieces: list[bytes] = []
     runner.run(Command(("sh",), "/", heard=pieces.append))
     assert b"".join(pieces) == b"one\ntwo\n"
 

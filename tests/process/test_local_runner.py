@@ -22,7 +22,7 @@ def test_both_streams_come_in_the_order_written(runner, sh):
 
 
 def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
-    pieces = []
+    pieces: list[bytes] = []
 
     def hear(piece):
         pieces.append(piece)
@@ -35,7 +35,7 @@ def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
 
 
 def test_who_is_far_behind_hears_that_something_is_left_out(runner, tmp_path):
-    pieces = []
+    pieces: list[bytes] = []
 
     def hear(piece):
         # The first piece is held until all is printed.

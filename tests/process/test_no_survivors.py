@@ -175,10 +175,14 @@ def test_both_killed_at_once_still_ends_the_leaders(marker):
 
 
 def test_an_interrupt_of_a_waiting_run_kills_its_command(runner, marker, sh):
-    timer = threading.Thread(
-        target=lambda: (marker.wait_for(1), signal.pthread_kill(main, signal.SIGINT))
-    )
     main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        marker.wait_for(1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    timer = threading.Thread(target=interrupt)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         runner.run(sh(f"exec sleep {marker.seconds}"))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_a_header_outside_every_tree_is_noted_with_its_place(project, roots):
     (note,) = found.notes
     assert str(note.place) == "include/a.h:2:11"
     assert "leads out" in note.message
-    assert "include-dirs" in note.hint
+    assert "include-dirs" in str(note.hint)
 
 
 def test_an_absolute_include_is_noted(roots):
@@ -141,7 +142,7 @@ def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):
     source = "#include STRINGIFY(impl/NAME.h)\n"
     (note,) = closure(source, roots).notes
     assert str(note.place) == "source.cu:1:10"
-    assert "headers = [" in note.hint
+    assert "headers = [" in str(note.hint)
     for pattern in ("impl/**/*.h", "include/impl/**/*.h"):
         found = closure(source, roots, [pattern, "gone/*.h"])
         assert names(found) == ["project/include/impl/a.h", "project/include/impl/deep/b.h"]
@@ -237,7 +238,7 @@ def test_a_folder_out_of_its_tree_is_no_root():
 
 
 def test_what_was_found_in_a_file_is_kept_for_its_latest_content_only(project, roots):
-    scans = {}
+    scans: dict[str, Any] = {}
     for number in range(3):
         project.write({"project/include/a.h": f'#include "b{number}.h"\n'})
         project.write({f"project/include/b{number}.h": ""})

@@ -27,7 +27,7 @@ def group(message: str = LOG, error: str = "error: tile too wide", count: int = 
 
 def summary(*, ok: bool = True, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
     verdict = Verdict("matmul", ("matmul", "h100"), 9, 8, 1, 0, ok, "" if ok else "it is | bad")
-    counts = dict.fromkeys(("cached", "failed", "pruned", "crashed", "skipped"), 0)
+    counts: dict[str, Any] = dict.fromkeys(("cached", "failed", "pruned", "crashed", "skipped"), 0)
     return Summary(
         programs=9,
         compiled=9,

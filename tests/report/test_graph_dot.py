@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilusbuild.report.graph import FileNode, Graph, ProgramNode, ScriptNode, dot
+from tilusbuild.status import Status
 
 
 def test_files_lead_to_scripts_and_these_to_programs() -> None:
@@ -11,7 +12,7 @@ def test_files_lead_to_scripts_and_these_to_programs() -> None:
         "p",
         [FileNode("tilus.toml", "manifest"), FileNode("k.cu.j2", "template")],
         [ScriptNode("mm", "h100", "sm_90a", ("tilus.toml", "k.cu.j2"), statuses)],
-        [ProgramNode("ab12", "built", "mm/0 h100", {"tile": 16, "fast": True}, ("mm h100",))],
+        [ProgramNode("ab12", Status.BUILT, "mm/0 h100", {"tile": 16, "fast": True}, ("mm h100",))],
     )
     assert dot(graph).splitlines() == [
         'digraph "p" {',

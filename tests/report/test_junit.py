@@ -13,21 +13,36 @@ from hypothesis import strategies as st
 
 from tilusbuild.engine.events import FailureGroup, Finished, Summary, Verdict
 from tilusbuild.report.junit import JUnitReporter
+from tilusbuild.status import Status
 
 INSTANCE = ("matmul", "dtype=f16", "h100")
 
 
-def finished(index: int, status: str = "built", reason: str = "") -> Finished:
+def finished(index: int, status: str = Status.BUILT, reason: str = "") -> Finished:
     label = f"matmul/{index} h100"
     return Finished(
-        f"{index:064x}", label, "matmul", INSTANCE, index, status, False, reason, 1.5, 0, None, 1, 3
+        f"{index:064x}",
+        label,
+        "matmul",
+        INSTANCE,
+        index,
+        Status(status),
+        False,
+        reason,
+        1.5,
+        0,
+        None,
+        1,
+        3,
     )
 
 
 def summary(*, ok: bool, failures: tuple[FailureGroup, ...] = (), **more: Any) -> Summary:
     reason = "" if ok else "its default schedule does not compile"
     verdict = Verdict("matmul", INSTANCE, 9, 7, 1, 1, ok, reason)
-    counts = dict.fromkeys(("programs", "compiled", "cached", "failed", "pruned", "crashed"), 0)
+    counts: dict[str, Any] = dict.fromkeys(
+        ("programs", "compiled", "cached", "failed", "pruned", "crashed"), 0
+    )
     return Summary(
         **counts,
         skipped=0,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.build_story import Story, summary
 from tilusbuild.report.live import LiveReporter
 
 
@@ -22,9 +23,9 @@ def play(reporter: LiveReporter, clock: Any, *tales: Any) -> None:
 
 
 def test_it_shows_how_far_the_build_is_and_what_runs(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any
+    reporter: LiveReporter, screen: Any, clock: Any
 ) -> None:
-    tale = story(10, expected=4.0)
+    tale = Story(10, expected=4.0)
     play(reporter, clock, tale.start, tale.plan, tale.started(0), tale.started(1))
     play(reporter, clock, tale.finished(0, seconds=4.0), tale.started(2))
     assert screen.lines == [
@@ -35,10 +36,8 @@ def test_it_shows_how_far_the_build_is_and_what_runs(
     ]
 
 
-def test_failures_stay_above_the_frame(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any
-) -> None:
-    tale = story(4)
+def test_failures_stay_above_the_frame(reporter: LiveReporter, screen: Any, clock: Any) -> None:
+    tale = Story(4)
     play(reporter, clock, tale.plan, tale.started(0))
     play(reporter, clock, tale.finished(0, "failed", reason="error: no"), tale.started(1))
     play(reporter, clock, tale.finished(1), tale.started(2))
@@ -49,9 +48,11 @@ def test_failures_stay_above_the_frame(
 
 
 def test_the_end_leaves_only_what_is_worth_keeping(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any, summary: Any
+    reporter: LiveReporter,
+    screen: Any,
+    clock: Any,
 ) -> None:
-    tale = story(1)
+    tale = Story(1)
     play(reporter, clock, tale.plan, tale.started(0))
     play(reporter, clock, tale.finished(0), summary(programs=1, compiled=1))
     reporter.close()
@@ -63,21 +64,21 @@ def test_the_end_leaves_only_what_is_worth_keeping(
 
 
 def test_a_build_with_nothing_to_do_draws_nothing(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any, summary: Any
+    reporter: LiveReporter,
+    screen: Any,
+    clock: Any,
 ) -> None:
-    tale = story(0)
+    tale = Story(0)
     play(reporter, clock, tale.start, tale.plan)
     play(reporter, clock, summary(programs=7, cached=7))
     assert screen.lines == ["7 programs, nothing to do (1.50 s)", ""]
 
 
 @pytest.mark.parametrize("columns", [1, 2, 10, 33, 59, 60, 200])
-def test_no_line_wraps_however_narrow_the_terminal(
-    columns: int, screen: Any, clock: Any, story: Any
-) -> None:
+def test_no_line_wraps_however_narrow_the_terminal(columns: int, screen: Any, clock: Any) -> None:
     screen.columns = columns
     reporter = LiveReporter(screen, now=clock, size=screen.size)
-    tale = story(10, expected=4.0)
+    tale = Story(10, expected=4.0)
     reporter.emit(tale.started(0, "größe-" * 40))
     reporter._progress.total = 10
     for _ in range(3):
@@ -87,18 +88,18 @@ def test_no_line_wraps_however_narrow_the_terminal(
     assert all(len(line) < max(2, columns) for line in screen.lines)
 
 
-def test_wide_letters_count_double(screen: Any, clock: Any, story: Any) -> None:
+def test_wide_letters_count_double(screen: Any, clock: Any) -> None:
     reporter = LiveReporter(screen, colour=False, now=clock, size=screen.size)
-    tale = story(2)
+    tale = Story(2)
     play(reporter, clock, tale.plan, tale.started(0, "矩阵" * 50))
     row = screen.lines[-1]
     assert sum(2 if ord(letter) > 0x2E80 else 1 for letter in row) <= 79
 
 
 def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any
+    reporter: LiveReporter, screen: Any, clock: Any
 ) -> None:
-    tale = story(10, expected=4.0)
+    tale = Story(10, expected=4.0)
     play(reporter, clock, tale.start, tale.plan, tale.started(0, "x" * 70), tale.started(1))
     screen.narrow(30)
     play(reporter, clock)
@@ -110,27 +111,23 @@ def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(
 
 
 def test_a_low_terminal_shows_only_the_head(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any
+    reporter: LiveReporter, screen: Any, clock: Any
 ) -> None:
     screen.height = 2
-    tale = story(10)
+    tale = Story(10)
     play(reporter, clock, tale.plan, *(tale.started(i) for i in range(5)))
     assert len(screen.lines) == 2
 
 
-def test_many_compilers_are_summed_up(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any
-) -> None:
-    tale = story(64)
+def test_many_compilers_are_summed_up(reporter: LiveReporter, screen: Any, clock: Any) -> None:
+    tale = Story(64)
     play(reporter, clock, tale.plan, *(tale.started(i) for i in range(20)))
     assert screen.lines[-1] == "  … and 13 more"
     assert len(screen.lines) == 2 + 8
 
 
-def test_each_frame_is_one_write(
-    reporter: LiveReporter, screen: Any, clock: Any, story: Any
-) -> None:
-    tale = story(4)
+def test_each_frame_is_one_write(reporter: LiveReporter, screen: Any, clock: Any) -> None:
+    tale = Story(4)
     play(reporter, clock, tale.plan, tale.started(0), tale.started(1))
     before = len(screen.writes)
     play(reporter, clock)

@@ -6,13 +6,14 @@ import io
 import os
 from typing import Any
 
+from support.build_story import Story, summary
 from tilusbuild.engine import events
 from tilusbuild.report.plain import PlainReporter
 
 
-def test_a_build_reads_as_lines(story: Any, clock: Any, summary: Any) -> None:
+def test_a_build_reads_as_lines(clock: Any) -> None:
     out = io.StringIO()
-    reporter, tale = PlainReporter(out, now=clock), story(3)
+    reporter, tale = PlainReporter(out, now=clock), Story(3)
     reporter.emit(tale.start)
     reporter.emit(tale.plan)
     reporter.emit(tale.finished(0, seconds=0.42))
@@ -28,9 +29,9 @@ def test_a_build_reads_as_lines(story: Any, clock: Any, summary: Any) -> None:
     ]
 
 
-def test_after_the_first_few_one_line_a_second_and_the_last(story: Any, clock: Any) -> None:
+def test_after_the_first_few_one_line_a_second_and_the_last(clock: Any) -> None:
     out = io.StringIO()
-    reporter, tale = PlainReporter(out, now=clock), story(1000)
+    reporter, tale = PlainReporter(out, now=clock), Story(1000)
     reporter.emit(tale.plan)
     for index in range(1000):
         clock.time = index / 100
@@ -41,25 +42,25 @@ def test_after_the_first_few_one_line_a_second_and_the_last(story: Any, clock: A
     assert len(counters) < 25
 
 
-def test_verbose_prints_every_program(story: Any, clock: Any) -> None:
+def test_verbose_prints_every_program(clock: Any) -> None:
     out = io.StringIO()
-    reporter, tale = PlainReporter(out, verbose=True, now=clock), story(100)
+    reporter, tale = PlainReporter(out, verbose=True, now=clock), Story(100)
     for index in range(100):
         reporter.emit(tale.finished(index))
     assert len(out.getvalue().splitlines()) == 100
 
 
-def test_quiet_prints_nothing_when_all_is_well(story: Any, summary: Any) -> None:
+def test_quiet_prints_nothing_when_all_is_well() -> None:
     out = io.StringIO()
-    reporter, tale = PlainReporter(out, quiet=True), story(1)
+    reporter, tale = PlainReporter(out, quiet=True), Story(1)
     for event in (tale.start, tale.plan, tale.started(0), tale.finished(0), summary(programs=1)):
         reporter.emit(event)
     assert out.getvalue() == ""
 
 
-def test_quiet_still_prints_what_failed(story: Any, summary: Any) -> None:
+def test_quiet_still_prints_what_failed() -> None:
     out = io.StringIO()
-    reporter, tale = PlainReporter(out, quiet=True), story(1)
+    reporter, tale = PlainReporter(out, quiet=True), Story(1)
     reporter.emit(tale.finished(0, "crashed", reason="signal 11"))
     verdict = events.Verdict("matmul", ("matmul", "h100"), 1, 0, 0, 0, False, "none of it builds")
     reporter.emit(summary(programs=1, crashed=1, exit_status=1, scripts=(verdict,)))
@@ -69,25 +70,25 @@ def test_quiet_still_prints_what_failed(story: Any, summary: Any) -> None:
     ]
 
 
-def test_names_and_reasons_cannot_write_to_the_terminal(story: Any) -> None:
+def test_names_and_reasons_cannot_write_to_the_terminal() -> None:
     out = io.StringIO()
-    reporter, tale = PlainReporter(out), story(1)
+    reporter, tale = PlainReporter(out), Story(1)
     reporter.emit(tale.finished(0, "failed", label="a\nb\x1b[2J", reason="\x1b]0;title\x07x\x9b"))
     assert out.getvalue() == "[1/1] a\\nb does not compile: x\\x9b\n"
 
 
-def test_a_closed_pipe_does_not_stop_the_build(story: Any) -> None:
+def test_a_closed_pipe_does_not_stop_the_build() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     stream = os.fdopen(writing, "w")
-    reporter, tale = PlainReporter(stream), story(2)
+    reporter, tale = PlainReporter(stream), Story(2)
     reporter.emit(tale.finished(0))
     reporter.emit(tale.finished(1))
     stream.close()
 
 
-def test_a_stream_that_knows_no_unicode_gets_escapes(story: Any) -> None:
+def test_a_stream_that_knows_no_unicode_gets_escapes() -> None:
     raw = io.BytesIO()
     reporter = PlainReporter(io.TextIOWrapper(raw, encoding="ascii"))
-    reporter.emit(story(1).finished(0, label="größe"))
+    reporter.emit(Story(1).finished(0, label="größe"))
     assert raw.getvalue() == b"[1/1] gr\\xf6\\xdfe 1.00 s\n"

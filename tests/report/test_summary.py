@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.build_story import summary
 from tilusbuild.engine.events import FailureGroup, Verdict
 from tilusbuild.report.summary import summary_text
 
@@ -19,7 +20,7 @@ GROUP = FailureGroup(
 )
 
 
-def test_equal_failures_show_one_sample_and_what_reproduces_it(summary: Any) -> None:
+def test_equal_failures_show_one_sample_and_what_reproduces_it() -> None:
     text = summary_text(summary(programs=10, compiled=7, failed=3, failures=(GROUP,)))
     assert text == (
         '3 schedules: error: static assertion failed with "tile too wide"\n'
@@ -32,7 +33,7 @@ def test_equal_failures_show_one_sample_and_what_reproduces_it(summary: Any) -> 
     )
 
 
-def test_a_script_that_failed_says_why(summary: Any) -> None:
+def test_a_script_that_failed_says_why() -> None:
     bad = Verdict("matmul", ("matmul", "f16", "h100"), 4, 3, 1, 0, False, "its default is broken")
     good = Verdict("norm", ("norm", "h100"), 4, 4, 0, 0, True, "")
     text = summary_text(summary(programs=8, compiled=8, scripts=(bad, good), exit_status=1))
@@ -40,14 +41,14 @@ def test_a_script_that_failed_says_why(summary: Any) -> None:
     assert "norm" not in text
 
 
-def test_a_long_log_is_cut(summary: Any) -> None:
+def test_a_long_log_is_cut() -> None:
     long = FailureGroup("error: x", 1, ("a",), "failed", "line\n" * 1000, None)
     text = summary_text(summary(programs=1, failed=1, failures=(long,)))
     assert "… 976 more lines" in text
     assert len(text.splitlines()) < 40
 
 
-def test_what_stopped_the_build_is_said(summary: Any) -> None:
+def test_what_stopped_the_build_is_said() -> None:
     text = summary_text(summary(programs=2, skipped=2, error="No space left on device: /c"))
     assert text.splitlines()[0] == "error: No space left on device: /c"
 
@@ -67,5 +68,5 @@ def test_what_stopped_the_build_is_said(summary: Any) -> None:
         ),
     ],
 )
-def test_the_sums_are_the_last_line(summary: Any, changes: dict[str, Any], last: str) -> None:
+def test_the_sums_are_the_last_line(changes: dict[str, Any], last: str) -> None:
     assert summary_text(summary(**changes)).splitlines()[-1] == last

@@ -70,7 +70,8 @@ def _quiet() -> Iterator[None]:
 def use(cache: Path, name: str, **sizes: int) -> str:
     """The name of the error that using the kernel ends in; "" for none."""
     try:
-        kernel = tilusbuild.load(name, where=cache, **({"real": "f32"} if len(sizes) > 1 else {}))
+        params: dict[str, Any] = {"real": "f32"} if len(sizes) > 1 else {}
+        kernel = tilusbuild.load(name, where=cache, **params)
         kernel.select(**sizes)
         kernel.explain(**sizes)
         assert kernel.programs

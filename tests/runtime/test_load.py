@@ -24,6 +24,7 @@ from tilusbuild.runtime.errors import (
     ProgramNotFoundError,
     ScriptNotFoundError,
 )
+from tilusbuild.runtime.process import process
 from tilusbuild.runtime.tables import TableEntry
 
 
@@ -189,9 +190,14 @@ def test_nothing_is_written_beside_the_programs(copied: Any) -> None:
 def test_one_library_for_one_program_that_is_used(
     copied: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = []
+    opened: list[str] = []
     load = library._loaded
-    monkeypatch.setattr(library, "_loaded", lambda path: opened.append(path) or load(path))
+
+    def noted(path: str) -> Any:
+        opened.append(path)
+        return load(path)
+
+    monkeypatch.setattr(library, "_loaded", noted)
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert opened == []
     barrier = threading.Barrier(8)
@@ -240,7 +246,7 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Any) -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with kernel._lock, library._lock:
+        with kernel._lock, process.library_lock:
             held.set()
             done.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 
@@ -18,7 +19,12 @@ def test_the_architectures_are_those_that_the_builder_knows() -> None:
 
 
 def test_of_what_runs_the_most_exact_is_the_best() -> None:
-    images = [("sm_80", "ptx"), ("sm_100", "sass"), ("sm_103", "sass"), ("sm_100f", "sass")]
+    images: list[tuple[str, Literal["sass", "ptx"]]] = [
+        ("sm_80", "ptx"),
+        ("sm_100", "sass"),
+        ("sm_103", "sass"),
+        ("sm_100f", "sass"),
+    ]
     images.append(("sm_103a", "sass"))
     assert all(can_run(code, "sm_103", kind) for code, kind in images)
     best = sorted(images, key=lambda image: rank(image[0], "sm_103", image[1]))

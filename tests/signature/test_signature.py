@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilusbuild.expr import Expr
 from tilusbuild.runtime.dtypes import DTYPES, integer_limits
 from tilusbuild.signature import Argument, SignatureError, parse_argument, resolve, signature
 
@@ -26,8 +27,11 @@ class TestArgument:
         argument = parse_argument("a", "f32*[4, cdiv(n, 2), max(m, n) * 2]")
         assert argument.dims is not None
         assert argument.dims[0] == 4
-        assert argument.dims[1].names == {"n"}
-        assert argument.dims[2].names == {"m", "n"}
+        _, first, second = argument.dims
+        assert isinstance(first, Expr)
+        assert isinstance(second, Expr)
+        assert first.names == {"n"}
+        assert second.names == {"m", "n"}
 
     def test_a_tensor_of_rank_0(self):
         assert parse_argument("x", "f64*[]").dims == ()

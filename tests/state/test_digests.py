@@ -10,7 +10,7 @@ import pytest
 
 from tilusbuild.state import digests
 from tilusbuild.state.digests import DigestMemory, Record
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import COARSE_TICK
 
 LATER = 3_600_000_000_000
@@ -154,7 +154,7 @@ def test_a_record_holds_only_for_its_own_evidence() -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were read."""
     found: list[str] = []
-    real = digests.sha256_file
+    real = sha256_file
 
     def counted(path: str) -> str:
         found.append(os.path.basename(path))

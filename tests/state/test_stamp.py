@@ -14,7 +14,6 @@ from tilusbuild.build.stat_helper import stat_helper_for
 from tilusbuild.noop import record, write
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import receipts
-from tilusbuild.state import stamp as stamps
 from tilusbuild.state.hashing import sha256_file
 from tilusbuild.state.stamp import ABSENT, COARSE_TICK, TICK, Stamp, is_settled, observe, stamp_of
 
@@ -172,7 +171,7 @@ def test_an_observation_is_kept_only_when_it_is_settled(
     assert not seen.settled
     frozen = os.stat(file)
     file.write_bytes(b"two")
-    monkeypatch.setattr(stamps.os, "stat", lambda _: frozen)
+    monkeypatch.setattr(os, "stat", lambda _: frozen)
     again = observe(str(file), sha256_file, before=seen, now=lambda: 2**62)
     assert again.settled
     assert again.content != seen.content

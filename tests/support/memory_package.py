@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tilusbuild.package.reader import Item
 
 
-@dataclass(frozen=True)
+@dataclass
 class MemoryReader:
     """Hands over `layers`, whatever `listed` says of them: (path, size as claimed, content).
 

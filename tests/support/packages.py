@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from tilusbuild.package.listing import (
 )
 from tilusbuild.package.needs import Together
 from tilusbuild.runtime.script import read_script
+
 
 @dataclass
 class Hand:

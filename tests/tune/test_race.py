@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.recorded_bench import Killed, Recorded, make_case, make_work
 from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign
 from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
@@ -34,73 +35,73 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl"
 
 
-def test_the_fastest_wins(made: Any, log: Path) -> None:
-    work = made.work(tile=range(20))
-    bench = made.Recorded(lambda p: 1e-3 * (1 + abs(p.index - 7)))
-    (decision,) = tuned(bench, work, [made.case()], log)
+def test_the_fastest_wins(log: Path) -> None:
+    work = make_work(tile=range(20))
+    bench = Recorded(lambda p: 1e-3 * (1 + abs(p.index - 7)))
+    (decision,) = tuned(bench, work, [make_case()], log)
     assert decision.winner is not None
     assert decision.winner.program.index == 7
     assert decision.winner.seconds == pytest.approx(1e-3, rel=0.03)
     assert (decision.unseen, decision.cut) == (0, False)
 
 
-def test_only_who_is_near_the_best_runs_on(made: Any, log: Path) -> None:
-    work = made.work(tile=range(5))
+def test_only_who_is_near_the_best_runs_on(log: Path) -> None:
+    work = make_work(tile=range(5))
     times = [1.0, 1.01, 1.1, 1.2, 1.4]
-    bench = made.Recorded(lambda p: times[p.index], noise=0.0)
-    (decision,) = tuned(bench, work, [made.case()], log)
+    bench = Recorded(lambda p: times[p.index], noise=0.0)
+    (decision,) = tuned(bench, work, [make_case()], log)
     assert [len(o.samples) for o in decision.outcomes] == [32 + 24, 32 + 24, 4, 4, 1]
 
 
-def test_how_often_the_best_are_sampled_can_be_said(made: Any, log: Path) -> None:
-    work = made.work(tile=range(3))
-    bench = made.Recorded(lambda p: [1.0, 1.01, 1.1][p.index], noise=0.0)
-    (decision,) = tuned(bench, work, [made.case()], log, rounds=8)
+def test_how_often_the_best_are_sampled_can_be_said(log: Path) -> None:
+    work = make_work(tile=range(3))
+    bench = Recorded(lambda p: [1.0, 1.01, 1.1][p.index], noise=0.0)
+    (decision,) = tuned(bench, work, [make_case()], log, rounds=8)
     assert [len(o.samples) for o in decision.outcomes] == [8 + 24, 8 + 24, 4]
-    (decision,) = tuned(bench, work, [made.case()], log.with_name("two"), rounds=2)
+    (decision,) = tuned(bench, work, [make_case()], log.with_name("two"), rounds=2)
     assert [len(o.samples) for o in decision.outcomes] == [2 + 24, 2 + 24, 2]
 
 
-def test_rounds_are_interleaved(made: Any, log: Path) -> None:
-    work = made.work(tile=range(3))
-    bench = made.Recorded(lambda p: 1.0, noise=0.0)
-    tuned(bench, work, [made.case()], log)
+def test_rounds_are_interleaved(log: Path) -> None:
+    work = make_work(tile=range(3))
+    bench = Recorded(lambda p: 1.0, noise=0.0)
+    tuned(bench, work, [make_case()], log)
     samples = [program for _, program, what, _ in bench.asked if what == "sample"]
     rounds = [samples[i : i + 3] for i in range(3, len(samples), 3)]
     assert all(sorted(each) == [0, 1, 2] for each in rounds)
     assert rounds[0] == rounds[1][::-1]
 
 
-def test_a_tie_goes_to_the_earlier_program(made: Any, log: Path) -> None:
-    work = made.work(tile=range(4))
+def test_a_tie_goes_to_the_earlier_program(log: Path) -> None:
+    work = make_work(tile=range(4))
     times = [1.2, 1.005, 1.0, 1.009]
-    bench = made.Recorded(lambda p: times[p.index], noise=0.0)
-    (decision,) = tuned(bench, work, [made.case()], log)
+    bench = Recorded(lambda p: times[p.index], noise=0.0)
+    (decision,) = tuned(bench, work, [make_case()], log)
     assert decision.winner is not None
     assert decision.winner.program.index == 1
 
 
-def test_who_cannot_be_used_is_out_and_says_why(made: Any, log: Path) -> None:
-    work = made.work(tile=range(5))
-    ends = ["crash", "timeout", "incorrect", "launch error", 1.0]
-    bench = made.Recorded(lambda p: ends[p.index])
-    (decision,) = tuned(bench, work, [made.case()], log)
+def test_who_cannot_be_used_is_out_and_says_why(log: Path) -> None:
+    work = make_work(tile=range(5))
+    ends: list[str | float] = ["crash", "timeout", "incorrect", "launch error", 1.0]
+    bench = Recorded(lambda p: ends[p.index])
+    (decision,) = tuned(bench, work, [make_case()], log)
     assert [outcome.status for outcome in decision.outcomes] == [*ends[:4], "ok"]
     assert decision.outcomes[0].why == "as recorded"
     assert decision.winner is not None
     assert decision.winner.program.index == 4
 
 
-def test_correctness_comes_before_any_timing(made: Any, log: Path) -> None:
-    bench = made.Recorded(lambda p: "incorrect")
-    (decision,) = tuned(bench, made.work(tile=range(3)), [made.case()], log)
+def test_correctness_comes_before_any_timing(log: Path) -> None:
+    bench = Recorded(lambda p: "incorrect")
+    (decision,) = tuned(bench, make_work(tile=range(3)), [make_case()], log)
     assert decision.winner is None
     assert {what for _, _, what, _ in bench.asked} == {"check"}
 
 
-def test_a_winner_that_computes_wrong_later_gives_way(made: Any, log: Path) -> None:
-    bench = made.Recorded(lambda p: "flaky" if p.index == 1 else 1e-3)
-    (decision,) = tuned(bench, made.work(tile=range(3)), [made.case()], log)
+def test_a_winner_that_computes_wrong_later_gives_way(log: Path) -> None:
+    bench = Recorded(lambda p: "flaky" if p.index == 1 else 1e-3)
+    (decision,) = tuned(bench, make_work(tile=range(3)), [make_case()], log)
     assert decision.winner is not None
     assert decision.winner.program.index != 1
     assert decision.outcomes[1].status == "incorrect"
@@ -109,11 +110,9 @@ def test_a_winner_that_computes_wrong_later_gives_way(made: Any, log: Path) -> N
 @pytest.mark.parametrize(
     "budget", [Budget(), Budget(runs=90), Budget(seconds=0.9)], ids=["none", "runs", "time"]
 )
-def test_interrupted_anywhere_and_resumed_it_ends_the_same(
-    made: Any, tmp_path: Path, budget: Budget
-) -> None:
-    work = made.work(tile=(1, 2, 4, 8), unroll=(1, 2, 3), split=(False, True))
-    cases = [made.case("first"), made.case("second")]
+def test_interrupted_anywhere_and_resumed_it_ends_the_same(tmp_path: Path, budget: Budget) -> None:
+    work = make_work(tile=(1, 2, 4, 8), unroll=(1, 2, 3), split=(False, True))
+    cases = [make_case("first"), make_case("second")]
 
     def seconds(program: Any) -> float | str:
         if program.index % 11 == 3:
@@ -121,54 +120,54 @@ def test_interrupted_anywhere_and_resumed_it_ends_the_same(
         tile, unroll = program.schedule["tile"], program.schedule["unroll"]
         return 1e-3 * (1 + abs(tile - 4) / 8 + abs(unroll - 2) / 50)
 
-    whole = made.Recorded(seconds)
+    whole = Recorded(seconds)
     expected = tuned(whole, work, cases, tmp_path / "whole", budget)
     for lives in range(0, len(whole.asked), 7):
         log = tmp_path / f"cut-{lives}"
-        with pytest.raises(made.Killed):
-            tuned(made.Recorded(seconds, lives=lives), work, cases, log, budget)
-        rest = made.Recorded(seconds)
+        with pytest.raises(Killed):
+            tuned(Recorded(seconds, lives=lives), work, cases, log, budget)
+        rest = Recorded(seconds)
         assert tuned(rest, work, cases, log, budget) == expected
         assert len(rest.asked) == len(whole.asked) - lives, "nothing is measured twice"
 
 
-def test_a_finished_tuning_measures_nothing_again(made: Any, log: Path) -> None:
-    work, cases = made.work(tile=range(6)), [made.case()]
-    first = tuned(made.Recorded(lambda p: 1.0 + p.index), work, cases, log)
-    again = made.Recorded(lambda p: 1.0 + p.index, lives=0)
+def test_a_finished_tuning_measures_nothing_again(log: Path) -> None:
+    work, cases = make_work(tile=range(6)), [make_case()]
+    first = tuned(Recorded(lambda p: 1.0 + p.index), work, cases, log)
+    again = Recorded(lambda p: 1.0 + p.index, lives=0)
     assert tuned(again, work, cases, log) == first
 
 
-def test_a_program_that_is_new_is_all_that_is_measured(made: Any, log: Path) -> None:
+def test_a_program_that_is_new_is_all_that_is_measured(log: Path) -> None:
     seconds = lambda p: 1e-3 * (1 + p.schedule["tile"])  # noqa: E731
-    tuned(made.Recorded(seconds), made.work(tile=range(6)), [made.case()], log)
-    bench = made.Recorded(seconds)
-    tuned(bench, made.work(tile=range(7)), [made.case()], log)
+    tuned(Recorded(seconds), make_work(tile=range(6)), [make_case()], log)
+    bench = Recorded(seconds)
+    tuned(bench, make_work(tile=range(7)), [make_case()], log)
     assert {program for _, program, _, _ in bench.asked} == {6}
 
 
 class TestBudget:
-    def test_is_kept(self, made: Any, log: Path) -> None:
-        work = made.work(tile=range(1000))
-        bench = made.Recorded(lambda p: 1e-3 * (1 + p.index))
-        (decision,) = tuned(bench, work, [made.case()], log, Budget(runs=200))
+    def test_is_kept(self, log: Path) -> None:
+        work = make_work(tile=range(1000))
+        bench = Recorded(lambda p: 1e-3 * (1 + p.index))
+        (decision,) = tuned(bench, work, [make_case()], log, Budget(runs=200))
         assert len(bench.asked) <= 200 + 8
         assert decision.unseen > 0
         assert decision.winner is not None
 
-    def test_is_shared_by_the_cases(self, made: Any, log: Path) -> None:
-        work = made.work(tile=range(1000))
-        cases = [made.case(str(n)) for n in range(4)]
-        bench = made.Recorded(lambda p: 1e-3 * (1 + p.index))
+    def test_is_shared_by_the_cases(self, log: Path) -> None:
+        work = make_work(tile=range(1000))
+        cases = [make_case(str(n)) for n in range(4)]
+        bench = Recorded(lambda p: 1e-3 * (1 + p.index))
         tuned(bench, work, cases, log, Budget(runs=400))
         each = Counter(case for case, *_ in bench.asked)
         assert len(each) == 4
         assert max(each.values()) <= 2 * min(each.values())
 
-    def test_that_suffices_changes_nothing(self, made: Any, log: Path) -> None:
-        work = made.work(tile=range(10))
-        bench = made.Recorded(lambda p: 1e-3 * (1 + p.index))
-        (decision,) = tuned(bench, work, [made.case()], log, Budget(runs=10_000))
+    def test_that_suffices_changes_nothing(self, log: Path) -> None:
+        work = make_work(tile=range(10))
+        bench = Recorded(lambda p: 1e-3 * (1 + p.index))
+        (decision,) = tuned(bench, work, [make_case()], log, Budget(runs=10_000))
         assert decision.unseen == 0
         assert decision.winner is not None
         assert decision.winner.program.index == 0

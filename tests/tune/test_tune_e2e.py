@@ -161,7 +161,8 @@ def test_a_bundle_measures_with_the_standard_library_alone(
     away = tmp_path / "away"
     with tarfile.open(project.folder / "bundle.tar") as tar:
         # Python 3.10 and 3.11 have the filter from 3.10.12 and 3.11.4 on only.
-        tar.extractall(away, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(away, **safely)
     command = [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py"]
     ran = subprocess.run(
         [*command, "--log", "log.jsonl"],

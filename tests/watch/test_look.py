@@ -100,7 +100,7 @@ def test_of_a_folder_the_names_count(looker: Looker, tmp_path: Path) -> None:
     (tmp_path / "b").write_text("")
     (tmp_path / ".b.swp").write_text("")
     (tmp_path / "a").unlink()
-    assert looker.look([str(tmp_path)])[str(tmp_path)].names == {"a", "b"}
+    assert looker.look([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
 
 
 def test_what_is_new_to_the_look_counts_when_it_may_have_changed_since(

@@ -7,7 +7,7 @@ import pytest
 from tilusbuild.watch.needs import Change, Needs, affected, is_dropping
 
 SCALE, ADD = ("scale", "cpu"), ("add", "cpu")
-NEEDS = {
+NEEDS: dict[tuple[str, ...], Needs] = {
     SCALE: Needs(frozenset({"/p/scale.j2", "/p/a.h", "/p"}), frozenset({"a.h", "cuda.h"})),
     ADD: Needs(frozenset({"/p/add.j2", "/p/a.h", "/p"}), frozenset({"b.h"})),
 }
@@ -30,7 +30,7 @@ def test_in_a_folder_only_names_that_are_asked_for_count() -> None:
 
 
 def test_who_may_include_anything_minds_every_name() -> None:
-    needs = {SCALE: Needs(frozenset({"/p"}), None)}
+    needs: dict[tuple[str, ...], Needs] = {SCALE: Needs(frozenset({"/p"}), None)}
     change = Change("/p", frozenset({"any.h"}))
     assert affected(needs, {"/p": change}) == {SCALE: ["/p"]}
 

@@ -1,0 +1,155 @@
+"""Recipes of a saxpy, a toolchain of this machine's tools, and modules to compile or link."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tilusbuild.arch import parse_arch
+from tilusbuild.compile import (
+    Launch,
+    LauncherStore,
+    Recipe,
+    launcher_folder,
+    launcher_object,
+    module_files,
+)
+from tilusbuild.compile.steps import image_name, steps
+from tilusbuild.compile.tools import tools_of
+from tilusbuild.expr import parse
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.signature import parse_argument, resolve, signature
+
+KERNEL = """\
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+
+CPU = """\
+extern "C" void saxpy(float a, const float *x, float *y, int n) {
+  for (int i = 0; i < n; i++) y[i] = a * x[i] + y[i];
+}
+"""
+
+HOST = """\
+static __global__ void kernel(float a, const float *x, float *y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+extern "C" int saxpy(float a, const float *x, float *y, int n, cudaStream_t stream) {
+  kernel<<<(n + 255) / 256, 256, 0, stream>>>(a, x, y, n);
+  return cudaGetLastError();
+}
+"""
+
+SOURCES = {"kernel": KERNEL, "cpu": CPU, "host": HOST}
+
+SAXPY = {"a": "f32", "x": "f32*[n]", "y": "f32*[n]", "n": "i32"}
+
+
+def make_signature(arguments: dict[str, Any], out: tuple[str, ...] = ("y",)) -> Any:
+    """A signature from {"x": "f32*[n]"}; a value may be (text, {"range": …})."""
+    made = []
+    for name, text in arguments.items():
+        text, more = text if isinstance(text, tuple) else (text, {})
+        made.append(parse_argument(name, text, out=name in out, **more))
+    return resolve(signature(made), {})
+
+
+def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
+    """A saxpy; `arguments`, `grid`, `block`, `smem`, `archs` are given as texts."""
+    arguments = changes.pop("arguments", SAXPY)
+    out = changes.pop("out", ("y",))
+    launch = Launch(
+        tuple(parse(text) for text in changes.pop("grid", ("cdiv(n, block)",))),
+        tuple(parse(text) for text in changes.pop("block", ("block",))),
+        parse(changes.pop("smem", "0")),
+    )
+    archs = changes.pop("archs", ("cpu",) if pipeline == "cpu" else ("sm_90a",))
+    recipe = Recipe(
+        pipeline=pipeline,  # type: ignore[arg-type]
+        archs=tuple(parse_arch(name) for name in archs),
+        ptx=False,
+        source=SOURCES[pipeline],
+        symbol="saxpy",
+        signature=make_signature(arguments, out),
+        launch=launch,
+        constants={"block": 256},
+    )
+    return replace(recipe, **changes)
+
+
+def make_toolchain(
+    nvcc: str | None = None, root: str | None = None, flags: tuple[str, ...] = ()
+) -> Any:
+    """What the pipelines need of a toolchain, with this machine's host tools."""
+    tool = {name: SimpleNamespace(path=shutil.which(name)) for name in ("g++", "gcc", "as", "ld")}
+    cuda = SimpleNamespace(nvcc=nvcc, root=root or "/nowhere", link_flags=flags) if nvcc else None
+    return SimpleNamespace(
+        cuda=cuda,
+        cxx=tool["g++"],
+        cc=tool["gcc"],
+        as_=tool["as"],
+        ld=tool["ld"],
+        environment=lambda: {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        fingerprint_cuda=("nvcc 0 test",),
+        nvrtc=None,
+        fingerprint_nvrtc=(),
+        fingerprint_joiner=(),
+        fingerprint_host=("gcc 0 test",),
+    )
+
+
+def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
+    """The module's files, and in a tree the launcher where compile.sh finds it."""
+    module.mkdir(parents=True)
+    made = None
+    if recipe.through_nvrtc:
+        with LocalRunner() as running:
+            found = launcher_object(recipe, toolchain, str(module.parent), running, LauncherStore())
+        assert isinstance(found, bytes), found
+        made = found
+    digest, files = launcher_folder(recipe, made)
+    for name, data in module_files(recipe, toolchain, digest).items():
+        (module / name).write_bytes(data)
+    if module.parents[1].name != "programs":
+        return
+    folder = module.parents[2] / "include" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def link_without_nvcc(recipe: Recipe, folder: Path, image: bytes = b"an image") -> Path:
+    """The kernel pipeline's library around any bytes: what the launcher's tests call."""
+    toolchain = make_toolchain()
+    folder.mkdir(parents=True)
+    for name, data in module_files(recipe, toolchain).items():
+        (folder / name).write_bytes(data)
+    (folder / "launcher.c").write_bytes(launcher_folder(recipe)[1]["launcher.c"])
+    (folder / image_name(recipe)).write_bytes(image)
+    for step in steps(recipe):
+        argv = tools_of(toolchain).fill(step.argv)
+        if step.name in ("image", "link"):
+            subprocess.run(argv, cwd=folder, check=True)
+        elif step.name == "launcher":
+            (folder / step.output).write_bytes(_launcher_object(folder, argv))
+    return folder / "lib.so"
+
+
+_objects: dict[bytes, bytes] = {}
+
+
+def _launcher_object(folder: Path, argv: tuple[str, ...]) -> bytes:
+    source = (folder / "launcher.c").read_bytes()
+    if source not in _objects:
+        strict = ["-Wall", "-Wextra", "-Werror"]
+        subprocess.run([*argv, *strict], cwd=folder, check=True)
+        _objects[source] = (folder / "launcher.o").read_bytes()
+    return _objects[source]

@@ -1,0 +1,73 @@
+"""A bench that plays recorded answers, and work made of nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tilusbuild.tune.bench.bench import Answer
+from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
+
+Seconds = Callable[[Candidate], "float | str"]
+"""The true time of a program, or the status that it ends with."""
+
+
+class Killed(Exception):  # noqa: N818 - an event
+    """The recorded bench was told to stop here."""
+
+
+@dataclass
+class Recorded:
+    """A bench whose answers follow from case, program and number alone, as recorded ones do.
+
+    `noise` is the greatest share by which a sample is off. `lives` is how many answers it gives.
+    """
+
+    seconds: Seconds
+    noise: float = 0.03
+    lives: int | None = None
+    asked: list[tuple[str, int, str, int]] = field(default_factory=list)
+
+    def check(self, case: Case, program: Candidate, number: int) -> Answer:
+        self._live(case, program, "check", number)
+        true = self.seconds(program)
+        if isinstance(true, str) and not (true == "flaky" and number == 0):
+            return Answer("incorrect" if true == "flaky" else true, 0.01, why="as recorded")
+        return Answer("ok", 0.01)
+
+    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
+        self._live(case, program, "sample", number)
+        true = self.seconds(program)
+        if isinstance(true, str):
+            true = 1e-6  # a flaky program is quick
+        name = f"{case.digest} {program.hash} {number}".encode()
+        off = random.Random(hashlib.sha256(name).digest()).uniform(-1, 1) * self.noise
+        return Answer("ok", 0.001 + true, true * (1 + off))
+
+    def _live(self, case: Case, program: Candidate, what: str, number: int) -> None:
+        if self.lives is not None and len(self.asked) >= self.lives:
+            raise Killed
+        self.asked.append((case.digest, program.index, what, number))
+
+
+def make_work(**parameters: Sequence[Scalar]) -> Work:
+    """Every combination of the parameters' values, the first slowest."""
+    names = list(parameters)
+    programs = tuple(
+        Candidate(
+            index,
+            hashlib.sha256(repr(values).encode()).hexdigest(),
+            f"/none/{index}.so",
+            dict(zip(names, values, strict=True)),
+        )
+        for index, values in enumerate(itertools.product(*parameters.values()))
+    )
+    groups = tuple((name,) for name in names)
+    return Work("w cpu", "w", "0" * 64, "cpu", None, groups, programs, ())
+
+
+def make_case(name: str = "case", **sizes: int) -> Case:
+    return Case(name, sizes, (), cold=True)
