@@ -14,6 +14,8 @@ from typing import IO, Any
 
 import pytest
 
+from support.paths import TESTS
+
 _BUILDER = """
 import sys
 from tilusbuild.engine.config import BuildConfig
@@ -61,6 +63,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             [sys.executable, "-c", _BUILDER.replace("MARKER", mark), *arguments],
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": str(TESTS)},
             preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN) if ignored else None,
         )
         started.append(builder)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from support.paths import ROOT, TESTS
+
 _BUILDER = """
 import os, sys, time
 from tilusbuild.engine.config import BuildConfig
@@ -82,8 +84,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
         pytest.skip("no tmux here")
     terminal = Terminal(tmp_path)
     (tmp_path / "builder.py").write_text(_BUILDER)
-    repository = Path(__file__).parents[2]
-    python = f"PYTHONPATH='{repository}' '{sys.executable}'"
+    python = f"PYTHONPATH='{ROOT}:{TESTS}' '{sys.executable}'"
     command = f"cd '{tmp_path}'; {python} builder.py & echo $! > pid; wait; sleep 100"
     environment = {"NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
     flags = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
