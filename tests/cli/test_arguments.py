@@ -44,7 +44,7 @@ def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
         elif isinstance(each, argparse._AppendAction) or each.nargs in ("*", "+"):
             assert hint == tuple[str, ...], each.dest
         else:
-            parsed = each.type or str
+            parsed: Any = each.type or str
             required = each.required and each.nargs is None
             always = required or each.default is not None
             assert hint == (parsed if always else parsed | None), each.dest
