@@ -20,7 +20,7 @@ from tilusbuild.expr import Value, parse
 from tilusbuild.manifest.loading import load
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.selection import targets_of
-from tilusbuild.plan.spaces import instances_of, spec_of, surroundings
+from tilusbuild.plan.spaces import instances_of, spec_of, target_constants
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Space
 
@@ -45,13 +45,13 @@ class Program:
                 "name": self.target.name,
                 "arch": self.target.archs[0].name,
             },
-            "arch": {n.removeprefix("arch."): v for n, v in surroundings(self.target).items()},
+            "arch": {n.removeprefix("arch."): v for n, v in target_constants(self.target).items()},
         }
         return self.renderer.render(self.template, context).text
 
     def geometry(self, **dimensions: int) -> tuple[list[int], list[int], int]:
         """Grid, block and bytes of dynamic shared memory, as the manifest computes them."""
-        names = {**self.values, **surroundings(self.target), **dimensions}
+        names = {**self.values, **target_constants(self.target), **dimensions}
         grid, block, smem = self.launch_texts
         return (
             [int(parse(text).evaluate(names)) for text in grid],

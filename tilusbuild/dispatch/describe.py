@@ -30,7 +30,7 @@ from tilusbuild.manifest import Manifest, expression
 from tilusbuild.manifest.script_sections import COSTS, Bucket, DispatchSection
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.spaces import surroundings
+from tilusbuild.plan.spaces import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal
@@ -168,7 +168,7 @@ def _rules(
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
     """The rules whose schedule is among the planned ones: a target's own space may lack it."""
-    around = {**surroundings(instance.target), **instance.params}
+    around = {**target_constants(instance.target), **instance.params}
     scalars = (a for a in script_instance.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
     found = []

@@ -37,7 +37,7 @@ from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.manifest.script_sections import DispatchSection
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.spaces import surroundings
+from tilusbuild.plan.spaces import target_constants
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Argument
 
@@ -95,7 +95,7 @@ def declared(
 
     Raises `ExprError`.
     """
-    cost = parse(source).substitute({**surroundings(instance.target), **instance.params})
+    cost = parse(source).substitute({**target_constants(instance.target), **instance.params})
     reads = sorted(cost.names - set(keys))
     if instance.target.kind == "cpu" and any(name.startswith(RESOURCE) for name in reads):
         return None
@@ -201,7 +201,7 @@ def _model(
     if not top and not filled:
         return None
     cost = parse(" / ".join([f"({top or 1.0})", *filled]))
-    cost = cost.substitute({**surroundings(instance.target), **instance.params})
+    cost = cost.substitute({**target_constants(instance.target), **instance.params})
     reads = sorted(cost.names - set(keys))
     if instance.target.kind == "cpu" and any(name.startswith(RESOURCE) for name in reads):
         return None

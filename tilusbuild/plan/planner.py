@@ -15,9 +15,9 @@ from tilusbuild.plan import identity
 from tilusbuild.plan.headers import roots_of
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlannedInstance, Target
-from tilusbuild.plan.points import Chosen
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.plan.space_cache import Chosen
 from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spec_of
 from tilusbuild.render.closure import Headers, Root, Scans
 from tilusbuild.render.renderer import Renderer
@@ -85,7 +85,7 @@ class Planner:
         """Yield one `ScriptInstance` for each instance of a script. Raises `InputError`."""
         for params in instances_of(self.manifest, script, target.name):
             spec = spec_of(self.manifest, script, target, params)
-            size = None if self.memo is None else self.memo.points.size(script, spec)
+            size = None if self.memo is None else self.memo.spaces.size(script, spec)
             space = space_of(self.manifest, script, target.name, spec, size)
             yield ScriptInstance(
                 self.manifest,
@@ -125,7 +125,7 @@ class Planner:
         )
         if self.memo is None:
             return chosen(manifest, script, target, space, level)
-        return self.memo.points.chosen(
+        return self.memo.spaces.chosen(
             script,
             space.spec,
             question(manifest, script, target, level),

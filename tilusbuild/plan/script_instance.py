@@ -19,7 +19,7 @@ from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import Manifest, expression, signature_of
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target, label
-from tilusbuild.plan.spaces import surroundings
+from tilusbuild.plan.spaces import target_constants
 from tilusbuild.render.closure import Closure, Headers
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.signature import Signature, SignatureError, resolve
@@ -83,7 +83,7 @@ class ScriptInstance:
         """Whether a file of any name can be included."""
         self._noted: set[tuple[object, ...]] = set()
         self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
-        self._around = surroundings(target)
+        self._around = target_constants(target)
         self.signature = self._resolved_signature()
         self.launch = self._parse_launch()
         self._prune = self._parse_prune()

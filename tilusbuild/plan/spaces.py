@@ -36,7 +36,7 @@ def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[
         }
 
 
-def surroundings(target: Target) -> dict[str, Value]:
+def target_constants(target: Target) -> dict[str, Value]:
     """What every expression of a target sees: `arch.*` and `facts.*`."""
     limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
     return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
@@ -54,7 +54,7 @@ def spec_of(
     kept = [p for p in imported.parameters if own.isdisjoint(p.names)] if imported else []
     rules = dict(imported.restrict) if imported else {}
     return SpaceSpec(
-        constants={**surroundings(target), **params},
+        constants={**target_constants(target), **params},
         parameters=(*kept, *declared),
         derived=tuple(owner.derived_for(target.name).items()),
         restrict=tuple({**rules, **owner.restrict_for(target.name)}.items()),

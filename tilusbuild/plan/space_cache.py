@@ -1,9 +1,8 @@
-"""What was chosen of tuning spaces in earlier plans: a space is enumerated only when it is another.
+"""What was chosen of tuning spaces in earlier plans: a space is enumerated only when it changed.
 
 The schedules of a level follow from the space's spec, from what is asked of it, and from our own
-code. They are kept under the digest of these, with the numbers that a plan tells of a space. A file
-that is missing, damaged or of another version costs an enumeration; it is written only when
-something was added.
+code. They are kept under the digest of these, with the sizes that a plan reports of a space, in
+files that only save work (`tilusbuild.state.envelope`), written only when something was added.
 """
 
 from __future__ import annotations
@@ -11,20 +10,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.space import Schedule, SpaceSpec
-from tilusbuild.state.files import write_atomic
+from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.hashing import sha256_text
 
 Chosen: TypeAlias = tuple[tuple[Schedule, ...], Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""
 
-_MOST_VALUES = 5_000_000
+_ENVELOPE = Envelope("spaces 2")
+_MAX_VALUES = 5_000_000
 """Of more, reading them would take as long as enumerating."""
 _SPARE = 16
 """So many spaces of a script are kept though no plan asked for them: of another target or constant,
@@ -32,7 +30,7 @@ or of values that may come back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSpace:
     """One space. `columns` are the values of `names`, schedule by schedule; `indices` the places of
     the schedules, None for all; `default` is a place, too."""
 
@@ -45,7 +43,7 @@ class Known:
     columns: Sequence[Sequence[Any]]
 
     def chosen(self) -> Chosen:
-        """As the space gave it."""
+        """Return the schedules and the default as the space gave them."""
         indices = range(self.count) if self.indices is None else self.indices
         rows = zip(*self.columns, strict=True) if self.columns else ((),) * len(indices)
         schedules = tuple(
@@ -57,12 +55,12 @@ class Known:
         return schedules, next(each for each in schedules if each.index == self.default)
 
 
-class Points:
-    """What is known of one project's spaces: a file for each script in `folder`, read when asked
-    for. `folder` is only written to by `save`. `code` stands for what chooses."""
+class SpaceCache:
+    """What is known of one project's spaces: a file for each script in `directory`, read when asked
+    for and written by `save` only. `code` stands for what chooses."""
 
-    def __init__(self, folder: str, owner: str, code: str) -> None:
-        self._folder = folder
+    def __init__(self, directory: str, owner: str, code: str) -> None:
+        self._directory = directory
         self._owner = owner
         self._code = code
         self._scripts: dict[str, dict[str, str]] = {}
@@ -70,7 +68,7 @@ class Points:
         self._changed: set[str] = set()
 
     def size(self, script: str, spec: SpaceSpec) -> tuple[int, int] | None:
-        """The numbers of valid points and of all combinations, where they are known."""
+        """Return the numbers of valid points and of all combinations, where they are known."""
         known = self._known(script, self._key(spec))
         return None if known is None else (known.count, known.cartesian)
 
@@ -82,7 +80,7 @@ class Points:
         size: Callable[[], tuple[int, int]],
         choose: Callable[[], Chosen],
     ) -> Chosen:
-        """What `choose` gives for the question `asked` of a space; not called when it is known."""
+        """Return what `choose` gives for the question `asked`; not called when it is known."""
         key, question = self._key(spec), sha256_text(asked)
         known = self._known(script, key)
         if known is None or known.asked != question:
@@ -92,14 +90,12 @@ class Points:
         return known.chosen()
 
     def save(self) -> None:
-        """Write what is new; silently nothing where that is not possible."""
+        """Write what is new; do nothing where that is not possible."""
         for script in self._changed:
             spaces = self._scripts[script]
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
             kept = {key: text for key, text in spaces.items() if key not in spare}
-            with suppress(OSError):
-                os.makedirs(self._folder, exist_ok=True)
-                write_atomic(self._path(script), seal({"points": kept}))
+            _ENVELOPE.write(self._path(script), json.dumps(kept).encode())
         self._changed.clear()
 
     def _key(self, spec: SpaceSpec) -> str:
@@ -108,12 +104,13 @@ class Points:
         texts = (self._code, repr(spec), *(expr.canonical for expr in expressions))
         return sha256_text("\n".join(texts))
 
-    def _known(self, script: str, key: str) -> Known | None:
+    def _known(self, script: str, key: str) -> KnownSpace | None:
         if script not in self._scripts:
-            self._scripts[script] = self._read(script)
+            body = _ENVELOPE.read(self._path(script))
+            self._scripts[script] = {} if body is None else json.loads(body)
         self._used.add(key)
         text = self._scripts[script].get(key)
-        return None if text is None else Known(*json.loads(text))
+        return None if text is None else KnownSpace(*json.loads(text))
 
     def _put(
         self,
@@ -126,11 +123,11 @@ class Points:
     ) -> None:
         names = tuple(schedules[0].values)
         indices = [schedule.index for schedule in schedules]
-        if len(indices) * (len(names) + 1) > _MOST_VALUES:
+        if len(indices) * (len(names) + 1) > _MAX_VALUES:
             return
         if default is not None and default not in schedules:
             return
-        known = Known(
+        known = KnownSpace(
             *size,
             asked=question,
             default=None if default is None else default.index,
@@ -138,17 +135,9 @@ class Points:
             names=names,
             columns=[[schedule.values[name] for schedule in schedules] for name in names],
         )
-        fields = [getattr(known, name) for name in Known.__slots__]
+        fields = [getattr(known, name) for name in KnownSpace.__slots__]
         self._scripts[script][key] = json.dumps(fields, separators=(",", ":"))
         self._changed.add(script)
 
     def _path(self, script: str) -> str:
-        return os.path.join(self._folder, sha256_text(f"{self._owner}\0{script}\0points"))
-
-    def _read(self, script: str) -> dict[str, str]:
-        try:
-            with open(self._path(script), "rb") as file:
-                spaces = unseal(file.read()).get("points")
-        except (OSError, CorruptFileError):
-            return {}
-        return spaces if isinstance(spaces, dict) else {}
+        return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}\0points"))

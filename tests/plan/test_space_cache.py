@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tilusbuild.expr import parse
-from tilusbuild.plan.points import Chosen, Points
-from tilusbuild.runtime.sealed import seal
+from tilusbuild.plan.space_cache import Chosen, SpaceCache
 from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select
+from tilusbuild.state.envelope import Envelope
 
 Ask = Callable[..., Chosen]
 
@@ -50,18 +50,18 @@ def ask(tmp_path: Path, asked: list[int]) -> Ask:
     """Ask in a new process's place: whatever is known was read from the folder."""
 
     def ask(level: int = 2, spec: SpaceSpec = SPEC, code: str = "code") -> Chosen:
-        points = Points(str(tmp_path / "plans"), "owner", code)
-        space = Space(spec, points.size("script", spec))
+        spaces = SpaceCache(str(tmp_path / "plans"), "owner", code)
+        space = Space(spec, spaces.size("script", spec))
 
         def choose() -> Chosen:
             asked.append(level)
             default = {"tile": 32}
             return select(space, level, sample=4, default=default), space.complete(default)
 
-        found = points.chosen(
+        found = spaces.chosen(
             "script", spec, str(level), lambda: (space.count, space.cartesian), choose
         )
-        points.save()
+        spaces.save()
         assert (space.count, space.cartesian) == (Space(spec).count, Space(spec).cartesian)
         return found
 
@@ -124,7 +124,7 @@ def test_a_file_of_another_form_costs_an_enumeration(
 ) -> None:
     ask()
     (path,) = (tmp_path / "plans").iterdir()
-    path.write_bytes(seal({"points": [1, 2]}))
+    path.write_bytes(Envelope("spaces 1").wrap(b"[1, 2]"))
     ask()
     assert len(asked) == 2
 
