@@ -30,7 +30,7 @@ from typing import Any
 import _projects
 from _bench import TILUSBUILD, machine, workshop
 
-from tilusbuild.watch.settle import QUIET
+from tilusbuild.watch.change_detector import QUIET
 
 SCRIPTS = 10
 

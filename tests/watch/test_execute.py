@@ -10,7 +10,7 @@ import pytest
 
 from tilusbuild.process.base import Cancelled, Command
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.watch.execute import LONG, Executed, Execution, Lines
+from tilusbuild.watch.execute import MAX_VARIABLE, CommandResult, CommandRun, Lines
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -21,10 +21,10 @@ def runner() -> Iterator[LocalRunner]:
         yield made
 
 
-def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> Executed:
-    ended: queue.Queue[Executed] = queue.Queue()
+def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> CommandResult:
+    ended: queue.Queue[CommandResult] = queue.Queue()
     lines: list[str] = []
-    Execution(
+    CommandRun(
         runner, command, str(folder), PATH, ["scale", "add"], programs, lines.append, ended.put
     )
     done = ended.get(timeout=60)
@@ -40,7 +40,7 @@ def test_it_knows_what_was_rebuilt(runner: LocalRunner, tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_programs_is_a_file(runner: LocalRunner, tmp_path: Path) -> None:
-    programs = [f"/cache/programs/{number:064x}" for number in range(LONG // 64)]
+    programs = [f"/cache/programs/{number:064x}" for number in range(MAX_VARIABLE // 64)]
     script = 'echo "$TILUSBUILD_PROGRAMS"; cat "${TILUSBUILD_PROGRAMS#@}"'
     done = ran(runner, tmp_path, script, programs)
     first, *listed = done.output.splitlines()
@@ -50,17 +50,17 @@ def test_a_long_list_of_programs_is_a_file(runner: LocalRunner, tmp_path: Path) 
 
 
 def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> None:
-    ended: queue.Queue[Executed] = queue.Queue()
-    started = Execution(runner, "sleep 1000", str(tmp_path), PATH, [], [], print, ended.put)
+    ended: queue.Queue[CommandResult] = queue.Queue()
+    started = CommandRun(runner, "sleep 1000", str(tmp_path), PATH, [], [], print, ended.put)
     started.cancel()
     assert ended.get(timeout=60).status is None
 
 
 def test_a_line_is_told_while_the_command_still_runs(runner: LocalRunner, tmp_path: Path) -> None:
     lines: queue.Queue[str] = queue.Queue()
-    ended: queue.Queue[Executed] = queue.Queue()
+    ended: queue.Queue[CommandResult] = queue.Queue()
     script = "echo before; while ! test -e go; do sleep 0.01; done; echo after"
-    Execution(runner, script, str(tmp_path), PATH, [], [], lines.put, ended.put)
+    CommandRun(runner, script, str(tmp_path), PATH, [], [], lines.put, ended.put)
     assert lines.get(timeout=60) == "before"
     assert ended.empty()
     (tmp_path / "go").touch()

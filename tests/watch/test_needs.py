@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.watch.needs import Change, Needs, affected, is_dropping
+from tilusbuild.watch.needs import Change, Needs, affected, is_editor_temp_file
 
 SCALE, ADD = ("scale", "cpu"), ("add", "cpu")
 NEEDS: dict[tuple[str, ...], Needs] = {
@@ -39,9 +39,9 @@ def test_who_may_include_anything_minds_every_name() -> None:
     "name", [".scale.cu.j2.swp", ".a.swx", "scale.j2~", "4913", ".#scale.j2", "#scale.j2#"]
 )
 def test_editors_droppings(name: str) -> None:
-    assert is_dropping(name)
+    assert is_editor_temp_file(name)
 
 
 @pytest.mark.parametrize("name", ["scale.cu.j2", ".hidden.h", "49.h", "a#b.h", "swp"])
 def test_what_is_no_dropping(name: str) -> None:
-    assert not is_dropping(name)
+    assert not is_editor_temp_file(name)

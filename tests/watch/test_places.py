@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from tilusbuild.watch.places import mounted, places, silent, why_poll
+from tilusbuild.watch.observer import mounted, silent, watch_roots, why_poll
 
 FOLDERS = {"/", "/p", "/p/kernels", "/p/kernels/deep", "/p/src", "/p/src/.cache", "/usr/bin", "/x"}
 
 
 def found(paths: Iterable[str], cache: str = "/c") -> dict[str, bool]:
-    return places(paths, "/p", cache, FOLDERS.__contains__, lambda path: path)
+    return watch_roots(paths, "/p", cache, FOLDERS.__contains__, lambda path: path)
 
 
 def test_a_folder_at_the_top_of_the_project_is_watched_with_all_below() -> None:

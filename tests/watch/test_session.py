@@ -15,9 +15,9 @@ from tilusbuild.build.project import Project
 from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.plan.selection import Selection
 from tilusbuild.watch import events
+from tilusbuild.watch.change_detector import Debounce
 from tilusbuild.watch.screen import Screen
-from tilusbuild.watch.session import How, Session
-from tilusbuild.watch.settle import Debounce
+from tilusbuild.watch.session import Session, WatchOptions
 
 
 class _EnoughError(Exception):
@@ -33,7 +33,7 @@ class Hints:
         self.hint = hint
         return self
 
-    def follow(self, places: Mapping[str, bool]) -> None: ...
+    def follow(self, watch_roots: Mapping[str, bool]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -89,12 +89,14 @@ def eye() -> Iterator[Eye]:
     timer.cancel()
 
 
-def watched(project: Any, how: How, eye: Eye, hints: Hints) -> None:
+def watched(project: Any, how: WatchOptions, eye: Eye, hints: Hints) -> None:
     """Watch until the last thing that the test has to do was done, and it is at rest again."""
-    with Project.open(str(project.folder), {"jobs": 2}, os.environ) as opened:
-        selection = Selection((), (), opened.settings.level.value)
+    with Project.open(str(project.folder), {"jobs": 2}, os.environ) as wait_for_manifest:
+        selection = Selection((), (), wait_for_manifest.settings.level.value)
         debounce = Debounce(quiet=0.0)
-        session = Session(opened, selection, how, eye, make_watcher=hints, debounce=debounce)
+        session = Session(
+            wait_for_manifest, selection, how, eye, make_watcher=hints, debounce=debounce
+        )
         with pytest.raises(_EnoughError):
             session.run()
 
@@ -116,7 +118,7 @@ def test_a_save_while_a_plan_is_made_is_planned_at_once(
         save("first")
 
     eye.at_rest = [begin]
-    watched(project, How(restart=restart), eye, hints)
+    watched(project, WatchOptions(restart=restart), eye, hints)
     assert len(eye.of(events.Changed)) == 2
     assert len(eye.of(events.Replanned)) == 1, "the first of the two plans was given up"
     assert [event.ok for event in eye.of(events.Watching)] == [True]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tilusbuild.watch.settle import Debounce
+from tilusbuild.watch.change_detector import Debounce
 
 
 def test_it_is_due_when_it_was_quiet() -> None:
-    debounce = Debounce(quiet=0.1, longest=1.0)
+    debounce = Debounce(quiet=0.1, max_delay=1.0)
     assert debounce.due is None
     assert debounce.take(5.0) is None
     debounce.touch(5.0)
@@ -17,7 +17,7 @@ def test_it_is_due_when_it_was_quiet() -> None:
 
 
 def test_what_never_is_quiet_is_due_all_the_same() -> None:
-    debounce = Debounce(quiet=0.1, longest=1.0)
+    debounce = Debounce(quiet=0.1, max_delay=1.0)
     taken = []
     for step in range(40):
         now = step * 0.05
@@ -29,7 +29,7 @@ def test_what_never_is_quiet_is_due_all_the_same() -> None:
 
 
 def test_after_it_was_taken_it_begins_anew() -> None:
-    debounce = Debounce(quiet=0.1, longest=1.0)
+    debounce = Debounce(quiet=0.1, max_delay=1.0)
     debounce.touch(1.0)
     assert debounce.take(2.0) == 1.0
     debounce.touch(3.0)

@@ -38,10 +38,9 @@ def run(arguments: WatchArgs) -> int:
     from tilusbuild.manifest import find
     from tilusbuild.plan.selection import chosen_pairs
     from tilusbuild.report.choose import can_redraw
-    from tilusbuild.watch.keys import unheard
-    from tilusbuild.watch.opening import opened
-    from tilusbuild.watch.screen import Screen
-    from tilusbuild.watch.session import How, Session
+    from tilusbuild.watch.screen import Screen, echo_disabled
+    from tilusbuild.watch.session import Session, WatchOptions
+    from tilusbuild.watch.wait_for_manifest import wait_for_manifest
 
     def open_project() -> Project:
         project = options.project(arguments)
@@ -59,14 +58,14 @@ def run(arguments: WatchArgs) -> int:
         verbose=arguments.verbose,
         clear=arguments.clear,
     )
-    with unheard(0):
-        project = opened(open_project, find(os.getcwd()), screen, poll=arguments.poll)
+    with echo_disabled(0):
+        project = wait_for_manifest(open_project, find(os.getcwd()), screen, poll=arguments.poll)
         if isinstance(project, int):
             screen.close()
             return 128 + project
         with project:
             selection = options.selected(arguments, project)
-            how = How(
+            how = WatchOptions(
                 command=arguments.command,
                 restart=arguments.on_busy == "restart",
                 poll=arguments.poll,

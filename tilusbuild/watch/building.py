@@ -24,14 +24,14 @@ from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.selection import Selection
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
-from tilusbuild.watch.replan import State
+from tilusbuild.watch.replan import PlanState
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
     """How a build ended."""
 
-    state: State | None
+    state: PlanState | None
     """The plan that it was of; None when it ended before there was one."""
     result: Result | None
     error: BaseException | None
@@ -43,7 +43,7 @@ class Built:
         return self.result is not None and self.result.summary.exit_status == 0
 
 
-class Building:
+class BuildThread:
     """A build that runs. Made and told on one thread; `ended` is called on its own."""
 
     def __init__(
@@ -60,13 +60,13 @@ class Building:
         self._toolchain = toolchain
         self._selection = selection
         self._config = config
-        self._reporter = _Noting(reporter)
+        self._reporter = _RecordingReporter(reporter)
         self._published = published
         """Hashes of instances that the build before left with nothing more to say."""
         self._ended = ended
         self._queue = ControlledQueue()
         self._guard = threading.Lock()
-        self._state: State | None = None
+        self._state: PlanState | None = None
         self._over = False
         self._thread = threading.Thread(target=self._run, name="tilusbuild-build", daemon=True)
         self._thread.start()
@@ -93,7 +93,7 @@ class Building:
         """Have this program, and not the other. False when the build has ended."""
         return self._queue.want(job, instead)
 
-    def replace(self, state: State) -> bool:
+    def replace(self, state: PlanState) -> bool:
         """Have the programs of this plan and no others, then end. False when it has ended."""
         with self._guard:
             if self._over or not self._queue.replace(state.jobs()):
@@ -146,7 +146,7 @@ class Building:
                 self._publish(state, result)
         return result
 
-    def _publish(self, state: State, result: Result) -> None:
+    def _publish(self, state: PlanState, result: Result) -> None:
         """The folders of scripts that say now what they did not say after the last build."""
         cache = state.project.cache
         compiled = {program for _, program in self._reporter.compiled}
@@ -172,7 +172,7 @@ class Building:
         self._published.update(whole)
 
 
-class _Noting:
+class _RecordingReporter:
     """Notes what was compiled, for a reporter that shows it."""
 
     def __init__(self, reporter: Reporter) -> None:

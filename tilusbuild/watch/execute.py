@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from tilusbuild.process.base import Cancelled, Command, RunnerLost
 from tilusbuild.process.local import LocalRunner
 
-_LONGEST_LINE = 1 << 16
+MAX_LINE = 1 << 16
 """Characters. What goes on for longer is told in parts."""
-LONG = 1 << 16
+MAX_VARIABLE = 1 << 16
 """Bytes. One variable of an environment cannot hold much more than this on Linux (128 KiB)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class CommandResult:
     """How a command ended; `status` is None when it was cancelled."""
 
     command: str
@@ -36,7 +36,7 @@ class Lines:
     """Cuts pieces of output into lines. Of a line that was written over, the last state counts."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+        self._report = tell
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
 
@@ -44,7 +44,7 @@ class Lines:
         *lines, self._begun = (self._begun + self._decoder.decode(piece)).split("\n")
         for line in lines:
             self._say(line)
-        if len(self._begun) > _LONGEST_LINE:
+        if len(self._begun) > MAX_LINE:
             self.end()
 
     def end(self) -> None:
@@ -54,10 +54,10 @@ class Lines:
         self._begun = ""
 
     def _say(self, line: str) -> None:
-        self._tell(line.rstrip("\r").rpartition("\r")[2])
+        self._report(line.rstrip("\r").rpartition("\r")[2])
 
 
-class Execution:
+class CommandRun:
     """A command that runs. `printed` is called with each line and `ended` once, on another
     thread."""
 
@@ -70,7 +70,7 @@ class Execution:
         scripts: Sequence[str],
         programs: Sequence[str],
         printed: Callable[[str], None],
-        ended: Callable[[Executed], None],
+        ended: Callable[[CommandResult], None],
     ) -> None:
         self._scope = runner.scope()
         self._command = command
@@ -94,7 +94,7 @@ class Execution:
         seconds, output = 0.0, ""
         try:
             programs = "\n".join(self._programs)
-            if len(os.fsencode(programs)) > LONG:
+            if len(os.fsencode(programs)) > MAX_VARIABLE:
                 listing = _written(programs)
                 programs = f"@{listing}"
             variables = {
@@ -120,7 +120,7 @@ class Execution:
             if listing is not None:
                 with suppress(OSError):
                     os.unlink(listing)
-        self._ended(Executed(self._command, status, seconds, output))
+        self._ended(CommandResult(self._command, status, seconds, output))
 
 
 def _written(text: str) -> str:

@@ -1,15 +1,22 @@
-"""What each part of a plan depends on, and which parts a set of changes is about. Pure.
+"""What each part of a plan depends on, and which parts a set of changes is about.
 
 A part is the manifest, the tools, or one script for one target. A file counts by its content; of a
-folder only the names in it count, and of those only the ones that the part asks for, so that saving
-an unrelated file beside a template plans nothing again.
+directory only the names in it count, and of those only the ones that the part asks for, so that
+saving an unrelated file beside a template plans nothing again.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from tilusbuild.manifest import Manifest
+from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.render.closure import Root
+from tilusbuild.toolchain import Toolchain
 
 MANIFEST = ("manifest",)
 TOOLS = ("tools",)
@@ -18,7 +25,7 @@ REFERENCES = ("references",)
 Part = tuple[str, ...]
 """`MANIFEST`, `TOOLS`, `REFERENCES`, or a script and a target."""
 
-_DROPPING = re.compile(
+_EDITOR_TEMP_FILE = re.compile(
     r"""\..*\.sw[a-z]      # vim's swap files
     | .*~                  # backups
     | \d{4,5}              # vim tries whether it can write: 4913, 5036, ...
@@ -32,9 +39,14 @@ _DROPPING = re.compile(
 )
 
 
-def is_dropping(name: str) -> bool:
+def is_editor_temp_file(name: str) -> bool:
     """Whether a file's name is one that editors give to files of their own."""
-    return _DROPPING.fullmatch(name) is not None
+    return _EDITOR_TEMP_FILE.fullmatch(name) is not None
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is a folder or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +83,98 @@ def affected(needs: Mapping[Part, Needs], changes: Mapping[str, Change]) -> dict
         if why := [path for path, change in changes.items() if each.touched(change)]:
             found[part] = why
     return found
+
+
+_TOOLS = frozenset(
+    [
+        "nvcc",
+        "g++",
+        "gcc",
+        "c++",
+        "cc",
+        "clang++",
+        "clang",
+        "ld",
+        "as",
+        "ptxas",
+        "cicc",
+        "fatbinary",
+        "nvlink",
+        "cudafe++",
+    ]
+)
+_SOURCES = (".j2", ".jinja", ".cu", ".cuh", ".h", ".hpp", ".inl", ".toml", ".json", ".py")
+MAX_PATHS = 10_000
+
+
+def needs_of_part(
+    manifest: Manifest,
+    script: str,
+    script_instances: Sequence[ScriptInstance],
+    roots: Sequence[Root],
+) -> Needs:
+    """What the programs of a script rest on: templates, headers, and where those are looked for."""
+    owner = manifest.scripts[script]
+    paths = {path for script_instance in script_instances for path in script_instance.inputs}
+    paths.add(os.path.join(manifest.root, owner.template))
+    if owner.space_file is not None:
+        paths.add(os.path.join(manifest.root, owner.space_file))
+    paths.update(root.path for root in roots)
+    paths.update(_folders_of(manifest.headers_for(script), roots))
+    if any(script_instance.seeks_any for script_instance in script_instances):
+        return Needs(frozenset(paths), None)
+    return Needs(
+        frozenset(paths),
+        frozenset(n for script_instance in script_instances for n in script_instance.sought),
+    )
+
+
+def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
+    """The folders in which a new file could match a pattern."""
+    for pattern in patterns:
+        parts = pattern.split("/")[:-1]
+        for base in {root.path for root in roots} | {root.base for root in roots}:
+            for depth in range(len(parts) + 1):
+                prefix = os.path.join(*parts[:depth], "")
+                for name in glob.iglob(prefix, root_dir=base, recursive=True):
+                    yield os.path.normpath(os.path.join(base, name))
+
+
+def needs_of_manifest(manifest: Manifest) -> Needs:
+    """What decides whether the manifest can be used: itself, and that what it names is there."""
+    return Needs(frozenset({manifest.path}))
+
+
+def references(manifest: Manifest) -> Needs:
+    """The Python references: no program rests on them, but what `--exec` runs may."""
+    names = (script.tune.ref for script in manifest.scripts.values() if script.tune is not None)
+    files = (name.rpartition(":")[0] for name in names if name is not None)
+    return Needs(frozenset(os.path.join(manifest.root, name) for name in files))
+
+
+def needs_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Needs:
+    """The tools, and the folders where one that comes would be found before them."""
+    folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
+    folders += [
+        os.path.join(environment[name], "bin")
+        for name in ("CUDA_HOME", "CUDA_PATH")
+        if environment.get(name)
+    ]
+    return Needs(frozenset((*toolchain.witnesses(), *folders)), _TOOLS)
+
+
+def everything(root: str, cache: str) -> frozenset[str]:
+    """All folders and sources of a project but hidden ones: what to watch while something is wrong
+    and nobody can say what would mend it."""
+    found: set[str] = set()
+    for where, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not is_within(os.path.join(where, name), cache)
+        ]
+        found.add(where)
+        found.update(os.path.join(where, name) for name in files if name.endswith(_SOURCES))
+        if len(found) > MAX_PATHS:
+            break
+    return frozenset(found)

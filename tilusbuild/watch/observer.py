@@ -1,7 +1,12 @@
-"""The edge to the operating system's file events, through watchdog: every event is only a hint.
+"""Waiting for the operating system's file events, through watchdog: every event is only a hint.
 
-What is told is a path that something happened to. Nothing rests on it: events may come twice, late,
-or never. When the system's queue of events overflows, that is one more hint.
+What is reported is a path that something happened to. Nothing rests on it: events may come twice,
+late, or never. When the system's queue of events overflows, that is one more hint.
+
+Watched are the directories of what a plan depends on, few of them, and never the cache. In the
+project a directory at its top is watched with everything below, so that what is moved away and
+back, or made again, is seen; one that holds the cache is not, but its parts that matter are.
+Outside only the directories themselves are. Also here: which file systems give no events.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -28,8 +33,117 @@ from watchdog.events import (
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from tilusbuild.watch.needs import is_dropping
-from tilusbuild.watch.places import is_below
+from tilusbuild.watch.needs import is_editor_temp_file, is_within
+
+MAX_PLACES = 64
+"""More places would cost more than they bring: what lies elsewhere is looked at in turn."""
+
+_SILENT = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "davfs",
+        "drvfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "prl_fs",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+        "vmhgfs",
+        "wekafs",
+    ]
+)
+"""Changes made elsewhere give no event here. Overlays are not among these: what is changed through
+the mounted folder gives its events."""
+
+
+def watch_roots(
+    paths: Iterable[str],
+    root: str,
+    cache: str,
+    is_folder: Callable[[str], bool] = os.path.isdir,
+    real: Callable[[str], str] = os.path.realpath,
+) -> dict[str, bool]:
+    """The folders to watch for `paths`, each with whether everything below counts too."""
+    found = {root: False}
+    outside: set[str] = set()
+    folders: set[str] = set()
+    for path in paths:
+        folders.add(path if is_folder(path) else os.path.dirname(path))
+        if os.path.islink(path):
+            folders.add(os.path.dirname(real(path)))
+    for folder in sorted(folders):
+        nearest = _nearest(folder, is_folder)
+        for each in {nearest, real(nearest)}:
+            if is_within(each, cache):
+                continue
+            if is_within(each, root):
+                _inside(found, each, root, cache)
+            else:
+                outside.add(each)
+    for folder in sorted(outside):
+        if not any(below and is_within(folder, place) for place, below in found.items()):
+            found[folder] = False
+    return dict(list(found.items())[:MAX_PLACES])
+
+
+def _inside(found: dict[str, bool], folder: str, root: str, cache: str) -> None:
+    parts = os.path.relpath(folder, root).split("/")
+    if parts == ["."]:
+        return
+    top = os.path.join(root, parts[0])
+    if not is_within(cache, top):
+        found[top] = True
+        return
+    for depth in range(1, len(parts) + 1):
+        found.setdefault(os.path.join(root, *parts[:depth]), False)
+
+
+def _nearest(path: str, is_folder: Callable[[str], bool]) -> str:
+    """The path if it is a folder, else the nearest folder around it that exists."""
+    while not is_folder(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def mounted(path: str, mounts: str) -> str:
+    """The type of the file system that a path is on, by the text of /proc/mounts; "" if unknown."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        place = fields[1].encode().decode("unicode_escape")
+        # Of two mounts on one place the later one hides the earlier.
+        if is_within(path, place) and len(place) >= len(best):
+            best, kind = place, fields[2]
+    return kind
+
+
+def silent(kind: str) -> bool:
+    """Whether a file system of this type has changes without events."""
+    return kind in _SILENT or kind.startswith("fuse")
+
+
+def why_poll(paths: Iterable[str], mounts: str) -> str | None:
+    """Why events do not do for these paths, in words; None when they do."""
+    for path in paths:
+        if silent(kind := mounted(path, mounts)):
+            return f"{path} is on {kind}, where changes give no events"
+    return None
+
 
 _CHANGES: list[type[FileSystemEvent]] = [
     DirCreatedEvent,
@@ -56,7 +170,7 @@ class Watcher(Protocol):
 
     trouble: str | None
 
-    def follow(self, places: Mapping[str, bool]) -> None: ...
+    def follow(self, watch_roots: Mapping[str, bool]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -71,7 +185,7 @@ class Observer:
     def __init__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> None:
         self._hint = hint
         self._ignored = ignored
-        self._handler = _Handler(self._tell)
+        self._handler = _Handler(self._report)
         self._watches: dict[str, tuple[ObservedWatch, tuple[object, ...]]] = {}
         self._log = _Overflow(lambda: hint(""))
         self._logger = logging.getLogger("watchdog")
@@ -80,12 +194,12 @@ class Observer:
         self._observer: BaseObserver | None = None
         self.trouble: str | None = None
 
-    def follow(self, places: Mapping[str, bool]) -> None:
+    def follow(self, watch_roots: Mapping[str, bool]) -> None:
         """Watch these folders, each with everything below it or not, and no others.
 
         A folder that is another one than before under the same name is watched anew.
         """
-        wanted = {path: (below, *_identity(path)) for path, below in places.items()}
+        wanted = {path: (below, *_identity(path)) for path, below in watch_roots.items()}
         for path in [p for p, (_, key) in self._watches.items() if wanted.get(p) != key]:
             watch, _ = self._watches.pop(path)
             with suppress(KeyError, OSError):
@@ -120,19 +234,19 @@ class Observer:
             self._observer.start()
         return self._observer
 
-    def _tell(self, path: str) -> None:
-        if not is_dropping(os.path.basename(path)) and not is_below(path, self._ignored()):
+    def _report(self, path: str) -> None:
+        if not is_editor_temp_file(os.path.basename(path)) and not is_within(path, self._ignored()):
             self._hint(path)
 
 
 class _Handler(FileSystemEventHandler):
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+        self._report = tell
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         for path in (event.src_path, getattr(event, "dest_path", "")):
             if path:
-                self._tell(os.fsdecode(path))
+                self._report(os.fsdecode(path))
 
 
 class _Overflow(logging.Handler):

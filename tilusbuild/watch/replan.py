@@ -26,15 +26,24 @@ from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.closure import Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.toolchain import Toolchain
-from tilusbuild.watch.inputs import needs_of_manifest, needs_of_part, needs_of_tools, references
-from tilusbuild.watch.needs import MANIFEST, REFERENCES, TOOLS, Needs, Part
+from tilusbuild.watch.needs import (
+    MANIFEST,
+    REFERENCES,
+    TOOLS,
+    Needs,
+    Part,
+    needs_of_manifest,
+    needs_of_part,
+    needs_of_tools,
+    references,
+)
 
 Found = Callable[[ProgramJob, str | None], None]
 """Told of each program that is new, with the hash of the one in whose place it stands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planning:
+class PlannedPart:
     """A part of the plan as it is now."""
 
     instances: tuple[PlannedInstance, ...]
@@ -49,12 +58,12 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PlanState:
     """A whole plan, and what it rests on."""
 
     project: Project
     toolchain: Toolchain
-    parts: dict[Part, Planning]
+    parts: dict[Part, PlannedPart]
     renders: int
     """How many renderings it took to come here from the plan before."""
     plan: Plan
@@ -113,11 +122,11 @@ class Replanner:
     _scans: Scans = field(default_factory=dict)
     _renders: int = 0
 
-    def first(self, project: Project) -> State:
+    def first(self, project: Project) -> PlanState:
         """The plan of a project that was just opened. Raises `InputError` as `again` does."""
         return self._plan(project, None, ())
 
-    def again(self, state: State, dirty: Collection[Part]) -> State:
+    def again(self, state: PlanState, dirty: Collection[Part]) -> PlanState:
         """The plan after changes to these parts.
 
         Raises `InputError` when there can be none: the manifest is wrong, or a tool is missing.
@@ -127,7 +136,9 @@ class Replanner:
             project = project.reread(tools=TOOLS in dirty)
         return self._plan(project, state, dirty)
 
-    def _plan(self, project: Project, state: State | None, dirty: Collection[Part]) -> State:
+    def _plan(
+        self, project: Project, state: PlanState | None, dirty: Collection[Part]
+    ) -> PlanState:
         self._renders = 0
         # The manifest may say another one now.
         self.selection = replace(self.selection, level=project.settings.level.value)
@@ -136,7 +147,7 @@ class Replanner:
         planner.scans = self._scans
         if state is not None and state.toolchain != planner.toolchain:
             state = None
-        parts: dict[Part, Planning] = {}
+        parts: dict[Part, PlannedPart] = {}
         drafts: dict[Part, list[_Draft]] = {}
         problems = _Problems()
         pairs = dict(self._pairs(project.manifest))
@@ -163,7 +174,7 @@ class Replanner:
             elif part in drafts:
                 parts[part] = self._finished(planner, part, drafts[part])
         ordered = {part: parts[part] for part in pairs if part in parts}
-        return State(
+        return PlanState(
             project,
             planner.toolchain,
             ordered,
@@ -178,7 +189,7 @@ class Replanner:
             yield (script, target.name), target
 
     def _drafts(
-        self, planner: Planner, part: Part, target: Target, old: Planning | None
+        self, planner: Planner, part: Part, target: Target, old: PlannedPart | None
     ) -> list[_Draft]:
         script = part[0]
         if old is not None and old.said == self._said(planner.manifest, part):
@@ -218,12 +229,12 @@ class Replanner:
             if program != before:
                 self.found(ProgramJob(program, index, old, draft.script_instance), before)
 
-    def _finished(self, planner: Planner, part: Part, drafts: list[_Draft]) -> Planning:
+    def _finished(self, planner: Planner, part: Part, drafts: list[_Draft]) -> PlannedPart:
         manifest = planner.manifest
         script_instances = tuple(draft.script_instance for draft in drafts)
         needs = needs_of_part(manifest, part[0], script_instances, planner.headers(part[0]).roots)
         instances = tuple(draft.finished() for draft in drafts)
-        return Planning(instances, script_instances, self._said(manifest, part), needs)
+        return PlannedPart(instances, script_instances, self._said(manifest, part), needs)
 
     def _said(self, manifest: Manifest, part: Part) -> str:
         """Everything that the manifest, and a T1 file that it names, say about a part."""
@@ -266,7 +277,7 @@ def _renderer(project: Project) -> Renderer:
     return Renderer(project.manifest.root, bytecode_dir=folder)
 
 
-def _together(project: Project, parts: dict[Part, Planning]) -> Plan:
+def _together(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
     instances = tuple(i for planning in parts.values() for i in planning.instances)
     script_instances = tuple(m for planning in parts.values() for m in planning.script_instances)
     manifest = project.manifest

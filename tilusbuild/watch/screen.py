@@ -7,8 +7,11 @@ threads.
 
 from __future__ import annotations
 
+import os
+import termios
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol, TextIO, runtime_checkable
 
 from tilusbuild.engine.events import Event, Reporter
@@ -20,12 +23,12 @@ _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _ERASE = "\r\x1b[2K"
 _PARTS = 5
 """Of what a change is about, so many are named."""
-_LONGEST = 50
+MAX_COMMAND = 50
 """Characters of a command in the last line, which must not wrap."""
 
 
 @runtime_checkable
-class Saying(Protocol):
+class LineDisplay(Protocol):
     """A display that takes lines between its own."""
 
     def say(self, line: str) -> bool:
@@ -166,7 +169,7 @@ def _listed(names: tuple[str, ...], more: int) -> str:
 
 def _short(command: str) -> str:
     text = one_line(command)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= MAX_COMMAND else f"{text[: MAX_COMMAND - 1]}…"
 
 
 class _Guarded:
@@ -191,4 +194,31 @@ class _Guarded:
     def say(self, line: str) -> bool:
         """Put a line above the display; False when there is none to put it above."""
         with self._guard:
-            return isinstance(self._reporter, Saying) and self._reporter.say(line)
+            return isinstance(self._reporter, LineDisplay) and self._reporter.say(line)
+
+
+_LOCAL = 3
+"""Where `tcgetattr` has the flags of which ECHO is one."""
+
+
+@contextmanager
+def echo_disabled(terminal: int) -> Iterator[None]:
+    """Within the block, what is typed on this terminal, a file descriptor, goes nowhere."""
+    before = None
+    with suppress(OSError, termios.error):
+        if _is_ours(terminal):
+            before = termios.tcgetattr(terminal)
+            silent = [*before]
+            silent[_LOCAL] = before[_LOCAL] & ~termios.ECHO
+            termios.tcsetattr(terminal, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        with suppress(OSError, termios.error):
+            if before is not None and _is_ours(terminal):
+                termios.tcflush(terminal, termios.TCIFLUSH)
+                termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+def _is_ours(terminal: int) -> bool:
+    return os.isatty(terminal) and os.tcgetpgrp(terminal) == os.getpgrp()

@@ -27,15 +27,13 @@ from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.selection import Selection
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
-from tilusbuild.watch.building import Building, Built
-from tilusbuild.watch.execute import Executed, Execution
-from tilusbuild.watch.inputs import everything
-from tilusbuild.watch.lookout import Hint, Lookout, MakeWatcher, Seen
-from tilusbuild.watch.needs import Needs, Part
+from tilusbuild.watch.building import BuildThread, Built
+from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
+from tilusbuild.watch.execute import CommandResult, CommandRun
+from tilusbuild.watch.needs import Needs, Part, everything
 from tilusbuild.watch.observer import Observer
-from tilusbuild.watch.replan import Replanner, State
+from tilusbuild.watch.replan import PlanState, Replanner
 from tilusbuild.watch.screen import Screen
-from tilusbuild.watch.settle import Debounce
 
 _PATIENCE = 5.0
 """Seconds of changes without an end after which a plan is finished all the same."""
@@ -48,7 +46,7 @@ _HEAD_START = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class WatchOptions:
     """What the command line says of watching."""
 
     command: str | None = None
@@ -75,7 +73,7 @@ class _Pending:
     since: float = 0.0
     """When the first of them happened, or the first after something was wrong; 0 is not yet."""
 
-    def add(self, seen: Seen, since: float) -> None:
+    def add(self, seen: Detected, since: float) -> None:
         self.since = self.since or since
         self.parts.update(seen.parts)
 
@@ -97,19 +95,19 @@ class Session:
         self,
         project: Project,
         selection: Selection,
-        how: How,
+        how: WatchOptions,
         screen: Screen,
         *,
         make_watcher: MakeWatcher = Observer,
         debounce: Debounce | None = None,
     ) -> None:
         self._selection = selection
-        self._how = how
+        self._options = how
         self._screen = screen
         self._project = project
-        self._inbox: SimpleQueue[Hint | Built | Executed | int] = SimpleQueue()
-        self._replanner = Replanner(selection, self._found, self._check)
-        self._lookout = Lookout(
+        self._inbox: SimpleQueue[Hint | Built | CommandResult | int] = SimpleQueue()
+        self._replanner = Replanner(selection, self._found, self._raise_if_superseded)
+        self._detector = ChangeDetector(
             lambda path: self._project.digests.digest(path),
             self._inbox.put,
             lambda: self._project.cache.root,
@@ -120,17 +118,17 @@ class Session:
         self._pending = _Pending()
         self._history = History(project.cache.state_path)
         self._published: set[str] = set()
-        self._state: State | None = None
+        self._state: PlanState | None = None
         self._broken: str | None = None
         self._wider: Needs | None = None
-        self._building: Building | None = None
-        self._executing: Execution | None = None
+        self._build_thread: BuildThread | None = None
+        self._executing: CommandRun | None = None
         self._news = False
         """Whether something changed since what is wrong was told."""
         self._saves = 0
         self._head_start = False
         self._saved = time.monotonic()
-        self._well = True
+        self._ok = True
         self._signal: int | None = None
         self._resting = False
 
@@ -160,26 +158,26 @@ class Session:
             return
         # What came while a plan was made is planned now: no event will tell of it again.
         now = self._wants_plan() or self._signal is not None
-        self._take_within(0.0 if now else max(0.0, self._lookout.next_look - time.monotonic()))
-        self._look_if_due()
+        self._take_within(0.0 if now else max(0.0, self._detector.next_check - time.monotonic()))
+        self._check_if_due()
         if self._signal is None and self._wants_plan():
             self._plan()
 
     def _is_idle(self) -> bool:
-        waits = self._wants_plan() or self._lookout.is_hinted
-        return self._building is None and self._executing is None and not waits
+        waits = self._wants_plan() or self._detector.is_hinted
+        return self._build_thread is None and self._executing is None and not waits
 
     def _wants_plan(self) -> bool:
         """Whether there is something to plan, and it may be planned now."""
         if not self._pending.parts or (self._broken is not None and not self._news):
             return False
-        return self._how.restart or not self._is_busy()
+        return self._options.restart or not self._is_busy()
 
     def _is_busy(self) -> bool:
         """Whether something runs that a change is to wait for. A build does not count while it has
         no plan yet: the plan was given up for this very change, and the build waits for the next.
         """
-        building = self._building is not None and self._building.has_plan
+        building = self._build_thread is not None and self._build_thread.has_plan
         return building or self._executing is not None
 
     def _take_within(self, seconds: float) -> None:
@@ -190,11 +188,11 @@ class Session:
         except Empty:
             return
 
-    def _take(self, message: Hint | Built | Executed | int) -> None:
+    def _take(self, message: Hint | Built | CommandResult | int) -> None:
         if isinstance(message, int):
             self._signal = message
         elif isinstance(message, Hint):
-            self._lookout.heard(message)
+            self._detector.add_hint(message)
         elif isinstance(message, Built):
             self._built(message)
         else:
@@ -208,14 +206,14 @@ class Session:
 
     # Looking.
 
-    def _look_if_due(self) -> bool:
+    def _check_if_due(self) -> bool:
         """Look when it is time to; whether there was something new."""
-        since = self._lookout.due()
-        return since is not None and self._look(since)
+        since = self._detector.due()
+        return since is not None and self._check_files(since)
 
-    def _look(self, since: float, *, started: int | None = None) -> bool:
+    def _check_files(self, since: float, *, started: int | None = None) -> bool:
         """Look at everything; `started` is when the plan began to read it, in ns of the clock."""
-        seen = self._lookout.look(self._needs(), self._wider, started=started)
+        seen = self._detector.check(self._needs(), self._wider, started=started)
         if not seen.parts:
             return False
         self._pending.add(seen, since)
@@ -234,7 +232,7 @@ class Session:
 
     def _follow(self) -> None:
         root = self._project.manifest.root
-        self._lookout.follow(self._watched(), root, self._project.cache.root)
+        self._detector.follow(self._watched(), root, self._project.cache.root)
 
     # Planning.
 
@@ -275,18 +273,18 @@ class Session:
         self._build(state)
         self._follow()
         # What is watched for the first time may have changed after it was read.
-        self._look(time.monotonic(), started=started)
+        self._check_files(time.monotonic(), started=started)
 
     def _no_plan(self, error: TilusbuildError) -> None:
         """There is no new plan: the last one stays."""
         self._pending.since = 0.0
         self._wrong(error)
-        if self._building is not None and self._state is not None:
-            self._building.replace(self._state)
-        elif self._building is not None:
-            self._building.abandon()
+        if self._build_thread is not None and self._state is not None:
+            self._build_thread.replace(self._state)
+        elif self._build_thread is not None:
+            self._build_thread.abandon()
         self._follow()
-        self._look(time.monotonic(), started=time.time_ns())
+        self._check_files(time.monotonic(), started=time.time_ns())
 
     def _wrong(self, error: TilusbuildError) -> None:
         """Tell what is wrong; until it is mended every change in the project counts."""
@@ -303,13 +301,13 @@ class Session:
 
     def _found(self, job: ProgramJob, instead: str | None) -> None:
         """The replanner knows a new program: it is built while the others are still planned."""
-        if self._state is None and self._building is None:
+        if self._state is None and self._build_thread is None:
             # The first plan: its order is better than that in which programs are found.
             return
         toolchain = job.script_instance.toolchain
-        if self._building is None:
+        if self._build_thread is None:
             self._start(self._project, toolchain)
-        building = self._building
+        building = self._build_thread
         if building is not None and building.suits(self._project, toolchain):
             building.want(job, instead)
             if not self._head_start:
@@ -323,28 +321,28 @@ class Session:
         while runner.asked == asked and time.monotonic() < end:
             time.sleep(0.0005)
 
-    def _check(self) -> None:
+    def _raise_if_superseded(self) -> None:
         """Between two renderings: is this plan still worth to be made?"""
         self._take_within(0.0)
         if self._signal is not None:
             raise _StoppedError
         lasts = time.monotonic() - (self._pending.since or time.monotonic())
-        if self._lookout.is_hinted and lasts < _PATIENCE and self._look_if_due():
+        if self._detector.is_hinted and lasts < _PATIENCE and self._check_if_due():
             raise _SupersededError
 
     # Building.
 
-    def _start(self, project: Project, toolchain: Toolchain) -> Building:
+    def _start(self, project: Project, toolchain: Toolchain) -> BuildThread:
         self._resting = False
         jobs = project.settings.jobs.value
-        self._building = Building(
+        self._build_thread = BuildThread(
             project,
             toolchain,
             self._selection,
             BuildConfig(
                 jobs=jobs,
-                keep_going=self._how.keep_going,
-                strict=self._how.strict,
+                keep_going=self._options.keep_going,
+                strict=self._options.strict,
                 history=self._history,
                 started_at=self._saved,
             ),
@@ -352,10 +350,10 @@ class Session:
             self._published,
             self._inbox.put,
         )
-        return self._building
+        return self._build_thread
 
-    def _build(self, state: State) -> None:
-        building = self._building
+    def _build(self, state: PlanState) -> None:
+        building = self._build_thread
         if building is not None and not building.suits(state.project, state.toolchain):
             building.abandon()
             building = None
@@ -366,7 +364,7 @@ class Session:
             self._start(state.project, state.toolchain).replace(state)
 
     def _built(self, built: Built) -> None:
-        self._building = None
+        self._build_thread = None
         self._resting = False
         self._project.digests.save()
         if built.error is not None and not isinstance(built.error, TilusbuildError):
@@ -375,21 +373,21 @@ class Session:
             self._screen.emit(events.Problem(built.error.render()))
         if built.state is None or built.state is not self._state:
             return
-        self._well = built.ok
+        self._ok = built.ok
         scripts = tuple(dict.fromkeys(script for script, _ in built.programs))
         seconds = time.monotonic() - self._saved
         ok = built.ok and self._broken is None
         count = len(built.programs)
         self._screen.emit(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
         superseded = self._signal is not None or bool(self._pending.parts)
-        if ok and self._how.command is not None and not superseded:
-            self._execute(self._how.command, scripts, [p for _, p in built.programs])
+        if ok and self._options.command is not None and not superseded:
+            self._execute(self._options.command, scripts, [p for _, p in built.programs])
 
     def _execute(self, command: str, scripts: Sequence[str], programs: Sequence[str]) -> None:
         self._cancel_command()
         project = self._project
         self._screen.emit(events.CommandStarted(command))
-        self._executing = Execution(
+        self._executing = CommandRun(
             project.runner,
             command,
             os.getcwd(),
@@ -408,14 +406,14 @@ class Session:
 
     def _rest(self) -> None:
         self._resting = True
-        ok = self._well and self._broken is None
-        self._screen.emit(events.Watching(len(self._watched()), self._lookout.polling, ok))
+        ok = self._ok and self._broken is None
+        self._screen.emit(events.Watching(len(self._watched()), self._detector.polling, ok))
         # Plans that are over are cycles, which the interpreter would let grow to a quarter of all.
         gc.collect()
 
     def _end(self) -> None:
-        self._lookout.close()
-        if self._building is not None:
-            self._building.stop(self._signal or 15)
+        self._detector.close()
+        if self._build_thread is not None:
+            self._build_thread.stop(self._signal or 15)
         self._cancel_command()
         self._screen.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.state.hashing import sha256_file
-from tilusbuild.watch.look import Looker
+from tilusbuild.watch.check import PathStates
 
 LATER = 10**9
 
@@ -37,82 +37,82 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def looker(reads: Counter[str], clock: Clock) -> Looker:
+def looker(reads: Counter[str], clock: Clock) -> PathStates:
     def digest(path: str) -> str:
         reads[os.path.basename(path)] += 1
         return sha256_file(path)
 
-    return Looker(digest, clock)
+    return PathStates(digest, clock)
 
 
-def test_a_changed_file_is_found_once(looker: Looker, tmp_path: Path) -> None:
+def test_a_changed_file_is_found_once(looker: PathStates, tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    assert looker.look([str(file)]) == {}
+    assert looker.check([str(file)]) == {}
     file.write_text("22")
-    assert list(looker.look([str(file)])) == [str(file)]
-    assert looker.look([str(file)]) == {}
+    assert list(looker.check([str(file)])) == [str(file)]
+    assert looker.check([str(file)]) == {}
 
 
 def test_a_touch_is_no_change_and_unchanged_files_are_not_read(
-    looker: Looker, reads: Counter[str], tmp_path: Path
+    looker: PathStates, reads: Counter[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    looker.look([str(file)])
-    looker.look([str(file)])
+    looker.check([str(file)])
+    looker.check([str(file)])
     assert reads["a"] == 1
     os.utime(file, ns=(5, 5))
-    assert looker.look([str(file)]) == {}
+    assert looker.check([str(file)]) == {}
     assert reads["a"] == 2
 
 
 def test_a_file_that_changes_twice_within_a_tick_is_read_again(
-    looker: Looker, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looker: PathStates, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock.behind = 0
     file = tmp_path / "a"
     file.write_text("1")
     first = file.stat()
-    looker.look([str(file)])
+    looker.check([str(file)])
     file.write_text("2")
     # What a second write in the same tick leaves: other bytes under the same stamps.
     monkeypatch.setattr("tilusbuild.state.stamp.os.stat", lambda _: first)
-    assert list(looker.look([str(file)])) == [str(file)]
+    assert list(looker.check([str(file)])) == [str(file)]
 
 
-def test_what_comes_and_goes(looker: Looker, tmp_path: Path) -> None:
+def test_what_comes_and_goes(looker: PathStates, tmp_path: Path) -> None:
     file = tmp_path / "a"
-    assert looker.look([str(file)]) == {}
+    assert looker.check([str(file)]) == {}
     file.write_text("")
-    assert list(looker.look([str(file)])) == [str(file)]
+    assert list(looker.check([str(file)])) == [str(file)]
     file.unlink()
-    assert list(looker.look([str(file)])) == [str(file)]
+    assert list(looker.check([str(file)])) == [str(file)]
     file.mkdir()
-    assert looker.look([str(file)])[str(file)].names is None
+    assert looker.check([str(file)])[str(file)].names is None
 
 
-def test_of_a_folder_the_names_count(looker: Looker, tmp_path: Path) -> None:
+def test_of_a_folder_the_names_count(looker: PathStates, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    looker.look([str(tmp_path)])
+    looker.check([str(tmp_path)])
     (tmp_path / "a").write_text("other")
-    assert looker.look([str(tmp_path)]) == {}
+    assert looker.check([str(tmp_path)]) == {}
     (tmp_path / "b").write_text("")
     (tmp_path / ".b.swp").write_text("")
     (tmp_path / "a").unlink()
-    assert looker.look([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
+    assert looker.check([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
 
 
 def test_what_is_new_to_the_look_counts_when_it_may_have_changed_since(
-    looker: Looker, tmp_path: Path
+    looker: PathStates, tmp_path: Path
 ) -> None:
     file = tmp_path / "a"
     file.write_text("1")
     changed = file.stat().st_ctime_ns
     read = {str(file)}
-    assert list(looker.look([str(file)], since=changed, read=read)) == [str(file)]
-    assert looker.look([str(file)], since=changed, read=read) == {}, "it is known by now"
-    looker.look([])
-    assert looker.look([str(file)], since=changed + 10 * LATER, read=read) == {}
-    looker.look([])
-    assert looker.look([str(file)], since=changed) == {}, "nobody read it"
+    assert list(looker.check([str(file)], since=changed, read=read)) == [str(file)]
+    assert looker.check([str(file)], since=changed, read=read) == {}, "it is known by now"
+    looker.check([])
+    assert looker.check([str(file)], since=changed + 10 * LATER, read=read) == {}
+    looker.check([])
+    assert looker.check([str(file)], since=changed) == {}, "nobody read it"

@@ -16,13 +16,12 @@ from tilusbuild.engine import signals
 from tilusbuild.errors import InputError
 from tilusbuild.state.hashing import sha256_file
 from tilusbuild.watch import events
-from tilusbuild.watch.inputs import everything
-from tilusbuild.watch.lookout import ANYTHING, Hint, Lookout
-from tilusbuild.watch.needs import Needs
+from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector, Hint
+from tilusbuild.watch.needs import Needs, everything
 from tilusbuild.watch.screen import Screen
 
 
-def opened(
+def wait_for_manifest(
     open_project: Callable[[], Project], manifest: str, screen: Screen, *, poll: bool
 ) -> Project | int:
     """The project of a manifest, as soon as that can be used; or the signal that came before.
@@ -55,7 +54,9 @@ class _Waiting:
         self._inbox: SimpleQueue[Hint | int] = SimpleQueue()
         # No cache is known yet; one that lies in a project is mostly this or another hidden one.
         self._cache = os.path.join(self._root, ".cache")
-        self._lookout = Lookout(sha256_file, self._inbox.put, lambda: self._cache, poll=poll)
+        self._detector = ChangeDetector(
+            sha256_file, self._inbox.put, lambda: self._cache, poll=poll
+        )
         self._signal: int | None = None
 
     def until_mended(self, error: InputError, began: int) -> Project | int:
@@ -76,31 +77,33 @@ class _Waiting:
                         _raise_unless_placed(again)
                         error = again
             finally:
-                self._lookout.close()
+                self._detector.close()
 
     def _changed(self, began: int) -> bool:
         """Wait for a change in the project since it was read; False when a signal came instead."""
         paths = everything(self._root, self._cache) | {self._manifest}
         needs = {ANYTHING: Needs(paths)}
-        self._lookout.follow(set(paths), self._root, self._cache)
-        found = self._lookout.look(needs, started=began)
+        self._detector.follow(set(paths), self._root, self._cache)
+        found = self._detector.check(needs, started=began)
         if not found.parts:
-            self._screen.emit(events.Watching(len(paths), self._lookout.polling, False))
+            self._screen.emit(events.Watching(len(paths), self._detector.polling, False))
         while not found.parts:
             self._wait()
             if self._signal is not None:
                 return False
-            if self._lookout.due() is not None:
-                found = self._lookout.look(needs)
+            if self._detector.due() is not None:
+                found = self._detector.check(needs)
         self._screen.emit(found.event(self._root))
         return True
 
     def _wait(self) -> None:
         try:
-            message = self._inbox.get(timeout=max(0.0, self._lookout.next_look - time.monotonic()))
+            message = self._inbox.get(
+                timeout=max(0.0, self._detector.next_check - time.monotonic())
+            )
         except Empty:
             return
         if isinstance(message, int):
             self._signal = message
         else:
-            self._lookout.heard(message)
+            self._detector.add_hint(message)

@@ -1,0 +1,241 @@
+"""When to check the files for changes, and what has changed since the last check.
+
+Hints of the system's events set the time; where there are no events it is a matter of the clock.
+What has changed is decided by `stat` first and content then, so that a lost event costs a moment
+and a `touch` costs nothing. Belongs to one thread; only the observer's hints come from another one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tilusbuild.state.stamp import ABSENT, Observation, observe
+from tilusbuild.watch import events
+from tilusbuild.watch.needs import Change, Needs, Part, affected, is_editor_temp_file, is_within
+from tilusbuild.watch.observer import Observer, Watcher, watch_roots, why_poll
+
+QUIET = 0.03
+"""Seconds. An editor that writes beside and renames is done in a few milliseconds."""
+MAX_DELAY = 1.0
+"""Seconds after which it is looked although it never was quiet."""
+
+
+POLL = 0.5
+"""Seconds between two looks where there are no events."""
+SAFETY = 2.0
+"""Seconds between two looks where there are: an event may be lost."""
+ANYTHING: Part = ("anything",)
+"""What a project is while nobody can say which part would mend it."""
+_SMALL = 1 << 20
+_SHOWN = 5
+
+MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Watcher]
+
+
+@dataclass(slots=True)
+class Debounce:
+    """Gathers what happens in quick succession."""
+
+    quiet: float = QUIET
+    max_delay: float = MAX_DELAY
+    first: float | None = None
+    """When the first of what is gathered happened."""
+    _last: float = 0.0
+
+    def touch(self, now: float) -> None:
+        """Something happened."""
+        if self.first is None:
+            self.first = now
+        self._last = now
+
+    @property
+    def due(self) -> float | None:
+        """When to look; None while there is nothing to look for."""
+        if self.first is None:
+            return None
+        return min(self._last + self.quiet, self.first + self.max_delay)
+
+    def take(self, now: float) -> float | None:
+        """When it began, if it is time to look: then what was gathered is taken. Else None."""
+        if self.due is None or now < self.due:
+            return None
+        first, self.first = self.first, None
+        return first
+
+
+class PathStates:
+    """Remembers what each path was. `digest(path)` is of a file's content; it may raise `OSError`.
+
+    A file that was changed just before a check keeps its time stamps when it changes again within
+    the file system's tick: such a one is read at the next check, whatever its stamps say.
+    """
+
+    def __init__(self, digest: Callable[[str], str], now: Callable[[], int] = time.time_ns) -> None:
+        self._digest = digest
+        self._now = now
+        self._seen: dict[str, Observation] = {}
+
+    def check(
+        self, paths: Iterable[str], *, since: int | None = None, read: Collection[str] = ()
+    ) -> dict[str, Change]:
+        """What changed among `paths`, which from now on are those that are remembered.
+
+        A path that is looked at for the first time counts as changed when it is among those that
+        were `read` since `since` (ns of the wall clock), and may have changed after that.
+        """
+        before, self._seen = self._seen, {}
+        changes: dict[str, Change] = {}
+        for path in paths:
+            old = before.get(path)
+            new = observe(path, self._digest, _names, before=old, now=self._now)
+            self._seen[path] = new
+            if old is None:
+                if since is not None and path in read and _may_be_later(new, since):
+                    changes[path] = Change(path)
+            elif new.content != old.content:
+                changes[path] = _change(path, old.content, new.content)
+        return changes
+
+
+def _names(folder: str) -> frozenset[str]:
+    return frozenset(name for name in os.listdir(folder) if not is_editor_temp_file(name))
+
+
+def _may_be_later(seen: Observation, moment: int) -> bool:
+    """Return whether something may have changed after `moment`."""
+    return seen.stamp != ABSENT and not seen.stamp.is_settled(moment)
+
+
+def _change(
+    path: str, old: str | frozenset[str] | None, new: str | frozenset[str] | None
+) -> Change:
+    if isinstance(old, frozenset) and isinstance(new, frozenset):
+        return Change(path, old ^ new)
+    return Change(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Something happened to a path, or to any ("")."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """What a look found: the parts that changes are about, with their paths, and the changes."""
+
+    parts: Mapping[Part, list[str]]
+    changes: Mapping[str, Change]
+
+    def event(self, root: str) -> events.Changed:
+        """The same in words; paths relative to `root` where they lie in it."""
+        shown: dict[str, None] = {}
+        for path in dict.fromkeys(path for each in self.parts.values() for path in each):
+            names = self.changes[path].names
+            for each in sorted(os.path.join(path, n) for n in names) if names else (path,):
+                shown[os.path.relpath(each, root) if is_within(each, root) else each] = None
+        paths = tuple(shown)
+        about = tuple(" ".join(part) for part in self.parts if part != ANYTHING)
+        more = max(0, len(paths) - _SHOWN)
+        return events.Changed(paths[:_SHOWN], more, about or ("the project",))
+
+
+class ChangeDetector:
+    """Watches for one project. `add_hint` is to be called, on the owner's thread, with each
+    hint."""
+
+    def __init__(
+        self,
+        digest: Callable[[str], str],
+        hint: Callable[[Hint], None],
+        ignored: Callable[[], str],
+        *,
+        poll: bool,
+        make_watcher: MakeWatcher = Observer,
+        debounce: Debounce | None = None,
+    ) -> None:
+        self._paths = PathStates(digest)
+        self._watcher = make_watcher(lambda path: hint(Hint(path)), ignored)
+        self._debounce = debounce or Debounce()
+        self._hinted: set[str] = set()
+        self._roots: dict[str, bool] = {}
+        self._checked_at = 0.0
+        self._poll = poll
+        self.polling: str | None = events.ASKED if poll else None
+        """Why it is a matter of the clock; None where events serve."""
+
+    @property
+    def is_hinted(self) -> bool:
+        """Whether something happened that was not looked at yet."""
+        return self._debounce.due is not None
+
+    @property
+    def next_check(self) -> float:
+        """By the monotonic clock."""
+        regular = self._checked_at + (POLL if self.polling else SAFETY)
+        return min(regular, self._debounce.due or regular)
+
+    def add_hint(self, hint: Hint) -> None:
+        self._hinted.add(hint.path)
+        self._debounce.touch(time.monotonic())
+
+    def due(self) -> float | None:
+        """Whether it is time to look: since when there is something to look for. Else None."""
+        now = time.monotonic()
+        first = self._debounce.take(now)
+        if first is not None:
+            if not self._poll:
+                # A folder may be another one under the same name by now.
+                self._watcher.follow(self._roots)
+            return first
+        return now if now >= self.next_check and not self.is_hinted else None
+
+    def check(
+        self, needs: Mapping[Part, Needs], wider: Needs | None = None, *, started: int | None = None
+    ) -> Detected:
+        """Look at all that is needed, and `wider`; `started` is when a plan began to read it, in
+        nanoseconds of the wall clock, and None when this is no look after a plan."""
+        every = dict(needs)
+        if wider is not None:
+            every[ANYTHING] = wider
+        read = {path for each in needs.values() for path in each.paths}
+        # What something happened to may be read by the next plan, and is looked at before that.
+        hinted = {path for path in self._hinted if _is_small(path)}
+        paths = read | hinted | (wider.paths if wider is not None else frozenset())
+        changes = self._paths.check(sorted(paths), since=started, read=read)
+        if wider is not None and started is None:
+            around = {path for path in hinted if os.path.dirname(path) in wider.paths}
+            changes.update({path: Change(path) for path in around})
+            every[ANYTHING] = Needs(wider.paths | around)
+        self._hinted.clear()
+        self._checked_at = time.monotonic()
+        return Detected(affected(every, changes), changes)
+
+    def follow(self, paths: set[str], root: str, cache: str) -> None:
+        """Wait for events of these; where there are none, look in turn."""
+        if self._poll:
+            return
+        try:
+            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
+                mounts = file.read()
+        except OSError:
+            mounts = ""
+        self._roots = watch_roots(paths, root, cache)
+        self._watcher.follow(self._roots)
+        self.polling = why_poll([root, *self._roots], mounts) or self._watcher.trouble
+
+    def close(self) -> None:
+        """No hint comes after this."""
+        self._watcher.close()
+
+
+def _is_small(path: str) -> bool:
+    """Whether a path is worth to be read before anybody asks for it."""
+    try:
+        return os.path.getsize(path) <= _SMALL
+    except OSError:
+        return bool(path)
