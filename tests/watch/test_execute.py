@@ -10,7 +10,8 @@ import pytest
 
 from tilusbuild.process.base import Cancelled, Command
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.watch.execute import MAX_VARIABLE, CommandResult, CommandRun, Lines
+from tilusbuild.watch.events import CommandEnded
+from tilusbuild.watch.execute import MAX_VARIABLE, CommandRun, Lines
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -21,8 +22,8 @@ def runner() -> Iterator[LocalRunner]:
         yield made
 
 
-def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> CommandResult:
-    ended: queue.Queue[CommandResult] = queue.Queue()
+def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> CommandEnded:
+    ended: queue.Queue[CommandEnded] = queue.Queue()
     lines: list[str] = []
     CommandRun(
         runner, command, str(folder), PATH, ["scale", "add"], programs, lines.append, ended.put
@@ -50,7 +51,7 @@ def test_a_long_list_of_programs_is_a_file(runner: LocalRunner, tmp_path: Path) 
 
 
 def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> None:
-    ended: queue.Queue[CommandResult] = queue.Queue()
+    ended: queue.Queue[CommandEnded] = queue.Queue()
     started = CommandRun(runner, "sleep 1000", str(tmp_path), PATH, [], [], print, ended.put)
     started.cancel()
     assert ended.get(timeout=60).status is None
@@ -58,7 +59,7 @@ def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> N
 
 def test_a_line_is_told_while_the_command_still_runs(runner: LocalRunner, tmp_path: Path) -> None:
     lines: queue.Queue[str] = queue.Queue()
-    ended: queue.Queue[CommandResult] = queue.Queue()
+    ended: queue.Queue[CommandEnded] = queue.Queue()
     script = "echo before; while ! test -e go; do sleep 0.01; done; echo after"
     CommandRun(runner, script, str(tmp_path), PATH, [], [], lines.put, ended.put)
     assert lines.get(timeout=60) == "before"

@@ -72,9 +72,9 @@ def test_looking_in_turn_is_said() -> None:
     watching = events.Watching(12, "it is on nfs4", False)
     first, second, _ = shown(watching, CHANGED, watching, terminal=True).split("\r\x1b[2K")
     assert first == (
-        "looking twice a second: it is on nfs4\nlooking at 12 paths, not all is well; Ctrl-C ends"
+        "polling twice a second: it is on nfs4\npolling 12 paths, build has errors; Ctrl-C ends"
     )
-    assert second.endswith("add gpu\nlooking at 12 paths, not all is well; Ctrl-C ends"), "once"
+    assert second.endswith("add gpu\npolling 12 paths, build has errors; Ctrl-C ends"), "once"
     assert shown(events.Watching(12, events.ASKED, True)) == ""
 
 

@@ -1,6 +1,6 @@
 """What `--exec` runs: a shell command in a process group of its own, ended for the next change.
 
-Its lines are told as they come. None is told after `cancel` has returned.
+Its lines are reported as they come, and none after `cancel` has returned.
 """
 
 from __future__ import annotations
@@ -11,25 +11,15 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from tilusbuild.process.base import Cancelled, Command, RunnerLost
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.watch.events import CommandEnded
 
 MAX_LINE = 1 << 16
 """Characters. What goes on for longer is told in parts."""
 MAX_VARIABLE = 1 << 16
 """Bytes. One variable of an environment cannot hold much more than this on Linux (128 KiB)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """How a command ended; `status` is None when it was cancelled."""
-
-    command: str
-    status: int | None
-    seconds: float
-    output: str
 
 
 class Lines:
@@ -70,7 +60,7 @@ class CommandRun:
         scripts: Sequence[str],
         programs: Sequence[str],
         printed: Callable[[str], None],
-        ended: Callable[[CommandResult], None],
+        ended: Callable[[CommandEnded], None],
     ) -> None:
         self._scope = runner.scope()
         self._command = command
@@ -120,7 +110,7 @@ class CommandRun:
             if listing is not None:
                 with suppress(OSError):
                     os.unlink(listing)
-        self._ended(CommandResult(self._command, status, seconds, output))
+        self._ended(CommandEnded(self._command, status, seconds, output))
 
 
 def _written(text: str) -> str:

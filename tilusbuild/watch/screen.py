@@ -77,8 +77,8 @@ class Screen:
                 self._json.emit(event)
             if isinstance(event, events.Watching):
                 self._tell_why(event.polling)
-                how = "looking at" if event.polling else "watching"
-                state = "" if event.ok else ", not all is well"
+                how = "polling" if event.polling else "watching"
+                state = "" if event.ok else ", build has errors"
                 self._show(f"{how} {counted(event.paths, 'path')}{state}; Ctrl-C ends")
                 return
             if isinstance(event, events.CommandStarted):
@@ -101,7 +101,7 @@ class Screen:
         if polling not in (None, events.ASKED, self._polling):
             self._polling = polling
             if not self._quiet and self._json is None:
-                self._write(f"looking twice a second: {one_line(polling)}\n")
+                self._write(f"polling twice a second: {one_line(polling)}\n")
 
     def close(self) -> None:
         """Leave the terminal as it should be."""
@@ -159,7 +159,7 @@ def _rebuilt(event: events.Rebuilt) -> str:
     if not event.programs:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
     what = f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
-    return f"{what}, {after}" if event.ok else f"{what}, not all is well ({after})"
+    return f"{what}, {after}" if event.ok else f"{what}, with errors ({after})"
 
 
 def _listed(names: tuple[str, ...], more: int) -> str:

@@ -1,8 +1,8 @@
-"""Watching: the loop that waits, looks, plans again, and tells the build what is wanted now.
+"""`watch`: the loop that waits for changes, plans again, and says to the build what is wanted now.
 
 Everything is decided on one thread, from one inbox: hints that something happened to a file, the
 end of a build, the end of a command, a signal. At rest the cache holds what a build of the files as
-they are would have made: what is told at rest was looked at after the last change.
+they are would have made: rest is reported only after a check that followed the last change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.building import BuildThread, Built
 from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
-from tilusbuild.watch.execute import CommandResult, CommandRun
+from tilusbuild.watch.execute import CommandRun
 from tilusbuild.watch.needs import Needs, Part, everything
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
@@ -38,7 +38,7 @@ from tilusbuild.watch.screen import Screen
 _PATIENCE = 5.0
 """Seconds of changes without an end after which a plan is finished all the same."""
 _SWITCH = 0.0005
-"""Seconds."""
+"""Seconds after which a thread gives the interpreter to another one."""
 _M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
 _HEAD_START = 0.02
@@ -79,7 +79,7 @@ class _Pending:
 
 
 def _prepare_for_threads() -> None:
-    """Settings of the process that many threads, again and again, ask for."""
+    """Change two settings of the whole process, for many threads that come and go."""
     # A compiler's thread asks for the interpreter at every system call while another one renders;
     # with the usual 5 ms each, the first compile would start when the last rendering is done.
     sys.setswitchinterval(_SWITCH)
@@ -95,23 +95,23 @@ class Session:
         self,
         project: Project,
         selection: Selection,
-        how: WatchOptions,
+        options: WatchOptions,
         screen: Screen,
         *,
         make_watcher: MakeWatcher = Observer,
         debounce: Debounce | None = None,
     ) -> None:
         self._selection = selection
-        self._options = how
+        self._options = options
         self._screen = screen
         self._project = project
-        self._inbox: SimpleQueue[Hint | Built | CommandResult | int] = SimpleQueue()
+        self._inbox: SimpleQueue[Hint | Built | events.CommandEnded | int] = SimpleQueue()
         self._replanner = Replanner(selection, self._found, self._raise_if_superseded)
         self._detector = ChangeDetector(
             lambda path: self._project.digests.digest(path),
             self._inbox.put,
             lambda: self._project.cache.root,
-            poll=how.poll,
+            poll=options.poll,
             make_watcher=make_watcher,
             debounce=debounce,
         )
@@ -133,7 +133,7 @@ class Session:
         self._resting = False
 
     def run(self) -> int:
-        """Watch until a signal comes; the exit status that stands for it."""
+        """Watch until a signal comes; return the exit status that stands for it."""
         _prepare_for_threads()
         with signals.caught(self._inbox.put):
             try:
@@ -156,7 +156,8 @@ class Session:
         if not self._screen.is_read:
             self._signal = signal.SIGPIPE
             return
-        # What came while a plan was made is planned now: no event will tell of it again.
+        # A change that came while a plan was made is in `_pending`, and its hint is used up:
+        # waiting for the next message here would leave it unbuilt until something else happens.
         now = self._wants_plan() or self._signal is not None
         self._take_within(0.0 if now else max(0.0, self._detector.next_check - time.monotonic()))
         self._check_if_due()
@@ -188,7 +189,7 @@ class Session:
         except Empty:
             return
 
-    def _take(self, message: Hint | Built | CommandResult | int) -> None:
+    def _take(self, message: Hint | Built | events.CommandEnded | int) -> None:
         if isinstance(message, int):
             self._signal = message
         elif isinstance(message, Hint):
@@ -198,21 +199,18 @@ class Session:
         else:
             self._executing = None
             self._resting = False
-            self._screen.emit(
-                events.CommandEnded(
-                    message.command, message.status, message.seconds, message.output
-                )
-            )
+            self._screen.emit(message)
 
-    # Looking.
+    # Checking.
 
     def _check_if_due(self) -> bool:
-        """Look when it is time to; whether there was something new."""
+        """Check the files when it is time to; return whether there was a change."""
         since = self._detector.due()
         return since is not None and self._check_files(since)
 
     def _check_files(self, since: float, *, started: int | None = None) -> bool:
-        """Look at everything; `started` is when the plan began to read it, in ns of the clock."""
+        """Check everything; `started` is when the plan began to read it, in ns of the wall
+        clock."""
         seen = self._detector.check(self._needs(), self._wider, started=started)
         if not seen.parts:
             return False
@@ -287,7 +285,7 @@ class Session:
         self._check_files(time.monotonic(), started=time.time_ns())
 
     def _wrong(self, error: TilusbuildError) -> None:
-        """Tell what is wrong; until it is mended every change in the project counts."""
+        """Report what is wrong; until it is fixed every change in the project counts."""
         before, self._broken = self._broken, error.render()
         self._resting = False
         project = self._project
@@ -300,9 +298,10 @@ class Session:
             self._screen.emit(events.Problem(self._broken))
 
     def _found(self, job: ProgramJob, instead: str | None) -> None:
-        """The replanner knows a new program: it is built while the others are still planned."""
+        """Have a new program built while the others are still planned."""
         if self._state is None and self._build_thread is None:
-            # The first plan: its order is better than that in which programs are found.
+            # The first plan is built as a whole: it knows the defaults and the longest programs,
+            # and a program that is started as soon as it is found would go before them.
             return
         toolchain = job.script_instance.toolchain
         if self._build_thread is None:
@@ -322,7 +321,7 @@ class Session:
             time.sleep(0.0005)
 
     def _raise_if_superseded(self) -> None:
-        """Between two renderings: is this plan still worth to be made?"""
+        """Called between two renderings: give the plan up when something has changed meanwhile."""
         self._take_within(0.0)
         if self._signal is not None:
             raise _StoppedError
@@ -360,6 +359,8 @@ class Session:
         if building is None or not building.replace(state):
             if building is not None:
                 building.join()
+            # The end of the build before is in the inbox. Taken later, it would be held for the end
+            # of the one that is started here.
             self._take_within(0.0)
             self._start(state.project, state.toolchain).replace(state)
 
