@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.cache.sealed import CorruptFileError, canonical, seal, unseal
-from tilusbuild.cache.trouble import CacheDamaged
+from tilusbuild.cache.errors import CacheDamagedError
+from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_damaged_program_is_no_wrong_hit(cache, sample, full, which):
 def test_a_damaged_index_is_never_taken_for_an_empty_one(cache, full):
     for content in variants(full["index"].read_bytes()):
         with replaced(full["index"], content):
-            with pytest.raises(CacheDamaged, match=r"index\.json"):
+            with pytest.raises(CacheDamagedError, match=r"index\.json"):
                 cache.gc()
             with pytest.raises(CorruptFileError):
                 cache.projects()

@@ -11,7 +11,7 @@ import pytest
 
 from support.cache_sample import sample_at
 from support.faulty_disk import FaultyDisk, failing, kill
-from tilusbuild.cache.trouble import CacheFull, CacheTrouble
+from tilusbuild.cache.errors import CacheError, CacheFullError
 from tilusbuild.errors import InputError
 
 
@@ -99,7 +99,7 @@ def test_failed_by_the_disk_at_every_change(tmp_path, number):
         elif at == 1:  # the cache's own folder, which the user chose
             assert isinstance(error, InputError)
         else:
-            assert isinstance(error, CacheFull if number == errno.ENOSPC else CacheTrouble)
+            assert isinstance(error, CacheFullError if number == errno.ENOSPC else CacheError)
             assert error.errno == number
             assert error.path.startswith(root)
         after = sample_at(root, FaultyDisk())

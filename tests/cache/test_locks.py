@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.cache.locks import LockFile, Span
+from tilusbuild.cache.locks import LockFile, LockRange
 from tilusbuild.state.hashing import sha256_text
 
-A, B = Span("program", "a" * 64), Span("program", "b" * 64)
+A, B = LockRange("program", "a" * 64), LockRange("program", "b" * 64)
 
 
 @pytest.fixture
@@ -43,10 +43,10 @@ def test_one_holder_at_a_time_also_within_a_process(locks):
 
 
 def test_shared_holders_keep_an_exclusive_one_out(locks):
-    shared = Span("use", shared=True)
+    shared = LockRange("use", shared=True)
     with locks.take(shared), locks.take(shared):
-        assert locks.take(Span("use"), wait=False) is None
-    with locks.take(Span("use")):
+        assert locks.take(LockRange("use"), wait=False) is None
+    with locks.take(LockRange("use")):
         assert locks.take(shared, wait=False) is None
 
 
@@ -105,7 +105,7 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
 
 def test_there_is_no_litter(locks, tmp_path):
     for name in ("a", "b", "c"):
-        locks.take(Span("program", sha256_text(name))).release()
+        locks.take(LockRange("program", sha256_text(name))).release()
     assert os.listdir(tmp_path) == ["lock"]
     assert os.path.getsize(locks.path) == 0
 
@@ -124,7 +124,7 @@ def test_descriptors_are_closed(locks):
     st.integers(0, 2**256 - 1),
 )
 def test_offsets_of_different_kinds_never_meet_and_fit(kind, number):
-    offset = Span(kind, f"{number:064x}").offset
+    offset = LockRange(kind, f"{number:064x}").offset
     assert 0 <= offset < 2**63
     region = ["use", "index", "program", "include", "script", "stage"].index(kind)
     assert offset >> 60 == region

@@ -28,7 +28,7 @@ def mounted(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 READ_ONLY = """
 import os, sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.trouble import CacheReadOnly
+from tilusbuild.cache.errors import CacheReadOnly
 from tilusbuild.cache.scripts import ScriptRecord
 root, program, digest = sys.argv[1:]
 folder = "matmul"
@@ -84,7 +84,7 @@ def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache, sample):
 FULL = """
 import os, sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.trouble import CacheFull
+from tilusbuild.cache.errors import CacheFull
 from tilusbuild.state.hashing import sha256_text
 cache = Cache(sys.argv[1])
 def publish(number, size):

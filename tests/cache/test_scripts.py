@@ -12,7 +12,7 @@ from support.cache_sample import sample_at
 from support.trees import snapshot
 from tilusbuild.cache import layout
 from tilusbuild.cache.scripts import ScriptRecord, parse_script
-from tilusbuild.cache.sealed import CorruptFileError
+from tilusbuild.runtime.sealed import CorruptFileError
 
 
 def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, sample):

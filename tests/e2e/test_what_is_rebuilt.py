@@ -44,13 +44,13 @@ def test_what_is_told_of_a_failure_follows_the_template(project):
 
 def test_a_header_that_one_of_three_scripts_includes(three):
     three.write("include/shared.h", "#define SHARED 2\n")
-    explained = three.run("explain", "--json").events
-    assert [(e["program"], e["state"]) for e in explained] == [
+    wrap_oserror = three.run("explain", "--json").events
+    assert [(e["program"], e["state"]) for e in wrap_oserror] == [
         ("first/0 cpu", "missing"),
         ("second/0 cpu", "built"),
         ("third/0 cpu", "built"),
     ]
-    assert "header project/include/shared.h changed" in explained[0]["reasons"]
+    assert "header project/include/shared.h changed" in wrap_oserror[0]["reasons"]
     assert "shared.h changed" in three.run("explain", "first").out
     started = [e for e in three.run("build", "--json").events if e["event"] == "started"]
     assert [event["script"] for event in started] == ["first"]

@@ -19,7 +19,7 @@ import pytest
 from support.faulty_disk import FaultyDisk, failing, kill
 from support.packages import by_hand
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.trouble import CacheTrouble
+from tilusbuild.cache.errors import CacheError
 from tilusbuild.errors import InputError
 from tilusbuild.package.arriving import Arrival, Limits
 from tilusbuild.package.check import Checker
@@ -264,7 +264,7 @@ def outcome(path: Path, cache: Cache) -> int | None:
     """The errno that an installation ends with."""
     try:
         put(path, cache)
-    except CacheTrouble as error:
+    except CacheError as error:
         return error.errno
     return None
 

@@ -41,7 +41,7 @@ def build(
 ) -> Result:
     """Build the selected part of a project, or one shard of it; `times` is a history to split by.
 
-    Raises `InputError` and `CacheTrouble`.
+    Raises `InputError` and `CacheError`.
     """
     config = replace(config, started_at=config.clock())
     plan = project.plan(selection)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tilusbuild.build.project import Project
-from tilusbuild.cache.trouble import explained
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
 from tilusbuild.plan.jobs import ProgramJob, jobs
@@ -24,7 +24,7 @@ TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
 
 def dump(project: Project, plan: Plan) -> int:
-    """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheTrouble`,
+    """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheError`,
     and `Cancelled`."""
     wanted = {
         job.hash: job
@@ -49,7 +49,7 @@ def _dump(project: Project, job: ProgramJob) -> None:
     private = project.cache.tree.private()
     try:
         stage = private.path
-        with explained(stage):
+        with wrap_oserror(stage):
             os.makedirs(os.path.join(stage, "module"))
             _write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
             _template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))

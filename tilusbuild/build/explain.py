@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.planner import Plan
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
 _MATCHED_BY = ("params", "schedule")

@@ -18,12 +18,12 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.merging import Refused
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.tables import FILE as TABLE
 from tilusbuild.state.files import write_atomic
 
@@ -52,7 +52,7 @@ class Merged:
 def merge(cache: Cache, paths: Sequence[str], project: Project | None) -> Merged:
     """Bring what the caches at `paths` hold into `cache`; `project` is the one around it.
 
-    Raises `InputError` for a path that is no cache, `CacheTrouble`.
+    Raises `InputError` for a path that is no cache, `CacheError`.
     """
     trees = merging.sources(cache, paths)
     with cache.in_use():

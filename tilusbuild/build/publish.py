@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.build.project import Project
-from tilusbuild.cache.trouble import CacheReadOnly
+from tilusbuild.cache.errors import CacheReadOnlyError
 from tilusbuild.plan.model import PlannedInstance
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -32,7 +32,7 @@ def publish(
 
     Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
     one that is made from a part of its programs is of no use to anybody. `root` as for
-    `build_planned`. Raises `CacheTrouble` and `InputError`.
+    `build_planned`. Raises `CacheError` and `InputError`.
     """
     try:
         for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
@@ -45,7 +45,7 @@ def publish(
             [(instance.folder, instance.hash) for instance in plan.instances],
             replace=root is not None or selection.is_whole,
         )
-    except CacheReadOnly:
+    except CacheReadOnlyError:
         # Everything that a reader needs is there: a cache that cannot be written only misses the
         # names under which this project finds its programs again.
         return

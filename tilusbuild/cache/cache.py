@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import Disk
 from tilusbuild.cache.entries import Entry, find_entry
-from tilusbuild.cache.locks import Span
+from tilusbuild.cache.errors import CacheReadOnlyError, wrap_oserror
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.stage import Stage
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import CacheReadOnly, explained
 
 if TYPE_CHECKING:
     from tilusbuild.cache.garbage import Collected
@@ -45,7 +45,7 @@ class Cache:
     def ensure(self) -> None:
         """Make what is missing of the tree; a read-only cache is left as it is.
 
-        Raises `InputError` when `root` cannot be a cache, `CacheTrouble` when the disk refuses.
+        Raises `InputError` when `root` cannot be a cache, `CacheError` when the disk refuses.
         """
         self.tree.ensure()
 
@@ -70,10 +70,10 @@ class Cache:
 
     @contextmanager
     def locked(self, program: str, /, wait: bool = True) -> Iterator[bool]:
-        """Be the only builder of a program; yields whether we are. Raises `CacheTrouble`."""
-        self.tree.be_there()
-        with explained(self.tree.locks.path):
-            held = self.tree.locks.take(Span("program", program), wait=wait)
+        """Be the only builder of a program; yields whether we are. Raises `CacheError`."""
+        self.tree.ensure_exists()
+        with wrap_oserror(self.tree.locks.path):
+            held = self.tree.locks.take(LockRange("program", program), wait=wait)
         if held is None:
             yield False
         else:
@@ -81,7 +81,7 @@ class Cache:
                 yield True
 
     def stage(self) -> Stage:
-        """A new empty stage. Raises `CacheTrouble`, `InputError`."""
+        """A new empty stage. Raises `CacheError`, `InputError`."""
         return Stage(self.tree, self.tree.private())
 
     @contextmanager
@@ -92,9 +92,9 @@ class Cache:
         """
         self.tree.ensure()
         try:
-            with explained(self.tree.locks.path):
-                held = self.tree.locks.take(Span("use", shared=True))
-        except CacheReadOnly:
+            with wrap_oserror(self.tree.locks.path):
+                held = self.tree.locks.take(LockRange("use", shared=True))
+        except CacheReadOnlyError:
             held = None
         if held is None:
             yield

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.status import RECORDED, Status
 
 SCHEMA = 1
+ADDED_KEYS = ("schema", "program", "files")
+"""What publishing adds to a meta.json: an entry that is published again gets its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.errors import CacheBusyError, CacheDamagedError, wrap_oserror
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.locks import Span
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import CacheBusy, CacheDamaged, explained
+from tilusbuild.runtime.sealed import CorruptFileError
 
 _MENTION = re.compile(rb"include/([0-9a-f]{64})")
 
@@ -65,50 +65,50 @@ def gc(
 
     With `older_than` (seconds) only what is older; with `max_size` (bytes) only until the cache is
     no larger; with both, what either asks for. `dry_run` takes no lock and writes nothing. Raises
-    `CacheBusy` while a build runs, unless `wait`; `CacheDamaged` when it cannot be known what the
-    roots keep; `CacheTrouble`.
+    `CacheBusyError` while a build runs, unless `wait`; `CacheDamagedError` when it cannot be known
+    what the roots keep; `CacheError`.
     """
     if not tree.exists():
         return Collected((), 0, 0)
     if dry_run:
         entries = _survey(tree)
         rooted = _rooted(tree, entries)
-        with explained(tree.locks.path):
+        with wrap_oserror(tree.locks.path):
             read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_span(name))]
         return _decide(entries, _spread(entries, rooted, read), older_than, max_size)
     with alone(tree, wait=wait):
         entries = _survey(tree)
         rooted = _rooted(tree, entries)
-        with unread(tree, _loose(entries, rooted)) as read, explained(tree.root):
+        with unread(tree, _loose(entries, rooted)) as read, wrap_oserror(tree.root):
             decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
             for item in decided.removed:
-                tree.take_away(tree.path(item.name))
+                tree.remove_entry(tree.path(item.name))
             for folder in _names(tree, layout.SCRIPTS):
                 if not _names(tree, layout.SCRIPTS, folder):
-                    tree.take_away(tree.path(layout.SCRIPTS, folder))
+                    tree.remove_entry(tree.path(layout.SCRIPTS, folder))
     return decided
 
 
 def clear(tree: Tree, *, wait: bool = False) -> None:
-    """Remove everything but the cache itself. Raises `CacheBusy`, `CacheTrouble`."""
+    """Remove everything but the cache itself. Raises `CacheBusyError`, `CacheError`."""
     if not tree.exists():
         return
-    with alone(tree, wait=wait), explained(tree.root):
+    with alone(tree, wait=wait), wrap_oserror(tree.root):
         names = (layout.INDEX, layout.SCRIPTS, layout.PROGRAMS, layout.INCLUDE, layout.STATE)
         for name in names:
             if os.path.lexists(tree.path(name)):
-                tree.take_away(tree.path(name))
+                tree.remove_entry(tree.path(name))
     tree.ensure()
 
 
 @contextmanager
 def alone(tree: Tree, *, wait: bool) -> Iterator[None]:
-    """Have the cache for oneself. Raises `CacheBusy`, `CacheTrouble`."""
+    """Have the cache for oneself. Raises `CacheBusyError`, `CacheError`."""
     tree.ensure()
-    with explained(tree.locks.path):
-        held = tree.locks.take(Span("use"), wait=wait)
+    with wrap_oserror(tree.locks.path):
+        held = tree.locks.take(LockRange("use"), wait=wait)
     if held is None:
-        raise CacheBusy(f"a build is using {tree.root}\n  try again when it is done")
+        raise CacheBusyError(f"a build is using {tree.root}\n  try again when it is done")
     with held:
         yield
 
@@ -129,14 +129,14 @@ def _loose(entries: _Entries, rooted: Container[str]) -> list[str]:
     return [name for name in scripts if name not in rooted]
 
 
-def _span(script: str) -> Span:
-    return Span("read", script.rpartition("/")[2])
+def _span(script: str) -> LockRange:
+    return LockRange("read", script.rpartition("/")[2])
 
 
 @contextmanager
 def unread(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
     """Keep scripts from being loaded during the block; yields those that are loaded already."""
-    with explained(tree.locks.path):
+    with wrap_oserror(tree.locks.path):
         held, free = tree.locks.take_free(map(_span, scripts))
     with held:
         yield [name for name in scripts if _span(name) not in free]
@@ -198,7 +198,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
     try:
         projects = read_index(tree)
     except CorruptFileError as error:
-        raise CacheDamaged(
+        raise CacheDamagedError(
             f"{error}\n  build each project again, so that nothing of it goes"
         ) from None
     roots = []
@@ -206,7 +206,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
         for folder, digest in project.scripts:
             name = f"{layout.SCRIPTS}/{folder}/{digest}"
             if not entries.needs.get(name):
-                raise CacheDamaged(
+                raise CacheDamagedError(
                     f"{name}, which the last build of {manifest} made, is not there or damaged\n"
                     "  build that project again, or forget it"
                 )

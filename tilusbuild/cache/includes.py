@@ -15,10 +15,10 @@ import re
 from collections.abc import Mapping
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.locks import Span
-from tilusbuild.cache.sealed import CorruptFileError
+from tilusbuild.cache.errors import InputChangedError, wrap_oserror
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import InputChanged, explained
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
@@ -76,8 +76,8 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
     """The folder with these headers; it is made or made right when it is not.
 
     `files` is what the folder holds by relative name, MANIFEST included: bytes, or the path of a
-    file to copy. Raises `CacheTrouble`, `InputChanged` when a header is no longer what the manifest
-    says, and `ValueError` for a manifest that is not the digest's or not the files'.
+    file to copy. Raises `CacheError`, `InputChangedError` when a header is no longer what the
+    manifest says, and `ValueError` for a manifest that is not the digest's or not the files'.
     """
     path = tree.include_path(digest)
     if _is_whole(path, digest):
@@ -91,7 +91,7 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
         raise ValueError(str(error)) from None
     if files.keys() - {layout.MANIFEST} != listed.keys():
         raise ValueError("the manifest does not list these files")
-    with tree.held(Span("include", digest)):
+    with tree.held(LockRange("include", digest)):
         if not _is_whole(path, digest):
             _make(tree, path, digest, files, listed)
     return path
@@ -111,7 +111,7 @@ def _make(
     files: Mapping[str, bytes | str],
     listed: Mapping[str, str],
 ) -> None:
-    with explained(path):
+    with wrap_oserror(path):
         private = tree.private()
         try:
             folders = {""}
@@ -143,7 +143,7 @@ def _content(source: bytes | str, wanted: str) -> bytes:
         with open(source, "rb") as file:
             data = file.read()
     except OSError:
-        raise InputChanged(source) from None
+        raise InputChangedError(source) from None
     if sha256_bytes(data) != wanted:
-        raise InputChanged(source)
+        raise InputChangedError(source)
     return data

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.locks import Span
+from tilusbuild.cache.errors import wrap_oserror
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError, seal, unseal
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import explained
+from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 
 SCHEMA = 1
 
@@ -56,12 +56,15 @@ def record_build(
 
     Without `replace` the scripts come to those that are noted, in place of earlier ones of the same
     constants and target: a build of a part. An index that does not open is begun anew. Raises
-    `CacheTrouble`.
+    `CacheError`.
     """
     found = _or_empty(tree)
     if _merged(tree, found, manifest, name, scripts, replace) == found:
         return
-    with tree.held(Span("use", shared=True), Span("index")), explained(tree.path(layout.INDEX)):
+    with (
+        tree.held(LockRange("use", shared=True), LockRange("index")),
+        wrap_oserror(tree.path(layout.INDEX)),
+    ):
         merged = _merged(tree, _or_empty(tree), manifest, name, scripts, replace)
         tree.put_file(tree.path(layout.INDEX), _sealed(merged))
 
@@ -69,9 +72,12 @@ def record_build(
 def forget(tree: Tree, manifests: Sequence[str]) -> None:
     """Drop projects from the index, so that garbage collection may take what only they use.
 
-    Raises `CorruptFileError`, `CacheTrouble`.
+    Raises `CorruptFileError`, `CacheError`.
     """
-    with tree.held(Span("use", shared=True), Span("index")), explained(tree.path(layout.INDEX)):
+    with (
+        tree.held(LockRange("use", shared=True), LockRange("index")),
+        wrap_oserror(tree.path(layout.INDEX)),
+    ):
         found = read_index(tree)
         kept = {path: project for path, project in found.items() if path not in manifests}
         if kept != found:

@@ -10,8 +10,8 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.garbage import measured
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
 

@@ -36,7 +36,7 @@ _REGION = {
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LockRange:
     """One thing to lock. `name` is a hex number of 15 digits or more; the rest is ignored."""
 
     kind: Kind
@@ -81,7 +81,7 @@ class LockFile:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def take(self, *spans: Span, wait: bool = True) -> Held | None:
+    def take(self, *spans: LockRange, wait: bool = True) -> Held | None:
         """Take all or, without `wait`, nothing (None) when somebody has one of them.
 
         Raises `OSError`: the file cannot be made, or the file system has no locks (ENOLCK).
@@ -100,7 +100,7 @@ class LockFile:
                 raise
             held.release()  # the cache was deleted and made again while we waited
 
-    def take_free(self, spans: Iterable[Span]) -> tuple[Held, set[Span]]:
+    def take_free(self, spans: Iterable[LockRange]) -> tuple[Held, set[LockRange]]:
         """Take, without waiting, those that nobody has: which they are, in one hand.
 
         Raises `OSError`.
@@ -113,7 +113,7 @@ class LockFile:
             held.release()
             raise
 
-    def is_free(self, span: Span) -> bool:
+    def is_free(self, span: LockRange) -> bool:
         """Whether nobody has it, without taking it. Raises `OSError`."""
         try:
             handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,7 +143,7 @@ class LockFile:
         return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _lock(handle: int, span: Span, wait: bool) -> bool:
+def _lock(handle: int, span: LockRange, wait: bool) -> bool:
     kind = fcntl.F_RDLCK if span.shared else fcntl.F_WRLCK
     request = FLOCK.pack(kind, os.SEEK_SET, span.offset, 1, 0)
     try:

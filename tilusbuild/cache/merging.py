@@ -14,18 +14,15 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import Entry, find_entry, listed
+from tilusbuild.cache.entries import ADDED_KEYS, Entry, find_entry, listed
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.listing import programs
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import explained
 from tilusbuild.cache.verify import program_problems
 from tilusbuild.errors import input_error
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.hashing import sha256_bytes
-
-_OWN = ("schema", "program", "files")
-"""What publishing adds to meta.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
 
 
 def take(cache: Cache, trees: Sequence[Tree]) -> Taken:
-    """Bring in what `cache` lacks. Raises `CacheTrouble`."""
+    """Bring in what `cache` lacks. Raises `CacheError`."""
     taken = Taken()
     having: dict[str, list[Tree]] = {}
     for tree in trees:
@@ -142,7 +139,7 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
     texts: dict[str, str] = {}
     stage = cache.stage()
     try:
-        with explained(stage.path):
+        with wrap_oserror(stage.path):
             made = {""}
             for name, _, digest in listed(entry.meta):
                 data = _read(os.path.join(entry.path, name))
@@ -153,7 +150,7 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
                     continue
                 _make_folders(cache.tree, stage.path, os.path.dirname(name), made)
                 cache.tree.disk.write(os.path.join(stage.path, name), data)
-        meta = {key: value for key, value in entry.meta.items() if key not in _OWN}
+        meta = {key: value for key, value in entry.meta.items() if key not in ADDED_KEYS}
         stage.publish_program(
             entry.hash, texts[layout.PROGRAM_TXT], texts[layout.OPTIONS_TXT], meta
         )

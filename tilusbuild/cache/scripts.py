@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import find_entry
-from tilusbuild.cache.locks import Span
-from tilusbuild.cache.sealed import CorruptFileError
+from tilusbuild.cache.errors import wrap_oserror
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import explained
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, table
@@ -97,7 +97,7 @@ def publish_script(
     """Make the script's folder, or make it say what is now the case; its path.
 
     `statuses` are those of the programs that are published, by hash; without it they are looked
-    up. Raises `CacheTrouble`, and `ValueError` for a name that no folder can have.
+    up. Raises `CacheError`, and `ValueError` for a name that no folder can have.
     """
     if not layout.is_script_folder(record.folder):
         raise ValueError(f"no script's folder can be called {record.folder!r}")
@@ -134,10 +134,13 @@ def links_of(
 def put_script(
     tree: Tree, folder: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
-    """Make a script's folder, or bring it to these files and links. Raises `CacheTrouble`."""
+    """Make a script's folder, or bring it to these files and links. Raises `CacheError`."""
     path = tree.script_path(folder, digest)
     if not _is_up_to_date(path, files, links):
-        with tree.held(Span("use", shared=True), Span("script", digest)), explained(path):
+        with (
+            tree.held(LockRange("use", shared=True), LockRange("script", digest)),
+            wrap_oserror(path),
+        ):
             _publish(tree, folder, path, digest, files, links)
 
 
@@ -159,7 +162,7 @@ def _publish(
     except FileNotFoundError:
         pass
     except CorruptFileError:
-        tree.take_away(path)
+        tree.remove_entry(path)
     else:
         _update(tree, path, files, links)
         return
@@ -184,11 +187,11 @@ def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[st
     """Bring an existing folder to what it should say, each name by one rename."""
     for part in (layout.PROGRAMS, layout.FAILED):
         if not _is_folder(os.path.join(path, part)):
-            tree.take_away(os.path.join(path, part))
+            tree.remove_entry(os.path.join(path, part))
         tree.disk.make_folder(os.path.join(path, part))
         for name in os.listdir(os.path.join(path, part)):
             if f"{part}/{name}" not in links:
-                tree.take_away(os.path.join(path, part, name))
+                tree.remove_entry(os.path.join(path, part, name))
     private = tree.private(uses=False)
     try:
         made = os.path.join(private.path, "link")

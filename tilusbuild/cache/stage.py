@@ -14,9 +14,9 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import SCHEMA, Entry, find_entry, read_entry
-from tilusbuild.cache.sealed import CorruptFileError, seal
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.tree import Private, Tree
-from tilusbuild.cache.trouble import explained
+from tilusbuild.runtime.sealed import CorruptFileError, seal
 from tilusbuild.state.hashing import sha256_file, sha256_text
 from tilusbuild.status import RECORDED, Status
 
@@ -35,7 +35,7 @@ class Stage:
         """Make the entry with this hash, durably; the entry is ours or, if one was there, that.
 
         `meta` has a "status" and whatever is known of the program; "schema", "program" and "files"
-        are added. Raises `CacheTrouble`, and `ValueError` for what cannot be an entry: a hash that
+        are added. Raises `CacheError`, and `ValueError` for what cannot be an entry: a hash that
         is not the texts', no library in what was built, anything but files and folders.
         """
         if self._private is None:
@@ -46,7 +46,7 @@ class Stage:
                 raise ValueError(f"the texts are not those of program {program}")
             if meta.get("status") not in RECORDED:
                 raise ValueError(f"{meta.get('status')!r} is no answer to publish")
-            with explained(final):
+            with wrap_oserror(final):
                 self._fill(program, program_txt, options_txt, meta)
                 return self._move(program, final)
         finally:

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import Disk, RealDisk
-from tilusbuild.cache.locks import Held, LockFile, Span
-from tilusbuild.cache.trouble import CacheReadOnly, explained
+from tilusbuild.cache.errors import CacheReadOnlyError, wrap_oserror
+from tilusbuild.cache.locks import Held, LockFile, LockRange
 from tilusbuild.errors import InputError, input_error
 
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -87,14 +87,14 @@ class Tree:
         """Make what is missing of the tree.
 
         A cache that is there and read-only is left as it is. Raises `InputError` when there can be
-        no cache, `CacheTrouble` when the disk refuses.
+        no cache, `CacheError` when the disk refuses.
         """
         if not self.exists():
             try:
                 self._make_root()
             except OSError as error:
                 raise self._unusable(error) from None
-        with suppress(CacheReadOnly), explained(self.root):
+        with suppress(CacheReadOnlyError), wrap_oserror(self.root):
             self.disk.make_folder(self.path(layout.STAGING))
             for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
                 if not _has_size(self.path(name), len(text)):
@@ -104,7 +104,7 @@ class Tree:
                     self.disk.make_folder(self.path(name))
             self._was_whole = True
 
-    def be_there(self) -> None:
+    def ensure_exists(self) -> None:
         """As `ensure`, but of a tree that was whole only see that it was not deleted since: for
         what is done for each program. Raises the same."""
         needed = (layout.STAGING, layout.TAG)
@@ -129,10 +129,10 @@ class Tree:
     # Locks.
 
     @contextmanager
-    def held(self, *spans: Span) -> Iterator[None]:
-        """Hold locks during a block; waits for them. Raises `CacheTrouble`."""
-        self.be_there()
-        with explained(self.locks.path):
+    def held(self, *spans: LockRange) -> Iterator[None]:
+        """Hold locks during a block; waits for them. Raises `CacheError`."""
+        self.ensure_exists()
+        with wrap_oserror(self.locks.path):
             held = self.locks.take(*spans)
         if held is not None:
             with held:
@@ -142,15 +142,15 @@ class Tree:
 
     def private(self, *, uses: bool = True) -> Private:
         """A new private folder. `uses`: garbage collection waits until it is let go of."""
-        self.be_there()
+        self.ensure_exists()
         return self._private(uses)
 
     def _private(self, uses: bool) -> Private:
         name = os.urandom(8).hex()
-        spans = [Span("use", shared=True)] if uses else []
+        spans = [LockRange("use", shared=True)] if uses else []
         path = self.path(layout.STAGING, name)
-        with explained(self.path(layout.STAGING)):
-            held = self.locks.take(*spans, Span("stage", name))
+        with wrap_oserror(self.path(layout.STAGING)):
+            held = self.locks.take(*spans, LockRange("stage", name))
             assert held is not None  # noqa: S101 - it waits
             try:
                 self.disk.make_folder(path)
@@ -168,7 +168,7 @@ class Tree:
         staging = self.path(layout.STAGING)
         with suppress(OSError):
             for name in filter(layout.is_staging, os.listdir(staging)):
-                held = self.locks.take(Span("stage", name), wait=False)
+                held = self.locks.take(LockRange("stage", name), wait=False)
                 if held is not None:
                     with held:
                         self.disk.remove(os.path.join(staging, name))
@@ -196,11 +196,11 @@ class Tree:
             except OSError as error:
                 if error.errno not in _OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
-            self.take_away(path)
+            self.remove_entry(path)
         if durable:
             self.disk.sync_folder(os.path.dirname(path))
 
-    def take_away(self, path: str) -> None:
+    def remove_entry(self, path: str) -> None:
         """Remove an entry: gone at once for readers, and from the disk thereafter."""
         private = self._private(uses=False)
         try:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
+from tilusbuild.cache.errors import CacheBusyError, wrap_oserror
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.locks import Span
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.trouble import CacheBusy, explained
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
 from tilusbuild.status import Status
 
@@ -67,18 +67,18 @@ def verify(tree: Tree, *, deep: bool = True) -> list[Problem]:
 def repair(tree: Tree, problems: Iterable[Problem]) -> list[str]:
     """Remove the entries that problems are about, so that the next build makes them; their names.
 
-    Raises `CacheBusy` while a build uses the cache, and `CacheTrouble`.
+    Raises `CacheBusyError` while a build uses the cache, and `CacheError`.
     """
     entries = sorted({problem.entry for problem in problems if problem.entry is not None})
     if not entries:
         return []
-    with explained(tree.locks.path):
-        held = tree.locks.take(Span("use"), wait=False)
+    with wrap_oserror(tree.locks.path):
+        held = tree.locks.take(LockRange("use"), wait=False)
     if held is None:
-        raise CacheBusy("a build is using this cache; repair it when the build is done")
-    with held, explained(tree.root):
+        raise CacheBusyError("a build is using this cache; repair it when the build is done")
+    with held, wrap_oserror(tree.root):
         for entry in entries:
-            tree.take_away(tree.path(entry))
+            tree.remove_entry(tree.path(entry))
     return entries
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
-from tilusbuild.cache.trouble import explained
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.errors import TilusbuildError
@@ -43,7 +43,7 @@ def is_current(script: Script) -> bool:
 def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) -> str | None:
     """Build the dispatcher unless it is current; its path, or None where there can be none.
 
-    Raises `LoadError` for damaged tables, `CacheTrouble`, and `TilusbuildError` when the compiler
+    Raises `LoadError` for damaged tables, `CacheError`, and `TilusbuildError` when the compiler
     refuses.
     """
     folder = os.path.join(script.path, DISPATCH)
@@ -52,13 +52,13 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
         texts = sources(script, read_tables(script))
     except NoDispatcherError:
         if os.path.isdir(folder):
-            cache.tree.take_away(folder)
+            cache.tree.remove_entry(folder)
         return None
     if _is_there(script, texts):
         return made
     private = cache.tree.private()
     try:
-        with explained(folder):
+        with wrap_oserror(folder):
             inside = os.path.join(private.path, DISPATCH)
             os.mkdir(inside)
             for name, text in texts.items():

@@ -18,13 +18,13 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.merging import Refused
 from tilusbuild.cache.scripts import ScriptRecord, read_script
-from tilusbuild.cache.sealed import CorruptFileError, seal, unseal
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.tables import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables
 
 _MISSING = "missing"
@@ -40,7 +40,7 @@ class Joined:
 
 
 def join(cache: Cache, trees: Sequence[Tree]) -> Joined:
-    """Bring every script of the trees into the cache. Raises `CacheTrouble` and `OSError`."""
+    """Bring every script of the trees into the cache. Raises `CacheError` and `OSError`."""
     joined = Joined()
     having: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:

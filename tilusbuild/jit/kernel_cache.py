@@ -143,7 +143,7 @@ class KernelCache:
         "disable_ptxas_opt", "dump_ir", "line_directives". `compile_flags`: more flags for the
         device compiler, or on the cpu for the host's.
 
-        Raises `InputError`, `KernelNotBuilt`, `CacheTrouble`, and `LoadError`s.
+        Raises `InputError`, `KernelNotBuilt`, `CacheError`, and `LoadError`s.
         """
         wanted = request(
             source_or_script,
@@ -172,7 +172,7 @@ class KernelCache:
     def clear_cache(self) -> None:
         """Forget every kernel, and remove from the cache tree what was made by asking for kernels,
         unless a build of a project, a package or a running process has it too. Raises
-        `CacheTrouble`."""
+        `CacheError`."""
         with self._lock:
             self._slots.clear()
         clear(get_cache_dir())

@@ -88,7 +88,7 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selec
 
 def build(project: Project, script: str, target: str, wanted: Request, since: int) -> Built:
     """Have the program in the cache; `since` is when reading began, in ns since 1970. Raises
-    `InputError`, `CacheTrouble`, `KernelNotBuilt`."""
+    `InputError`, `CacheError`, `KernelNotBuilt`."""
     plan, selection = planned_for(project, script, target)
     (instance,) = plan.instances
     inputs = Inputs(project, plan.inputs, since)

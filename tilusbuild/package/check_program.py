@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from tilusbuild.binary import BinaryError, Needs, read_archs, read_needs
 from tilusbuild.cache import layout
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.cache.sealed import CorruptFileError, unseal
 from tilusbuild.package.errors import CodeMismatch, Incoherent
 from tilusbuild.package.listing import FileEntry, FileList, Target
 from tilusbuild.package.listing import Needs as Listed
 from tilusbuild.runtime import candidates
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.state.hashing import sha256_bytes
 
 READ = (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.LIBRARY)

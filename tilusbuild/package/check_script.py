@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.sealed import CorruptFileError, unseal
 from tilusbuild.package import purpose
 from tilusbuild.package.errors import Incoherent
 from tilusbuild.package.listing import FileList, ScriptEntry
 from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import FILE, read_tables
 from tilusbuild.state.hashing import sha256_bytes
 

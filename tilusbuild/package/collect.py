@@ -17,7 +17,6 @@ from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import listed
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.sealed import CorruptFileError, seal
 from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.contents import Contents, read_file
 from tilusbuild.package.errors import CannotPack
@@ -35,6 +34,7 @@ from tilusbuild.package.reach import reachable
 from tilusbuild.package.restrict import MENTION
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.sealed import CorruptFileError, seal
 from tilusbuild.runtime.tables import FILE as TABLE
 from tilusbuild.state.hashing import sha256_bytes
 from tilusbuild.status import Status

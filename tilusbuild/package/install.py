@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.adopting import adopt_program, adopt_script
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.locks import Span
-from tilusbuild.cache.sealed import CorruptFileError
-from tilusbuild.cache.trouble import explained
+from tilusbuild.cache.install import install_program, install_script
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.arriving import Limits, arrivals, check_limits
@@ -28,6 +27,7 @@ from tilusbuild.package.errors import NoPackage, NotReproduced
 from tilusbuild.package.layers import layers
 from tilusbuild.package.listing import FileList, ScriptEntry, parse
 from tilusbuild.package.reader import Reader
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.hashing import sha256_file
 
 ROOT = "package:"
@@ -50,7 +50,7 @@ class Installed:
 def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
     """Make the cache hold the package, and name it in the index in place of an earlier version.
 
-    Raises `PackageError`s, `CacheTrouble`, and `InputError` for what can be no cache; then nothing
+    Raises `PackageError`s, `CacheError`, and `InputError` for what can be no cache; then nothing
     of the package is in use that was not before.
     """
     listing = parse(reader.list_bytes())
@@ -58,7 +58,7 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> Installed:
         raise NoPackage(f"it holds {listing.part.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
     parts = layers(listing)
-    with cache.tree.held(Span("use", shared=True)):
+    with cache.tree.held(LockRange("use", shared=True)):
         missing = _missing(cache, listing)
         skip = {n for n, part in enumerate(parts) if not any(_root(p) in missing for p in part)}
         if missing:
@@ -81,7 +81,7 @@ def _bring(
     private = cache.tree.private()
     try:
         checker = Checker(listing, private.path)
-        with explained(private.path):
+        with wrap_oserror(private.path):
             for arrival in arrivals(reader, listing, layers(listing), skip):
                 checker.take(arrival, keep=_root(arrival.path) in missing)
             checker.finish()
@@ -93,7 +93,7 @@ def _bring(
 def uninstall(cache: Cache, name: str) -> None:
     """Drop a package from the index: garbage collection may then take what nothing else uses.
 
-    Raises `InputError` when it is not installed, `CacheTrouble`, and `CorruptFileError`.
+    Raises `InputError` when it is not installed, `CacheError`, and `CorruptFileError`.
     """
     there = installed(cache)
     if name not in there:
@@ -207,7 +207,7 @@ def _publish(cache: Cache, listing: FileList, missing: set[str], folder: str) ->
             cache.publish_include(digest, _files_of(os.path.join(folder, root)))
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
-            entry = adopt_program(cache, program, os.path.join(folder, layout.PROGRAMS, program))
+            entry = install_program(cache, program, os.path.join(folder, layout.PROGRAMS, program))
             _check_same(cache, listing, entry)  # somebody may have built it meanwhile
     for script in listing.scripts:
         path = os.path.join(folder, layout.SCRIPTS, script.folder)
@@ -230,7 +230,7 @@ def _publish_script(cache: Cache, script: ScriptEntry, path: str) -> None:
         if os.path.isfile(os.path.join(path, name))
     }
     dispatcher = os.path.join(path, layout.DISPATCH) if layout.DISPATCH in there else None
-    adopt_script(cache, folder, digest, files, dispatcher)
+    install_script(cache, folder, digest, files, dispatcher)
 
 
 def _name(cache: Cache, listing: FileList) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from tilusbuild.build.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.sealed import CorruptFileError
 from tilusbuild.manifest import Manifest
 from tilusbuild.package.errors import CannotPack
 from tilusbuild.plan.model import PlannedInstance
@@ -20,6 +19,7 @@ from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.runtime import script as described
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.names import snake_case
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
 _BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"

@@ -89,7 +89,7 @@ class Publisher:
 def remake_dispatcher(project: Project, script: Script) -> None:
     """Make the script's C dispatcher of the tables as they are now.
 
-    Raises `InputError` without a C compiler, `LoadError`, `CacheTrouble` and `TilusbuildError`.
+    Raises `InputError` without a C compiler, `LoadError`, `CacheError` and `TilusbuildError`.
     """
     refresh(project.cache, script, project.toolchain(cuda=False), project.runner)
 

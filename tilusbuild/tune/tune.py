@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
-from tilusbuild.cache.trouble import explained
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
 from tilusbuild.errors import TilusbuildError, input_error
@@ -216,7 +216,7 @@ def tune(
 ) -> TunedInstance:
     """Measure one instance and write its tables.
 
-    Raises `InputError`, `CacheTrouble`, `WorkerUnusableError` when the device cannot be used, and
+    Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
     `Cancelled`. What was measured by then is kept.
     """
     folders: dict[str, str] = {}
@@ -233,7 +233,7 @@ def tune(
         said = bench.describe()
         device_id = str(said["id"])
         with (
-            explained(project.cache.root),
+            wrap_oserror(project.cache.root),
             project.cache.in_use(),
             device_lock(device_id, lambda: listener.waiting(str(said["name"]))),
         ):

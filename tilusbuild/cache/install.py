@@ -9,29 +9,27 @@ from collections.abc import Mapping
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.entries import Entry
-from tilusbuild.cache.locks import Span
+from tilusbuild.cache.entries import ADDED_KEYS, Entry
+from tilusbuild.cache.errors import wrap_oserror
+from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import links_of, parse_script, put_script
-from tilusbuild.cache.sealed import unseal
-from tilusbuild.cache.trouble import explained
+from tilusbuild.runtime.sealed import unseal
 
-_OWN = ("schema", "program", "files")
-"""What publishing adds to meta.json: of a package, not all files may have come."""
 _OPTIONAL = (layout.SCHEDULE_TXT, "dispatch_table.json", "dispatch_table.txt", layout.DISPATCH)
 
 
-def adopt_program(cache: Cache, program: str, folder: str) -> Entry:
+def install_program(cache: Cache, program: str, folder: str) -> Entry:
     """Publish the program whose files lie in `folder`, on the cache's disk; the folder is used up.
 
-    What is published already stays. Raises `CacheTrouble`, `CorruptFileError`, and what publishing
+    What is published already stays. Raises `CacheError`, `CorruptFileError`, and what publishing
     raises.
     """
     disk = cache.tree.disk
     stage = cache.stage()
     try:
-        with cache.locked(program), explained(stage.path):
+        with cache.locked(program), wrap_oserror(stage.path):
             found = unseal(_taken(cache, folder, layout.META))
-            meta = {key: value for key, value in found.items() if key not in _OWN}
+            meta = {key: value for key, value in found.items() if key not in ADDED_KEYS}
             program_txt, options_txt = (
                 _taken(cache, folder, name).decode("utf-8", "surrogateescape")
                 for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
@@ -42,24 +40,24 @@ def adopt_program(cache: Cache, program: str, folder: str) -> Entry:
         stage.discard()
 
 
-def adopt_script(
+def install_script(
     cache: Cache, folder: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
 ) -> str:
     """Make a script's folder hold these files, and links to those of its programs that are there.
 
     `dispatcher` is a folder on the cache's disk that becomes its `dispatch`. What an older package
-    put there beyond that goes. Returns its path; raises `CacheTrouble`.
+    put there beyond that goes. Returns its path; raises `CacheError`.
     """
     tree = cache.tree
     path = tree.script_path(folder, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
     links = links_of(tree, parse_script(text).programs)
     put_script(tree, folder, digest, files, links)
-    with tree.held(Span("use", shared=True), Span("script", digest)), explained(path):
+    with tree.held(LockRange("use", shared=True), LockRange("script", digest)), wrap_oserror(path):
         for name in _OPTIONAL:
             given = name in files or (name == layout.DISPATCH and dispatcher is not None)
             if not given and os.path.lexists(os.path.join(path, name)):
-                tree.take_away(os.path.join(path, name))
+                tree.remove_entry(os.path.join(path, name))
         if dispatcher is not None:
             tree.move(dispatcher, os.path.join(path, layout.DISPATCH))
     return path

@@ -17,7 +17,7 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class CacheTrouble(TilusbuildError, OSError):  # noqa: N818 - named for what is the case
+class CacheError(TilusbuildError, OSError):
     """The cache could not be written. `path` is where; nothing half-done is left there."""
 
     advice = "the disk or the file system under the cache is in trouble"
@@ -32,27 +32,27 @@ class CacheTrouble(TilusbuildError, OSError):  # noqa: N818 - named for what is 
         return f"cannot write {self.path}: {self.reason}\n  {self.advice}"
 
 
-class CacheReadOnly(CacheTrouble):
+class CacheReadOnlyError(CacheError):
     """The cache may be read, and something was to be written."""
 
     advice = "this cache is read-only here; build into another one with --cache-dir"
 
 
-class CacheFull(CacheTrouble):
+class CacheFullError(CacheError):
     """There is no room."""
 
     advice = "make room, for example with `tilusbuild cache gc`"
 
 
-class CacheBusy(TilusbuildError):  # noqa: N818 - named for what is the case
+class CacheBusyError(TilusbuildError):
     """Something runs in this cache that cannot be disturbed."""
 
 
-class CacheDamaged(TilusbuildError):  # noqa: N818 - named for what is the case
+class CacheDamagedError(TilusbuildError):
     """Something in the cache is not what it must be, and going on would do harm."""
 
 
-class InputChanged(TilusbuildError):  # noqa: N818 - named for what is the case
+class InputChangedError(TilusbuildError):
     """An input is no longer what the plan read."""
 
     def __init__(self, path: str) -> None:
@@ -61,21 +61,21 @@ class InputChanged(TilusbuildError):  # noqa: N818 - named for what is the case
 
 
 @contextmanager
-def explained(path: str) -> Iterator[None]:
+def wrap_oserror(path: str) -> Iterator[None]:
     """Turn any `OSError` of the block into the typed error for `path`."""
     try:
         yield
-    except CacheTrouble:
+    except CacheError:
         raise
     except OSError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else path
-        raise trouble(where, error) from error
+        raise cache_error(where, error) from error
 
 
-def trouble(path: str, cause: OSError) -> CacheTrouble:
+def cache_error(path: str, cause: OSError) -> CacheError:
     """The error of the right type."""
     if cause.errno in _READ_ONLY:
-        return CacheReadOnly(path, cause)
+        return CacheReadOnlyError(path, cause)
     if cause.errno in _FULL:
-        return CacheFull(path, cause)
-    return CacheTrouble(path, cause)
+        return CacheFullError(path, cause)
+    return CacheError(path, cause)
