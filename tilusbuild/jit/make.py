@@ -144,7 +144,7 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
 
 def clear(root: str) -> None:
     """Remove the scripts that only kernels in programs asked for, and the programs that only those
-    have; not those that a process has loaded. Raises `CacheTrouble` and `CorruptFileError`."""
+    have; not those that a process has loaded. Raises `CacheError` and `CorruptFileError`."""
     cache = Cache(root)
     if not os.path.isdir(root) or not cache.tree.exists():
         return
@@ -159,8 +159,8 @@ def clear(root: str) -> None:
         listed = {(each.folder, each.hash): each.programs for each in cache.scripts()}
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
         for folder, digest in gone:
-            cache.tree.take_away(cache.tree.script_path(folder, digest))
+            cache.tree.remove_entry(cache.tree.script_path(folder, digest))
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:
-            cache.tree.take_away(cache.program_path(program))
+            cache.tree.remove_entry(cache.program_path(program))
     for name in (SOURCES, DEVICE_CODE):
         shutil.rmtree(os.path.join(cache.state_path, name), ignore_errors=True)
