@@ -1,8 +1,8 @@
 """A compilation database: for each program, the command that compiles its source.
 
 The file of an entry is the `source.cu` that lies in the cache; a program that was never compiled
-has none, and no entry. The include folders are the project's own and not the copies that a compile
-sees, all that the script declares, those too that no program needs yet.
+has none, and no entry. The include directories are the project's own and not the copies that a
+compile sees, all that the script declares, those too that no program needs yet.
 """
 
 from __future__ import annotations

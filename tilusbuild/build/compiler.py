@@ -1,6 +1,6 @@
-"""The engine's compiler: lays out headers, fills the module folder, compiles, reports resources.
+"""The engine's compiler: lays out headers, fills the module directory, compiles, reports resources.
 
-Called from several threads. A folder of headers, or of a launcher, is published before the first
+Called from several threads. A directory of headers, or of a launcher, is published before the first
 program that needs it is compiled, and every program that shares it finds it there.
 """
 
@@ -122,7 +122,7 @@ class ProgramCompiler:
         )
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
-        """The folder of a launcher or of headers, checked by content once a build."""
+        """The directory of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
             if digest not in self._folders:
                 self._folders[digest] = self._cache.publish_include(digest, files())

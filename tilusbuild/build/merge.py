@@ -1,8 +1,8 @@
 """`cache merge`: the caches of several machines become one, as if one machine had built it all.
 
-Programs first, then the scripts' folders, then the index: at no instant does anything point to what
-is not there, and a merge that was killed is completed by doing it again. Nothing is taken that does
-not verify, and nothing of ours is lost to what is taken.
+Programs first, then the scripts' directories, then the index: at no instant does anything point to
+what is not there, and a merge that was killed is completed by doing it again. Nothing is taken that
+does not verify, and nothing of ours is lost to what is taken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilusbuild.state.files import write_atomic
 _TUNED = "tune"
 
 Made = tuple[str, str]
-"""A script's folder and hash."""
+"""A script's directory and hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ _TWO = "another shard has another build of this script: they were not built from
 
 
 def _instance(tree: Tree, script: Made) -> tuple[str, ...] | None:
-    """The script, target and constants; None when the folder is not there, which is told before."""
+    """The script, target and constants; None when the directory is not there, which is told
+    before."""
     folder, digest = script
     try:
         text = read_script(tree.script_path(folder, digest), digest)

@@ -50,7 +50,7 @@ class Project:
     def open(
         cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
     ) -> Self:
-        """The project around the folder `start`. Raises `InputError`."""
+        """The project around the directory `start`. Raises `InputError`."""
         return cls._opened(load(find(start)), options, environment)
 
     @classmethod
@@ -69,7 +69,7 @@ class Project:
 
     def reread(self, *, tools: bool) -> Self:
         """The project as its manifest says now, with this one's runner and what it remembers; with
-        `tools`, the compilers are looked for anew. Only one of the two is to be closed. Raises
+        `tools`, the compilers are looked for again. Only one of the two is to be closed. Raises
         `InputError`."""
         fresh = self._opened(load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, digests=self.digests)

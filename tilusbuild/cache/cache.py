@@ -39,7 +39,7 @@ class Cache:
 
     @property
     def state_path(self) -> str:
-        """The folder for what builds remember between runs; no result rests on what is in it."""
+        """The directory for what builds remember between runs; no result rests on what is in it."""
         return self.tree.path(layout.STATE)
 
     def ensure(self) -> None:
@@ -52,7 +52,7 @@ class Cache:
     # Programs.
 
     def program_path(self, program: str, /) -> str:
-        """The folder that a published program has."""
+        """The directory that a published program has."""
         return self.tree.program_path(program)
 
     def lookup(self, program: str, /) -> Entry | None:
@@ -105,11 +105,11 @@ class Cache:
     # Headers, scripts, the index.
 
     def include_path(self, digest: str) -> str:
-        """The folder that a published header folder has."""
+        """The directory that a published header directory has."""
         return self.tree.include_path(digest)
 
     def publish_include(self, digest: str, files: Mapping[str, bytes | str]) -> str:
-        """As `includes.publish_include`: the folder with these headers, checked by content."""
+        """As `includes.publish_include`: the directory with these headers, checked by content."""
         from tilusbuild.cache.includes import publish_include
 
         return publish_include(self.tree, digest, files)
@@ -117,7 +117,7 @@ class Cache:
     def publish_script(
         self, record: ScriptRecord, statuses: Mapping[str, str] | None = None
     ) -> str:
-        """As `scripts.publish_script`: the script's folder, saying what is now the case."""
+        """As `scripts.publish_script`: the script's directory, saying what is now the case."""
         from tilusbuild.cache.scripts import publish_script
 
         return publish_script(self.tree, record, statuses)
@@ -132,7 +132,7 @@ class Cache:
     def record_build(
         self, manifest: str, name: str, scripts: Sequence[tuple[str, str]], *, replace: bool = True
     ) -> None:
-        """As `index.record_build`: note what a build of a project made, as (folder, hash)."""
+        """As `index.record_build`: note what a build of a project made, as (directory, hash)."""
         from tilusbuild.cache.index import record_build
 
         record_build(self.tree, manifest, name, scripts, replace=replace)

@@ -17,7 +17,7 @@ class Disk(Protocol):
     """Changes of a tree. Every method raises `OSError`."""
 
     def make_folder(self, path: str) -> None:
-        """Make one folder; nothing when it is there."""
+        """Make one directory; nothing when it is there."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -33,7 +33,7 @@ class Disk(Protocol):
         ...
 
     def sync_folder(self, path: str) -> None:
-        """Make the names in a folder durable."""
+        """Make the names in a directory durable."""
         ...
 
     def link(self, target: str, path: str) -> None:
@@ -41,11 +41,11 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Move within the file system, over a file or an empty folder if there is one."""
+        """Move within the file system, over a file or an empty directory if there is one."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder and what is in it; nothing when there is none."""
+        """Remove a file, or a directory and what is in it; nothing when there is none."""
         ...
 
 

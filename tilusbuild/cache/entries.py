@@ -46,8 +46,8 @@ class Entry:
 
 
 def read_entry(path: str, program: str) -> Entry:
-    """The entry in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
-    folder."""
+    """The entry in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
+    directory."""
     meta = read_meta(path, program)
     for name, size, _ in listed(meta):
         problem = size_problem(os.path.join(path, name), size)
@@ -57,7 +57,7 @@ def read_entry(path: str, program: str) -> Entry:
 
 
 def find_entry(path: str, program: str) -> Entry | None:
-    """The entry in the folder `path`, or None when there is nothing whole."""
+    """The entry in the directory `path`, or None when there is nothing whole."""
     try:
         return read_entry(path, program)
     except (

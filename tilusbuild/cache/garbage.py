@@ -1,9 +1,9 @@
 """What may go: garbage collection, and clearing.
 
 The roots are the scripts in `index.json`: what the last build of each project made. They, their
-programs and their header folders always stay. The rest goes, the longest unused first. A hit writes
-nothing, so nobody knows when an entry was last used: its age is that of its publication, or of the
-youngest script that has it.
+programs and their header directories always stay. The rest goes, the longest unused first. A hit
+writes nothing, so nobody knows when an entry was last used: its age is that of its publication, or
+of the youngest script that has it.
 
 Removing needs the cache for itself: a build in progress holds it, and is waited for or refused, but
 never disturbed. A script that a process has loaded is kept like a root, with its programs, until
@@ -227,7 +227,7 @@ def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[st
 
 
 def mentioned(path: str) -> list[str]:
-    """Digests of the header folders that a program's compile.sh uses."""
+    """Digests of the header directories that a program's compile.sh uses."""
     try:
         with open(os.path.join(path, "module", "compile.sh"), "rb") as file:
             return sorted({found.decode() for found in _MENTION.findall(file.read())})

@@ -1,11 +1,11 @@
-"""Header folders: everything, besides the toolkit, that a compile can include.
+"""Header directories: everything, besides the toolkit, that a compile can include.
 
-A folder is named by the sha256 of its `MANIFEST`, which is in the form of `sha256sum`. So
+A directory is named by the sha256 of its `MANIFEST`, which is in the form of `sha256sum`. So
 
-    sha256sum MANIFEST         prints the folder's own name
+    sha256sum MANIFEST         prints the directory's own name
     sha256sum -c MANIFEST      checks every header
 
-A compile must never see anything else, so a folder is checked by content before it is used.
+A compile must never see anything else, so a directory is checked by content before it is used.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def read_manifest(data: bytes) -> dict[str, str]:
 
 
 def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple[str, str]]:
-    """(relative name, what is wrong) of a header folder; empty when it is right.
+    """(relative name, what is wrong) of a header directory; empty when it is right.
 
     Not `deep`: only that everything is there and nothing else. Raises `FileNotFoundError` when
-    there is no folder, and `OSError`.
+    there is no directory, and `OSError`.
     """
     names = set(layout.files_below(path))
     try:
@@ -73,9 +73,9 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
-    """The folder with these headers; it is made or made right when it is not.
+    """The directory with these headers; it is made or made right when it is not.
 
-    `files` is what the folder holds by relative name, MANIFEST included: bytes, or the path of a
+    `files` is what the directory holds by relative name, MANIFEST included: bytes, or the path of a
     file to copy. Raises `CacheError`, `InputChangedError` when a header is no longer what the
     manifest says, and `ValueError` for a manifest that is not the digest's or not the files'.
     """

@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project's name, and the (folder, hash) of each of its scripts."""
+    """A project's name, and the (directory, hash) of each of its scripts."""
 
     name: str
     scripts: tuple[tuple[str, str], ...]
@@ -55,7 +55,7 @@ def record_build(
     """Note what a build of a project made.
 
     Without `replace` the scripts come to those that are noted, in place of earlier ones of the same
-    constants and target: a build of a part. An index that does not open is begun anew. Raises
+    constants and target: a build of a part. An index that does not open is begun again. Raises
     `CacheError`.
     """
     found = _or_empty(tree)
@@ -107,8 +107,8 @@ def _merged(
 
 
 def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
-    """The folder, target and constants of a script: what it is one build of. A script that is not
-    there is like no other."""
+    """The directory, target and constants of a script: what it is one build of. A script that is
+    not there is like no other."""
     folder, digest = script
     try:
         text = read_script(tree.script_path(folder, digest), digest)

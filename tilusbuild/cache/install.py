@@ -1,4 +1,4 @@
-"""Publishing what was made elsewhere and lies in a private folder, checked: a package's programs
+"""Publishing what was made elsewhere and lies in a private directory, checked: a package's programs
 and scripts. They get into place as a build's own do.
 """
 
@@ -19,7 +19,8 @@ _OPTIONAL = (layout.SCHEDULE_TXT, "dispatch_table.json", "dispatch_table.txt", l
 
 
 def install_program(cache: Cache, program: str, folder: str) -> Entry:
-    """Publish the program whose files lie in `folder`, on the cache's disk; the folder is used up.
+    """Publish the program whose files lie in `folder`, on the cache's disk; the directory is used
+    up.
 
     What is published already stays. Raises `CacheError`, `CorruptFileError`, and what publishing
     raises.
@@ -43,10 +44,11 @@ def install_program(cache: Cache, program: str, folder: str) -> Entry:
 def install_script(
     cache: Cache, folder: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
 ) -> str:
-    """Make a script's folder hold these files, and links to those of its programs that are there.
+    """Make a script's directory hold these files, and links to those of its programs that are
+    there.
 
-    `dispatcher` is a folder on the cache's disk that becomes its `dispatch`. What an older package
-    put there beyond that goes. Returns its path; raises `CacheError`.
+    `dispatcher` is a directory on the cache's disk that becomes its `dispatch`. What an older
+    package put there beyond that goes. Returns its path; raises `CacheError`.
     """
     tree = cache.tree
     path = tree.script_path(folder, digest)

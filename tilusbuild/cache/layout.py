@@ -11,7 +11,7 @@ META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
 DUMPS = ("ir/", "module/ir/")
-"""What a dump adds to a program's folder: for people, and in no record."""
+"""What a dump adds to a program's directory: for people, and in no record."""
 MANIFEST = "MANIFEST"
 SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
 SCRIPT_JSON, DISPATCH = "script.json", "dispatch"
@@ -36,12 +36,12 @@ def is_hash(name: str) -> bool:
 
 
 def is_script_folder(name: str) -> bool:
-    """Whether a script's folder may be called so."""
+    """Whether a script's directory may be called so."""
     return len(name) <= 255 and _FOLDER.fullmatch(name) is not None
 
 
 def is_staging(name: str) -> bool:
-    """Whether this is a private folder below `staging`."""
+    """Whether this is a private directory below `staging`."""
     return _STAGING.fullmatch(name) is not None
 
 
@@ -51,7 +51,7 @@ def is_index(name: str) -> bool:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays in its folder, and is the only way to write it."""
+    """Whether a relative name stays in its directory, and is the only way to write it."""
     return (
         bool(name) and "\0" not in name and all(p not in ("", ".", "..") for p in name.split("/"))
     )
@@ -63,7 +63,7 @@ def program_link(program: str) -> str:
 
 
 def files_below(folder: str) -> list[str]:
-    """Relative names of everything in a folder that is not a folder itself, sorted.
+    """Relative names of everything in a directory that is not a directory itself, sorted.
 
     Symbolic links are listed, not followed. Raises `OSError`.
     """

@@ -17,7 +17,7 @@ from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
 @dataclass(frozen=True, slots=True)
 class ScriptListing:
-    """One script folder."""
+    """One script directory."""
 
     folder: str
     hash: str
@@ -39,7 +39,7 @@ class Stats:
     statuses: Mapping[str, int]
     """How many programs are built, failed, pruned; and "broken"."""
     sizes: Mapping[str, int]
-    """Bytes below each folder of the cache."""
+    """Bytes below each directory of the cache."""
     scripts: tuple[ScriptListing, ...]
 
     @property
@@ -49,7 +49,7 @@ class Stats:
 
 
 def programs(tree: Tree) -> Iterator[str]:
-    """The hashes that there are folders for, sorted. Raises `InputError` for no cache."""
+    """The hashes that there are directories for, sorted. Raises `InputError` for no cache."""
     if tree.exists():
         try:
             names = sorted(os.listdir(tree.path(layout.PROGRAMS)))
@@ -64,7 +64,7 @@ def find(tree: Tree, prefix: str) -> list[str]:
 
 
 def scripts(tree: Tree) -> list[ScriptListing]:
-    """Every whole script folder, by folder and hash. Raises `InputError` for no cache."""
+    """Every whole script directory, by directory and hash. Raises `InputError` for no cache."""
     entries: dict[str, Entry | None] = {}
     return list(_scripts(tree, entries)) if tree.exists() else []
 

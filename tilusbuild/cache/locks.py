@@ -4,7 +4,7 @@
 - A holder is an open of the file, not a process: two threads exclude each other, and closing one
   file does not drop the locks of another, as it would with classic POSIX locks.
 - There is one file, whatever is locked: no litter. It is empty; offsets stand for things.
-- They work over NFS, where `flock` on a folder does not.
+- They work over NFS, where `flock` on a directory does not.
 
 Two things that share an offset (60 bits of a sha256) wait for each other without need, no more.
 """

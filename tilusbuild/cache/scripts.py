@@ -1,9 +1,9 @@
-"""Script folders: an instance for a target, as people look at it.
+"""Script directories: an instance for a target, as people look at it.
 
-`script.txt` names the programs in plan order and its sha256 names the folder. Everything else in
-the folder follows from it and from the programs: links to those that are built, links to those that
-are not, the table of schedules. Those change while programs are still being compiled, each by one
-rename; a folder that already says everything is not touched.
+`script.txt` names the programs in plan order and its sha256 names the directory. Everything else in
+the directory follows from it and from the programs: links to those that are built, links to those
+that are not, the table of schedules. Those change while programs are still being compiled, each by
+one rename; a directory that already says everything is not touched.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def parse_script(text: str) -> ScriptText:
 
 
 def read_script(path: str, digest: str) -> ScriptText:
-    """The script in the folder `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
-    folder."""
+    """The script in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
+    directory."""
     try:
         with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as file:
             text = file.read().decode("utf-8", "surrogateescape")
@@ -94,10 +94,10 @@ def read_script(path: str, digest: str) -> ScriptText:
 def publish_script(
     tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None = None
 ) -> str:
-    """Make the script's folder, or make it say what is now the case; its path.
+    """Make the script's directory, or make it say what is now the case; its path.
 
     `statuses` are those of the programs that are published, by hash; without it they are looked
-    up. Raises `CacheError`, and `ValueError` for a name that no folder can have.
+    up. Raises `CacheError`, and `ValueError` for a name that no directory can have.
     """
     if not layout.is_script_folder(record.folder):
         raise ValueError(f"no script's folder can be called {record.folder!r}")
@@ -118,7 +118,8 @@ def publish_script(
 def links_of(
     tree: Tree, programs: Sequence[str], statuses: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The links that a script's folder has, by their names in it: to programs that are published.
+    """The links that a script's directory has, by their names in it: to programs that are
+    published.
 
     Without `statuses`, by hash, the programs are looked up.
     """
@@ -134,7 +135,7 @@ def links_of(
 def put_script(
     tree: Tree, folder: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
-    """Make a script's folder, or bring it to these files and links. Raises `CacheError`."""
+    """Make a script's directory, or bring it to these files and links. Raises `CacheError`."""
     path = tree.script_path(folder, digest)
     if not _is_up_to_date(path, files, links):
         with (
@@ -184,7 +185,7 @@ def _publish(
 
 
 def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
-    """Bring an existing folder to what it should say, each name by one rename."""
+    """Bring an existing directory to what it should say, each name by one rename."""
     for part in (layout.PROGRAMS, layout.FAILED):
         if not _is_folder(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))

@@ -1,7 +1,8 @@
-"""A program on its way into the cache: a private folder that becomes an entry by one rename.
+"""A program on its way into the cache: a private directory that becomes an entry by one rename.
 
 The compile writes into `path`; `publish_program` adds the texts and, last, `meta.json`, syncs
-everything, and renames the folder into place. Who comes second to a whole entry discards its own.
+everything, and renames the directory into place. Who comes second to a whole entry discards its
+own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tilusbuild.status import RECORDED, Status
 
 
 class Stage:
-    """Publish it or discard it. After either, whatever was raised, the folder is no longer ours."""
+    """Publish it or discard it. After either, whatever was raised, the directory is no longer
+    ours."""
 
     def __init__(self, tree: Tree, private: Private) -> None:
         self._tree = tree
@@ -36,7 +38,7 @@ class Stage:
 
         `meta` has a "status" and whatever is known of the program; "schema", "program" and "files"
         are added. Raises `CacheError`, and `ValueError` for what cannot be an entry: a hash that
-        is not the texts', no library in what was built, anything but files and folders.
+        is not the texts', no library in what was built, anything but files and directories.
         """
         if self._private is None:
             raise ValueError("this stage was published or discarded")

@@ -1,11 +1,11 @@
-"""The folder of a cache and the one way anything gets into it.
+"""The directory of a cache and the one way anything gets into it.
 
-- A change is made in a private folder below `staging` and moved into place by one rename; a
+- A change is made in a private directory below `staging` and moved into place by one rename; a
   reader sees the old or the new, whoever is killed.
-- A private folder belongs to who holds its lock. One that nobody holds is what a killed builder
+- A private directory belongs to who holds its lock. One that nobody holds is what a killed builder
   left, and the next builder removes it.
 - What is replaced or removed is moved to `staging` first, so that no half-removed entry is seen.
-- A folder that is not empty and not a cache is never written.
+- A directory that is not empty and not a cache is never written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ELSEWHERE = "name another folder with --cache-dir or `build.cache-dir`"
 
 
 class Private:
-    """A private folder. `path` is gone after `discard`, or belongs to the tree after a move."""
+    """A private directory. `path` is gone after `discard`, or belongs to the tree after a move."""
 
     def __init__(self, path: str, disk: Disk, held: Held) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class Tree:
     # Being there at all.
 
     def exists(self) -> bool:
-        """Whether there is a folder. Raises `InputError` when it cannot be, or is no cache."""
+        """Whether there is a directory. Raises `InputError` when it cannot be, or is no cache."""
         try:
             names = os.listdir(self.root)
         except FileNotFoundError:
@@ -141,7 +141,7 @@ class Tree:
     # Changes.
 
     def private(self, *, uses: bool = True) -> Private:
-        """A new private folder. `uses`: garbage collection waits until it is let go of."""
+        """A new private directory. `uses`: garbage collection waits until it is let go of."""
         self.ensure_exists()
         return self._private(uses)
 
@@ -161,7 +161,7 @@ class Tree:
         return Private(path, self.disk, held)
 
     def _sweep(self) -> None:
-        """Once: remove the private folders that nobody holds."""
+        """Once: remove the private directories that nobody holds."""
         if self._swept:
             return
         self._swept = True
@@ -174,7 +174,7 @@ class Tree:
                         self.disk.remove(os.path.join(staging, name))
 
     def put_file(self, path: str, data: bytes) -> None:
-        """Make or replace a file by one rename. Its folder is there. Raises `OSError`."""
+        """Make or replace a file by one rename. Its directory is there. Raises `OSError`."""
         private = self._private(uses=False)
         try:
             made = os.path.join(private.path, "file")
@@ -187,7 +187,7 @@ class Tree:
     def move(self, made: str, path: str, *, durable: bool = True) -> None:
         """Move what was made into its place, and out of the way what is there.
 
-        Durable then, or when its folder is synced.
+        Durable then, or when its directory is synced.
         """
         for attempt in range(_ATTEMPTS):
             try:

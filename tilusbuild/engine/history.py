@@ -49,7 +49,7 @@ class _Sum:
 
 
 class History:
-    """`state_dir` is a folder of the cache, or None to remember nothing beyond this run."""
+    """`state_dir` is a directory of the cache, or None to remember nothing beyond this run."""
 
     def __init__(self, state_dir: str | None) -> None:
         path = os.path.join(state_dir, "history") if state_dir is not None else None

@@ -1,7 +1,7 @@
-"""The header folders of a script as roots of its closures.
+"""The header directories of a script as roots of its closures.
 
-Folders of the project keep their places under `project/` in the copy that a compile sees; a
-package's are under the package's name, a folder elsewhere under its own.
+Directories of the project keep their places under `project/` in the copy that a compile sees; a
+package's are under the package's name, a directory elsewhere under its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ PROJECT = "project"
 
 
 def roots_of(manifest: Manifest, script: str) -> tuple[Root, ...]:
-    """The header folders in search order: the template's own (for `#include "…"` only), the
-    script's, the project's. Raises `InputError` for a folder or a package that is not there."""
+    """The header directories in search order: the template's own (for `#include "…"` only), the
+    script's, the project's. Raises `InputError` for a directory or a package that is not there."""
     template = manifest.scripts[script].template
     roots = [inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)]
     own = len(manifest.scripts[script].include_dirs)
@@ -56,7 +56,7 @@ def _root(project: str, declared: IncludeDir, place: Place, taken: dict[str, str
 
 
 def _base(path: str, below: str) -> str:
-    """The folder from which `below` leads to `path`."""
+    """The directory from which `below` leads to `path`."""
     for part in os.path.normpath(below).split("/"):
         path = os.path.dirname(path) if part != "." else path
     return path

@@ -53,7 +53,7 @@ def program_text(
     """`program.txt`: what is compiled.
 
     `entry` is ("kernel" | "entry", name); `signature` and `launch` are lines; `headers` are
-    (sha256, name relative to its header folder), sorted.
+    (sha256, name relative to its header directory), sorted.
     """
     return "".join(
         [

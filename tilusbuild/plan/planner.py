@@ -58,11 +58,11 @@ class Planner:
     renderer: Renderer
     memory: DigestMemory
     memo: PlanMemo | None = None
-    """What earlier plans came to; without it everything is made anew."""
+    """What earlier plans came to; without it everything is made again."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
     _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
-    """Scripts that look in the same folders share what was found there."""
+    """Scripts that look in the same directories share what was found there."""
 
     def plan(self, selection: Selection) -> Plan:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""

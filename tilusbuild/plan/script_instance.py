@@ -73,12 +73,12 @@ class ScriptInstance:
         self.toolchain = toolchain
         self._memory = memory
         self.inputs: set[str] = set()
-        """Files that were read, and files and folders in which one was looked for, by path."""
+        """Files that were read, and files and directories in which one was looked for, by path."""
         self.templates: set[str] = set()
         """Those of the inputs that were asked for as templates, by path."""
         self.sought: set[str] = set()
-        """The names that an include asks for, part by part: only a file or folder that is called so
-        can, where it appears, change what an include finds."""
+        """The names that an include asks for, part by part: only a file or directory that is called
+        so can, where it appears, change what an include finds."""
         self.seeks_any = bool(manifest.headers_for(script))
         """Whether a file of any name can be included."""
         self._noted: set[tuple[object, ...]] = set()
@@ -241,7 +241,7 @@ class ScriptInstance:
             self.sought.update(part for name in names for part in name.split("/"))
 
     def renewed(self, renderer: Renderer, headers: Headers) -> ScriptInstance:
-        """The same instance with templates and headers read anew; its space is not made again."""
+        """The same instance with templates and headers read again; its space is not made again."""
         fresh = copy(self)
         fresh._renderer = renderer
         fresh._headers = headers

@@ -12,7 +12,7 @@ byte back afterwards. What is kept here:
   but never be there twice: make would start more than it was asked to.
 - Nobody looks again and again: a thread sleeps until there may be a byte.
 - Reading never blocks, and changes nothing for others: whether a read waits belongs to an open
-  file, so we open the pipe anew.
+  file, so we open the pipe again.
 """
 
 from __future__ import annotations

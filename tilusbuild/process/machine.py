@@ -3,7 +3,7 @@
 The whole machine is only the outermost limit. Affinity, and the control groups around us with their
 quotas, each grant less, version 1 and 2 of them alike, and the least counts: a container on a large
 machine often sees all of it and may use two processors. Where the system does not say, there is no
-limit. Tests give a folder of their own for `/`.
+limit. Tests give a directory of their own for `/`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from tilusbuild.process.base import Cancelled, Command, Finished
 from tilusbuild.process.local import LocalRunner, Scope
 
 FRAME = struct.Struct("<I")
-"""The length of a request: a working folder and arguments, each ending in NUL."""
+"""The length of a request: a working directory and arguments, each ending in NUL."""
 ANSWER = struct.Struct("<iQ?I")
 """Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
 

@@ -189,7 +189,7 @@ class ChangeDetector:
         first = self._debounce.take(now)
         if first is not None:
             if not self._poll:
-                # A folder may be another one under the same name by now.
+                # A directory may be another one under the same name by now.
                 self._watcher.follow(self._roots)
             return first
         return now if now >= self.next_check and not self.is_hinted else None

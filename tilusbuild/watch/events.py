@@ -20,7 +20,7 @@ class Watching(Event):
 
     event: ClassVar[str] = "watching"
     paths: int
-    """Files and folders that the plan depends on."""
+    """Files and directories that the plan depends on."""
     polling: str | None
     """Why they are looked at in turn instead of waiting for events; None when events serve."""
     ok: bool

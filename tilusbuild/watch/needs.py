@@ -45,14 +45,14 @@ def is_editor_temp_file(name: str) -> bool:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it."""
+    """Whether a path is a directory or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A path that is not what it was. `names` came to a folder or went from it; None for a file,
-    and for what became a file or a folder."""
+    """A path that is not what it was. `names` came to a directory or went from it; None for a file,
+    and for what became a file or a directory."""
 
     path: str
     names: frozenset[str] | None = None
@@ -63,9 +63,9 @@ class Needs:
     """What a part depends on."""
 
     paths: frozenset[str] = frozenset()
-    """Files and folders, also such that are not there yet."""
+    """Files and directories, also such that are not there yet."""
     names: frozenset[str] | None = None
-    """What it asks for in the folders; None is anything."""
+    """What it asks for in the directories; None is anything."""
 
     def touched(self, change: Change) -> bool:
         """Whether a change is about this part."""
@@ -130,7 +130,7 @@ def needs_of_part(
 
 
 def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
-    """The folders in which a new file could match a pattern."""
+    """The directories in which a new file could match a pattern."""
     for pattern in patterns:
         parts = pattern.split("/")[:-1]
         for base in {root.path for root in roots} | {root.base for root in roots}:
@@ -153,7 +153,7 @@ def references(manifest: Manifest) -> Needs:
 
 
 def needs_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Needs:
-    """The tools, and the folders where one that comes would be found before them."""
+    """The tools, and the directories where one that comes would be found before them."""
     folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
     folders += [
         os.path.join(environment[name], "bin")
@@ -164,8 +164,8 @@ def needs_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Need
 
 
 def everything(root: str, cache: str) -> frozenset[str]:
-    """All folders and sources of a project but hidden ones: what to watch while something is wrong
-    and nobody can say what would mend it."""
+    """All directories and sources of a project but hidden ones: what to watch while something is
+    wrong and nobody can say what would mend it."""
     found: set[str] = set()
     for where, folders, files in os.walk(root):
         folders[:] = [

@@ -66,7 +66,7 @@ _SILENT = frozenset(
     ]
 )
 """Changes made elsewhere give no event here. Overlays are not among these: what is changed through
-the mounted folder gives its events."""
+the mounted directory gives its events."""
 
 
 def watch_roots(
@@ -76,7 +76,7 @@ def watch_roots(
     is_folder: Callable[[str], bool] = os.path.isdir,
     real: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
-    """The folders to watch for `paths`, each with whether everything below counts too."""
+    """The directories to watch for `paths`, each with whether everything below counts too."""
     found = {root: False}
     outside: set[str] = set()
     folders: set[str] = set()
@@ -112,7 +112,7 @@ def _inside(found: dict[str, bool], folder: str, root: str, cache: str) -> None:
 
 
 def _nearest(path: str, is_folder: Callable[[str], bool]) -> str:
-    """The path if it is a folder, else the nearest folder around it that exists."""
+    """The path if it is a directory, else the nearest directory around it that exists."""
     while not is_folder(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
@@ -156,7 +156,8 @@ _CHANGES: list[type[FileSystemEvent]] = [
     FileMovedEvent,
 ]
 """What the system is asked for. Not among them: that a file was opened or read, of which each start
-of a program on PATH would tell; and that a folder changed, as what happens in it has an event."""
+of a program on PATH would tell; and that a directory changed, as what happens in it has an
+event."""
 
 
 _LIMITS = {
@@ -195,9 +196,9 @@ class Observer:
         self.trouble: str | None = None
 
     def follow(self, watch_roots: Mapping[str, bool]) -> None:
-        """Watch these folders, each with everything below it or not, and no others.
+        """Watch these directories, each with everything below it or not, and no others.
 
-        A folder that is another one than before under the same name is watched anew.
+        A directory that is another one than before under the same name is watched again.
         """
         wanted = {path: (below, *_identity(path)) for path, below in watch_roots.items()}
         for path in [p for p, (_, key) in self._watches.items() if wanted.get(p) != key]:

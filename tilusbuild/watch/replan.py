@@ -2,7 +2,7 @@
 
 The plan is kept part by part, a part being a script for a target. One whose files and tables are
 what they were is kept as it is, with its compiled templates and header closures; one whose
-templates or headers changed keeps its space and is rendered anew; only where its tables changed
+templates or headers changed keeps its space and is rendered again; only where its tables changed
 its space is made again. The default schedule of every part comes before the rest, and a program is
 handed on the moment that it is known.
 """

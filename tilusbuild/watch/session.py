@@ -27,7 +27,7 @@ from tilusbuild.plan.jobs import ProgramJob
 from tilusbuild.plan.selection import Selection
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
-from tilusbuild.watch.building import BuildThread, Built
+from tilusbuild.watch.build_thread import BuildEnded, BuildThread
 from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
 from tilusbuild.watch.execute import CommandRun
 from tilusbuild.watch.needs import Needs, Part, everything
@@ -105,7 +105,7 @@ class Session:
         self._options = options
         self._screen = screen
         self._project = project
-        self._inbox: SimpleQueue[Hint | Built | events.CommandEnded | int] = SimpleQueue()
+        self._inbox: SimpleQueue[Hint | BuildEnded | events.CommandEnded | int] = SimpleQueue()
         self._replanner = Replanner(selection, self._found, self._raise_if_superseded)
         self._detector = ChangeDetector(
             lambda path: self._project.digests.digest(path),
@@ -189,12 +189,12 @@ class Session:
         except Empty:
             return
 
-    def _take(self, message: Hint | Built | events.CommandEnded | int) -> None:
+    def _take(self, message: Hint | BuildEnded | events.CommandEnded | int) -> None:
         if isinstance(message, int):
             self._signal = message
         elif isinstance(message, Hint):
             self._detector.add_hint(message)
-        elif isinstance(message, Built):
+        elif isinstance(message, BuildEnded):
             self._built(message)
         else:
             self._executing = None
@@ -364,7 +364,7 @@ class Session:
             self._take_within(0.0)
             self._start(state.project, state.toolchain).replace(state)
 
-    def _built(self, built: Built) -> None:
+    def _built(self, built: BuildEnded) -> None:
         self._build_thread = None
         self._resting = False
         self._project.digests.save()

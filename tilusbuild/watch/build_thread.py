@@ -28,7 +28,7 @@ from tilusbuild.watch.replan import PlanState
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildEnded:
     """How a build ended."""
 
     state: PlanState | None
@@ -54,7 +54,7 @@ class BuildThread:
         config: BuildConfig,
         reporter: Reporter,
         published: set[str],
-        ended: Callable[[Built], None],
+        ended: Callable[[BuildEnded], None],
     ) -> None:
         self._project = project
         self._toolchain = toolchain
@@ -131,7 +131,7 @@ class BuildThread:
             state = self._state
         wanted = state.programs if state is not None else set()
         programs = tuple((s, p) for s, p in self._reporter.compiled if p in wanted)
-        self._ended(Built(state, result, error, programs))
+        self._ended(BuildEnded(state, result, error, programs))
 
     def _build(self) -> Result:
         with open_builder(self._project, self._toolchain, self._config) as builder:
@@ -147,7 +147,7 @@ class BuildThread:
         return result
 
     def _publish(self, state: PlanState, result: Result) -> None:
-        """The folders of scripts that say now what they did not say after the last build."""
+        """The directories of scripts that say now what they did not say after the last build."""
         cache = state.project.cache
         compiled = {program for _, program in self._reporter.compiled}
         whole = {
