@@ -8,12 +8,12 @@ import os
 import pytest
 
 from tilusbuild.compile.causes import failure, not_started
-from tilusbuild.process.base import Finished
+from tilusbuild.process.base import CompletedCommand
 from tilusbuild.status import Cause, Status
 
 
 def ended(status: int, log: str = "", timed_out: bool = False) -> Cause | None:
-    finished = Finished(status, log.encode(), 1.0, 0, timed_out)
+    finished = CompletedCommand(status, log.encode(), 1.0, 0, timed_out)
     error = failure("nvcc", finished, log)
     return error.cause if error else None
 

@@ -11,7 +11,7 @@ from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Li
 from tilusbuild.engine.build import build
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
-from tilusbuild.process.base import Cancelled
+from tilusbuild.process.base import CancelledError
 
 
 def jobs(count: int) -> list[FakeJob]:
@@ -80,7 +80,7 @@ def test_a_program_that_others_build_and_a_refusal_keep_no_token() -> None:
     assert source.most == 0
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), Cancelled()])
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), CancelledError()])
 def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
     source = FakeTokens(3)
     gate = threading.Barrier(4)

@@ -29,7 +29,7 @@ def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
         (tmp_path / "heard").touch()
 
     script = 'echo before; while ! test -e "$0"; do sleep 0.01; done; echo after'
-    command = Command(("sh", "-c", script, str(tmp_path / "heard")), "/", heard=hear)
+    command = Command(("sh", "-c", script, str(tmp_path / "heard")), "/", on_output=hear)
     assert runner.run(command).output == b"before\nafter\n"
     assert b"".join(pieces) == b"before\nafter\n"
 
@@ -44,7 +44,7 @@ def test_who_is_far_behind_hears_that_something_is_left_out(runner, tmp_path):
         pieces.append(piece)
 
     script = 'head -c 100000000 /dev/zero; touch "$0"'
-    done = runner.run(Command(("sh", "-c", script, str(tmp_path / "printed")), "/", heard=hear))
+    done = runner.run(Command(("sh", "-c", script, str(tmp_path / "printed")), "/", on_output=hear))
     heard = b"".join(pieces)
     assert heard.count(b"[... output left out ...]") >= 1
     assert len(heard) < 50_000_000

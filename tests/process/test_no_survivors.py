@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tilusbuild.process.base import Cancelled, Command, RunnerLost
+from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
 
 TREE = "sleep {0} & (sleep {0} & sleep {0}) & sh -c 'sleep {0}; true' & wait"
@@ -75,7 +75,7 @@ def test_cancel_ends_all_and_the_runner_goes_on(runner, marker, sh):
     runner.cancel()
     for thread, outcome in runs:
         thread.join()
-        assert isinstance(outcome[0], Cancelled)
+        assert isinstance(outcome[0], CancelledError)
     marker.wait_for(0)
     assert runner.run(sh("echo on")).output == b"on\n"
 
@@ -87,8 +87,8 @@ def test_close_ends_all_for_good(marker, sh):
     runner.close()
     assert marker.sleepers() == []
     thread.join()
-    assert isinstance(outcome[0], Cancelled)
-    with pytest.raises(Cancelled):
+    assert isinstance(outcome[0], CancelledError)
+    with pytest.raises(CancelledError):
         runner.run(sh("true"))
     runner.close()
 
@@ -99,10 +99,10 @@ def test_a_killed_warden_takes_its_processes_along_and_is_reported(runner, marke
     marker.wait_for(4)
     os.kill(warden, signal.SIGKILL)
     thread.join()
-    assert isinstance(outcome[0], RunnerLost)
+    assert isinstance(outcome[0], RunnerLostError)
     assert "signal 9" in str(outcome[0])
     marker.wait_for(0)
-    with pytest.raises(RunnerLost):
+    with pytest.raises(RunnerLostError):
         runner.run(sh("true"))
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from support.processes import wait_until
 from tilusbuild.process import resident
-from tilusbuild.process.base import Cancelled, Command, Finished
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool, ResidentRunner
 from tilusbuild.toolchain import nvrtc_command
@@ -57,7 +57,7 @@ class Tool:
     def scope(self) -> ResidentRunner:
         return self.pool.runner(self.runner.scope())
 
-    def run(self, text: str = "", timeout: float | None = None) -> Finished:
+    def run(self, text: str = "", timeout: float | None = None) -> CompletedCommand:
         return self.scope().run(self.command(text, timeout))
 
     def processes(self) -> list[int]:
@@ -99,7 +99,7 @@ def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:
     hanging = [tool.scope() for _ in range(3)]
 
     def hang(scope: ResidentRunner) -> None:
-        with pytest.raises(Cancelled):
+        with pytest.raises(CancelledError):
             scope.run(command)
 
     threads = []
@@ -160,7 +160,7 @@ def test_a_cancelled_command_ends_at_once_and_takes_no_other_with_it(tool: Tool)
     def run() -> None:
         try:
             scope.run(command)
-        except Cancelled as error:
+        except CancelledError as error:
             raised.append(error)
 
     thread = threading.Thread(target=run)
@@ -170,7 +170,7 @@ def test_a_cancelled_command_ends_at_once_and_takes_no_other_with_it(tool: Tool)
     thread.join()
     assert len(raised) == 1
     assert not alive(tool.processes()[0])
-    with pytest.raises(Cancelled):
+    with pytest.raises(CancelledError):
         scope.run(tool.command())
     assert other.run(tool.command()).ok
 
@@ -186,7 +186,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
         tool.run()
     assert not alive(tool.processes()[-1])
     tool.pool.close()
-    with pytest.raises(Cancelled):
+    with pytest.raises(CancelledError):
         tool.run()
 
 

@@ -14,9 +14,9 @@ import os
 import threading
 from collections.abc import Callable
 
-from tilusbuild.process.base import Cancelled, Command, Finished
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 
-Answer = Finished | BaseException
+Answer = CompletedCommand | BaseException
 Matcher = Callable[[Command], bool]
 
 
@@ -27,10 +27,10 @@ def finished(
     seconds: float = 0.01,
     peak_rss: int = 1 << 20,
     timed_out: bool = False,
-) -> Finished:
-    """A `Finished` of which a test names only what matters to it."""
+) -> CompletedCommand:
+    """A `CompletedCommand` of which a test names only what matters to it."""
     data = output.encode() if isinstance(output, str) else output
-    return Finished(status, data, seconds, peak_rss, timed_out)
+    return CompletedCommand(status, data, seconds, peak_rss, timed_out)
 
 
 class FakeRunner:
@@ -59,10 +59,10 @@ class FakeRunner:
         """The journal's command lines."""
         return [command.argv for command in self.journal]
 
-    def run(self, command: Command) -> Finished:
+    def run(self, command: Command) -> CompletedCommand:
         with self._lock:
             if self.closed:
-                raise Cancelled
+                raise CancelledError
             self.journal.append(command)
             rules = list(self._rules)
         for matches, answer in rules:
@@ -70,8 +70,8 @@ class FakeRunner:
                 given = answer(command) if callable(answer) else answer
                 if isinstance(given, BaseException):
                     raise given
-                if command.heard is not None and given.output:
-                    command.heard(given.output)
+                if command.on_output is not None and given.output:
+                    command.on_output(given.output)
                 return given
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command.argv[0])
 

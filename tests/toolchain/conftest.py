@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.fake_runner import FakeRunner, finished
-from tilusbuild.process.base import Command, Finished
+from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.toolchain import (
     DigestMemory,
     Toolchain,
@@ -116,7 +116,7 @@ class World:
         self.runner.on(lambda c: c.argv[0].startswith(f"{new}/"), self._cuda_answer)
         return new
 
-    def _host_answer(self, command: Command) -> Finished:
+    def _host_answer(self, command: Command) -> CompletedCommand:
         root = Path(command.argv[0]).parent.parent
         tool, *arguments = (Path(command.argv[0]).name, *command.argv[1:])
         option = arguments[0]
@@ -136,7 +136,7 @@ class World:
         head = '#include "..." search starts here:\n#include <...> search starts here:\n'
         return finished(f"{head}{listed}End of search list.\n")
 
-    def _cuda_answer(self, command: Command) -> Finished:
+    def _cuda_answer(self, command: Command) -> CompletedCommand:
         program = Path(command.argv[0])
         root = next(Path(r) for r in self.releases if program.is_relative_to(r))
         version = self.releases[str(root)]

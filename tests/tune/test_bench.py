@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.process.base import Cancelled
+from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import Answer, DeviceBench
 from tilusbuild.tune.bench.conversation import WorkerUnusableError
@@ -166,7 +166,7 @@ def test_closing_the_runner_ends_the_worker(
 ) -> None:
     assert bench.check(scale_case[0], program(libraries()), 0).status == "ok"
     runner.close()
-    with pytest.raises(Cancelled):
+    with pytest.raises(CancelledError):
         bench.check(scale_case[0], program(libraries()), 1)
 
 

@@ -14,11 +14,12 @@ from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Result
 from tilusbuild.engine.interfaces import Compiled, Job
 from tilusbuild.engine.queue import ControlledQueue
-from tilusbuild.process.base import Cancelled
+from tilusbuild.process.base import CancelledError
 
 
 class Compiler(FakeCompiler):
-    """Compiles when it is let: `let(text)`; ends with `Cancelled` when its job is cancelled."""
+    """Compiles when it is let: `let(text)`; ends with `CancelledError` when its job is
+    cancelled."""
 
     def __init__(self) -> None:
         super().__init__(self._wait)
@@ -43,7 +44,7 @@ class Compiler(FakeCompiler):
         if text in self._killed:
             self._killed.discard(text)
             going.clear()
-            raise Cancelled
+            raise CancelledError
         return failed() if text in self.fails else built()
 
     def let(self, *texts: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.process.base import Cancelled, Command
+from tilusbuild.process.base import CancelledError, Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.watch.events import CommandEnded
 from tilusbuild.watch.execute import MAX_VARIABLE, CommandRun, Lines
@@ -89,7 +89,7 @@ def test_what_cannot_be_started_is_told(runner: LocalRunner, tmp_path: Path) -> 
 def test_a_scope_is_cancelled_alone_and_for_good(runner: LocalRunner) -> None:
     ours, other = runner.scope(), runner.scope()
     ours.cancel()
-    with pytest.raises(Cancelled):
+    with pytest.raises(CancelledError):
         ours.run(Command(("true",), "/", PATH))
     assert other.run(Command(("echo", "on"), "/", PATH)).output == b"on\n"
     assert runner.run(Command(("echo", "on"), "/", PATH)).output == b"on\n"

@@ -61,7 +61,7 @@ class ProgramCompiler:
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
     def compile(self, job: Job, work: RenderedProgram, stage: Stage, /) -> Compiled:
-        """Fill `stage`. Raises `Cancelled` and `OSError`."""
+        """Fill `stage`. Raises `CancelledError` and `OSError`."""
         runner = self._running[job.hash] = self._scope()
         try:
             outcome = self._compile(work, stage.path, runner)

@@ -25,7 +25,7 @@ TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
 def dump(project: Project, plan: Plan) -> int:
     """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheError`,
-    and `Cancelled`."""
+    and `CancelledError`."""
     wanted = {
         job.hash: job
         for job in jobs(plan)

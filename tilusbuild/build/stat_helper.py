@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from tilusbuild.noop import stat_helper
 from tilusbuild.noop.write import packed_names, packed_stamps
-from tilusbuild.process.base import Cancelled, Command, Runner, RunnerLost
+from tilusbuild.process.base import CancelledError, Command, Runner, RunnerLostError
 from tilusbuild.state.files import write_atomic
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
@@ -29,7 +29,7 @@ _SECONDS = 60.0
 def stat_helper_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
     """Return the path of a stat helper that was tried, made if need be; "" when there is none."""
     source = os.path.join(os.path.dirname(stat_helper.__file__), "stat_helper.c")
-    with suppress(OSError, Cancelled, RunnerLost):
+    with suppress(OSError, CancelledError, RunnerLostError):
         with open(source, encoding="utf-8") as file:
             identity = "\0".join([file.read(), *_FLAGS, toolchain.cc.line, os.uname().machine])
         path = os.path.join(stat_helper.directory(records), f"{sha256_text(identity)}.so")

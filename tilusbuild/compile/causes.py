@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from tilusbuild.process.base import Finished
+from tilusbuild.process.base import CompletedCommand
 from tilusbuild.status import Cause
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -65,7 +65,9 @@ def not_started(tool: str, error: OSError) -> StepError:
     return StepError(cause, f"{tool} cannot be started: {error}")
 
 
-def failure(tool: str, finished: Finished, log: str, said: str | None = None) -> StepError | None:
+def failure(
+    tool: str, finished: CompletedCommand, log: str, said: str | None = None
+) -> StepError | None:
     """Return what ended a step, or None when its tool reports success.
 
     `log` is what the tool printed, and `said` the reason to give when the program is to blame,

@@ -54,7 +54,7 @@ def compile_device(
     """Compile a recipe of the kernel pipeline in a folder below `folder`, which is removed again.
 
     `include_dir` is the folder of the recipe's headers, `timeout` is in seconds for each process.
-    Raises `Cancelled` and `OSError` (of the folder's file system).
+    Raises `CancelledError` and `OSError` (of the folder's file system).
     """
     if problem := checks.launch_problem(recipe):
         return DeviceCode(Outcome(Cause.SOURCE, f"{problem}\n", reason=problem), b"")

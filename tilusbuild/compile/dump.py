@@ -42,7 +42,7 @@ def dump_module(
     timeout: float | None = None,
 ) -> Outcome:
     """Write `module/ir` in a stage whose `module` folder holds the module's files; how the compile
-    itself ended. Raises `Cancelled` and `OSError` (of the stage's file system)."""
+    itself ended. Raises `CancelledError` and `OSError` (of the stage's file system)."""
     folder, work = os.path.join(stage, "module", "ir"), os.path.join(stage, "work")
     os.makedirs(folder, exist_ok=True)
     try:

@@ -42,7 +42,7 @@ from tilusbuild.compile.steps import (
     steps,
 )
 from tilusbuild.compile.tools import Tools, tools_of
-from tilusbuild.process.base import Command, Finished, Runner
+from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.hashing import sha256_bytes, sha256_text
 from tilusbuild.state.objects import LauncherStore
 from tilusbuild.status import Cause
@@ -103,7 +103,7 @@ def launcher_object(
 ) -> bytes | Outcome:
     """The launcher, compiled: once for all programs of a script. An outcome when it could not be.
 
-    Raises `Cancelled` and `OSError`.
+    Raises `CancelledError` and `OSError`.
     """
     work = os.path.join(stage, "work")
     compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
@@ -128,7 +128,7 @@ def compile_program(
     """Make `module/lib.so` in the stage, whose `module` folder holds the module's files.
 
     `include_dir` is the folder of the recipe's include layout, `timeout` is in seconds for each
-    process. Raises `Cancelled` and `OSError` (of the stage's file system).
+    process. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if recipe.pipeline == "kernel" and (problem := checks.launch_problem(recipe)):
         return _finish(stage, Outcome(Cause.SOURCE, "", reason=problem))
@@ -249,7 +249,7 @@ class Compile:
         if not os.path.isfile(os.path.join(self.work, step.output)):
             raise StepError(Cause.OUTPUT, f"{tool} ended well but made no {step.output}")
 
-    def execute(self, step: Step) -> Finished:
+    def execute(self, step: Step) -> CompletedCommand:
         """Run one step's command in the private folder. Raises `OSError` if it cannot start."""
         environment = {**self.tools.environment, **ENVIRONMENT}
         command = Command(self.tools.fill(step.argv), self.work, environment, self.timeout)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilusbuild.process.base import Command, Finished, Runner
+from tilusbuild.process.base import Command, CompletedCommand, Runner
 
 FIRST_RELEASE = (13, 0)
 """The first CUDA release whose nvcc has `--jobserver`."""
@@ -25,7 +25,7 @@ class ThreadsRunner:
         self._makeflags = makeflags
         self._runner = runner
 
-    def run(self, command: Command) -> Finished:
+    def run(self, command: Command) -> CompletedCommand:
         images = sum(word == "-gencode" for word in command.argv)
         threads = any(word.split("=")[0] in _THREADS for word in command.argv)
         if command.argv[0] != self._nvcc or images < 2 or not threads:

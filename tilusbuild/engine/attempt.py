@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tilusbuild.engine.interfaces import Compiled, Compiler, Entry, Job, Store
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.process.base import Cancelled
+from tilusbuild.process.base import CancelledError
 from tilusbuild.state.hashing import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 
@@ -86,7 +86,7 @@ def attempt(
                 return Aborted()
             started()
             return Answer(_compile(job, store, compiler, ended))
-    except Cancelled:
+    except CancelledError:
         return Aborted()
     except BaseException as error:
         return InternalError(error)

@@ -90,7 +90,8 @@ class Compiler(Protocol):
     """Fills a stage. `job` and `rendered` are what the build's jobs are and return."""
 
     def compile(self, job: Any, rendered: Any, stage: Stage, /) -> Compiled:
-        """Raises `process.base.Cancelled` after `cancel`, `OSError` when nothing can be started."""
+        """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can be
+        started."""
         ...
 
     def cancel(self) -> None:

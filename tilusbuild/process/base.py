@@ -27,13 +27,13 @@ class Command:
     output_limit: int = 4 << 20
     """Bytes of output kept: the first half and the last half of what was printed. Between the two
     stands a line that says how much was left out."""
-    heard: Callable[[bytes], None] | None = field(default=None, compare=False)
+    on_output: Callable[[bytes], None] | None = field(default=None, compare=False)
     """Called in `Runner.run`, on its thread, with each piece of output as it comes. Who is far
     behind hears, in place of some pieces, a line that says so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CompletedCommand:
     """How a process ended. `status` is its exit status, or minus the signal that ended it."""
 
     status: int
@@ -49,19 +49,20 @@ class Finished:
         return self.status == 0 and not self.timed_out
 
 
-class Cancelled(Exception):  # noqa: N818 - an event, not a mistake
+class CancelledError(Exception):
     """The runner was closed or interrupted while the command ran; its processes are gone."""
 
 
-class RunnerLost(TilusbuildError):  # noqa: N818 - an event, as `Cancelled` is
+class RunnerLostError(TilusbuildError):
     """What starts the processes was itself killed: they are gone, and it is of no more use."""
 
 
 class Runner(Protocol):
     """Starts processes and waits for them."""
 
-    def run(self, command: Command) -> Finished:
-        """Run to the end. Raises `Cancelled`, and `OSError` when the program cannot be started.
+    def run(self, command: Command) -> CompletedCommand:
+        """Run to the end. Raises `CancelledError`, and `OSError` when the program cannot be
+        started.
 
         A program without a slash is looked up along the PATH of the command's own `env`. When the
         program ends, its process group is killed; stdin is empty.
@@ -69,7 +70,7 @@ class Runner(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Kill every running process group now; every `run` in progress raises `Cancelled`."""
+        """Kill every running process group now; every `run` in progress raises `CancelledError`."""
         ...
 
     def close(self) -> None:

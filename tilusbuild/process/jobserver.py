@@ -35,7 +35,7 @@ Note = Callable[[str, bytes], None]
 """Called with the path to write to and the bytes that are held."""
 
 _TOKEN = b"+"
-_MOST = 1 << 15
+MAX_TOKENS = 1 << 15
 """Tokens that a pipe surely holds."""
 _AUTH = ("--jobserver-auth=", "--jobserver-fds=")
 """How MAKEFLAGS names it; make 4.1 and older write the second."""
@@ -186,7 +186,7 @@ class TokenPool(Jobserver):
     """
 
     def __init__(self, tokens: int) -> None:
-        self._tokens = _TOKEN * min(tokens, _MOST)
+        self._tokens = _TOKEN * min(tokens, MAX_TOKENS)
         reading, writing = os.pipe()
         try:
             super().__init__(Address(f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"))

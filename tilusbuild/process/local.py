@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
-from tilusbuild.process.base import Cancelled, Command, Finished, RunnerLost
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, RunnerLostError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,22 +59,22 @@ class _Pending:
     def end(self) -> None:
         self._pieces.put(None)
 
-    def wait(self, heard: Callable[[bytes], None] | None) -> None:
-        """Until the end; tell `heard` of what is printed meanwhile."""
+    def wait(self, on_output: Callable[[bytes], None] | None) -> None:
+        """Until the end; tell `on_output` of what is printed meanwhile."""
         while (piece := self._pieces.get()) is not None:
-            if heard is not None:
-                heard(piece)
+            if on_output is not None:
+                on_output(piece)
 
 
 class Scope:
     """A runner for some of a `LocalRunner`'s commands, which are cancelled together, and for good:
-    after `cancel` every further `run` raises `Cancelled`."""
+    after `cancel` every further `run` raises `CancelledError`."""
 
     def __init__(self, runner: LocalRunner) -> None:
         self._runner = runner
         self.cancelled = False
 
-    def run(self, command: Command) -> Finished:
+    def run(self, command: Command) -> CompletedCommand:
         """As `LocalRunner.run`."""
         return self._runner.run(command, self)
 
@@ -91,7 +91,7 @@ class LocalRunner:
     """Runs commands on this machine; safe to call from many threads. Use as a context manager.
 
     No method may be called from a signal handler: the handler may have interrupted another one.
-    After `cancel` the runner can run further commands; after `close` it raises `Cancelled`.
+    After `cancel` the runner can run further commands; after `close` it raises `CancelledError`.
     """
 
     def __init__(self) -> None:
@@ -122,17 +122,17 @@ class LocalRunner:
         """A runner whose commands can be cancelled while this one's others go on."""
         return Scope(self)
 
-    def run(self, command: Command, scope: Scope | None = None) -> Finished:
+    def run(self, command: Command, scope: Scope | None = None) -> CompletedCommand:
         """Run to the end.
 
-        Raises `Cancelled`; `OSError` when the program cannot be started, with the program or the
-        working directory as its `filename`; `RunnerLost` when the spawn server was killed.
+        Raises `CancelledError`; `OSError` when the program cannot be started, with the program or
+        the working directory as its `filename`; `RunnerLostError` when the spawn server was killed.
         """
         payload = _request(command)
         with self._lock:
             number, pending = self._submit(payload, scope)
         try:
-            pending.wait(command.heard)
+            pending.wait(command.on_output)
         except BaseException:  # KeyboardInterrupt: nobody waits for the command any more
             with self._lock:
                 self._send(warden.KILL, number)
@@ -154,7 +154,7 @@ class LocalRunner:
 
     def cancel(self, scope: Scope | None = None) -> None:
         """Kill every running process group now, or those of a scope; each `run` of them that is in
-        progress raises `Cancelled`."""
+        progress raises `CancelledError`."""
         with self._lock:
             if scope is not None:
                 scope.cancelled = True
@@ -182,9 +182,9 @@ class LocalRunner:
 
     def _submit(self, payload: bytes, scope: Scope | None) -> tuple[int, _Pending]:
         if self._closed or (scope is not None and scope.cancelled):
-            raise Cancelled
+            raise CancelledError
         if self._lost is not None:
-            raise RunnerLost(self._lost)
+            raise RunnerLostError(self._lost)
         if self._owner != os.getpid():
             raise RuntimeError("a LocalRunner does not survive a fork: make one in the child")
         if self._socket is None:
@@ -291,18 +291,18 @@ class LocalRunner:
         for pending in waiting:
             pending.end()
 
-    def _answer(self, pending: _Pending, command: Command) -> Finished:
+    def _answer(self, pending: _Pending, command: Command) -> CompletedCommand:
         if pending.cancelled:
-            raise Cancelled
+            raise CancelledError
         if pending.frame is None:
-            raise RunnerLost(self._lost or "the runner was closed")
+            raise RunnerLostError(self._lost or "the runner was closed")
         kind, payload = pending.frame
         if kind == warden.REFUSED:
             (number,) = warden.REFUSAL.unpack_from(payload)
             subject = os.fsdecode(payload[warden.REFUSAL.size :])
             raise OSError(number, os.strerror(number), subject or command.argv[0])
         status, seconds, peak_rss, timed_out = warden.RESULT.unpack_from(payload)
-        return Finished(
+        return CompletedCommand(
             status=status,
             output=payload[warden.RESULT.size :],
             seconds=seconds,
@@ -325,7 +325,7 @@ def _request(command: Command) -> bytes:
     numbers = warden.REQUEST.pack(
         command.timeout or 0.0,
         command.output_limit,
-        command.heard is not None,
+        command.on_output is not None,
         command.nice,
         len(command.argv),
         len(variables),

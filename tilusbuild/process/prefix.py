@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilusbuild.process.base import Command, Finished, Runner
+from tilusbuild.process.base import Command, CompletedCommand, Runner
 
 
 class PrefixRunner:
@@ -18,7 +18,7 @@ class PrefixRunner:
         self._runner = runner
         self._nice = nice
 
-    def run(self, command: Command) -> Finished:
+    def run(self, command: Command) -> CompletedCommand:
         argv = (*self._prefix, *command.argv)
         return self._runner.run(replace(command, argv=argv, nice=self._nice))
 

@@ -27,7 +27,7 @@ import threading
 import time
 from dataclasses import replace
 
-from tilusbuild.process.base import Cancelled, Command, Finished
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, Scope
 
 FRAME = struct.Struct("<I")
@@ -80,7 +80,7 @@ class ResidentPool:
 
     def take(self, command: Command) -> _Resident:
         """One that nobody else uses; a new one is started as the command would be, and all
-        commands of a pool are started alike. Raises `OSError` and `Cancelled`."""
+        commands of a pool are started alike. Raises `OSError` and `CancelledError`."""
         while (resident := self._waiting()) is not None:
             if not resident.over.is_set():
                 return resident
@@ -98,7 +98,7 @@ class ResidentPool:
     def _waiting(self) -> _Resident | None:
         with self._guard:
             if self._closed:
-                raise Cancelled
+                raise CancelledError
             return self._idle.pop() if self._idle else None
 
 
@@ -112,7 +112,7 @@ class ResidentRunner:
         self._working: set[_Resident] = set()
         self._cancelled = False
 
-    def run(self, command: Command) -> Finished:
+    def run(self, command: Command) -> CompletedCommand:
         """As `LocalRunner.run`."""
         if not self._pool.serves(command):
             return self._inner.run(command)
@@ -153,7 +153,7 @@ class _Resident:
     def __init__(self, scope: Scope, argv: tuple[str, ...], like: Command) -> None:
         self.over = threading.Event()
         self._scope = scope
-        self._end: Finished | BaseException | None = None
+        self._end: CompletedCommand | BaseException | None = None
         # A name in no file system: nothing to clean up, and no length to run into.
         name = f"tilusbuild-{os.getpid()}-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX)
@@ -183,10 +183,10 @@ class _Resident:
         if self._channel is not None:
             self._channel.close()
 
-    def ask(self, command: Command, words: tuple[str, ...]) -> tuple[Finished, bool]:
+    def ask(self, command: Command, words: tuple[str, ...]) -> tuple[CompletedCommand, bool]:
         """How a command ended, and whether the process can be asked again.
 
-        Raises `Cancelled`, `OSError` when it cannot be started, `RunnerLost`.
+        Raises `CancelledError`, `OSError` when it cannot be started, `RunnerLostError`.
         """
         strings = [os.fsencode(word) for word in (command.cwd, *words)]
         request = b"\0".join(strings) + b"\0"
@@ -204,14 +204,14 @@ class _Resident:
             self.kill()
             self.over.wait()
             seconds = time.monotonic() - began
-            return Finished(-9, b"", seconds, self._peak(), timed_out=True), False
+            return CompletedCommand(-9, b"", seconds, self._peak(), timed_out=True), False
         except (OSError, EOFError):
             if not self.over.wait(_SECONDS_TO_END):
                 self.kill()
                 self.over.wait()
             return self._last(began), False
         kept = output[: command.output_limit]
-        return Finished(status, kept, time.monotonic() - began, peak), stays
+        return CompletedCommand(status, kept, time.monotonic() - began, peak), stays
 
     def _connected(self, late: float | None) -> socket.socket:
         while self._channel is None:
@@ -224,16 +224,16 @@ class _Resident:
                 channel.close()
         return self._channel
 
-    def _last(self, began: float) -> Finished:
+    def _last(self, began: float) -> CompletedCommand:
         """The end of the process as that of the command that it did not answer."""
         if isinstance(self._end, BaseException):
             raise self._end
-        end = self._end or Finished(_OWN_FAILURE, b"", 0.0, 0)
+        end = self._end or CompletedCommand(_OWN_FAILURE, b"", 0.0, 0)
         status = end.status if end.status < 0 else end.status or _OWN_FAILURE
-        return Finished(status, end.output, time.monotonic() - began, end.peak_rss)
+        return CompletedCommand(status, end.output, time.monotonic() - began, end.peak_rss)
 
     def _peak(self) -> int:
-        return self._end.peak_rss if isinstance(self._end, Finished) else 0
+        return self._end.peak_rss if isinstance(self._end, CompletedCommand) else 0
 
 
 def _user(channel: socket.socket) -> int:

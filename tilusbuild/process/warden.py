@@ -51,7 +51,7 @@ _SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signa
 """Signals with no effect on the warden: its life is that of its socket."""
 
 
-class Disconnected(Exception):  # noqa: N818 - an event, not a mistake
+class DisconnectedError(Exception):
     """The client is gone."""
 
 
@@ -162,11 +162,11 @@ class Warden:
             return -1
         self._poller.register(handle, select.POLLIN)
         if os.getppid() != client:
-            raise Disconnected
+            raise DisconnectedError
         return handle
 
     def serve(self) -> None:
-        """Work until the client is gone. Raises `Disconnected` then."""
+        """Work until the client is gone. Raises `DisconnectedError` then."""
         while True:
             for descriptor, _ in self._poller.poll(self._patience()):
                 if descriptor == self._channel:
@@ -174,7 +174,7 @@ class Warden:
                 elif descriptor == self._wakeup:
                     os.read(self._wakeup, _CHUNK)
                 elif descriptor == self._client_handle:
-                    raise Disconnected
+                    raise DisconnectedError
                 elif descriptor in self._pipes:
                     self._read_output(self._pipes[descriptor])
             self._reap()
@@ -195,9 +195,9 @@ class Warden:
         try:
             data = os.read(self._channel, _CHUNK)
         except OSError as error:
-            raise Disconnected from error
+            raise DisconnectedError from error
         if not data:
-            raise Disconnected
+            raise DisconnectedError
         self._received += data
         while len(self._received) >= HEADER.size:
             length, kind, number = HEADER.unpack_from(self._received)
@@ -222,7 +222,7 @@ class Warden:
             while view:
                 view = view[os.write(self._channel, view) :]
         except OSError as error:
-            raise Disconnected from error
+            raise DisconnectedError from error
 
     def _start(self, number: int, payload: bytes) -> None:
         timeout, limit, tells, nice, arguments, variables = REQUEST.unpack_from(payload)
@@ -383,7 +383,7 @@ class Warden:
         """What the client had in the end: its last words may not have been heard yet."""
         self._client_is_gone = True
         os.set_blocking(self._channel, False)
-        with contextlib.suppress(Disconnected):
+        with contextlib.suppress(DisconnectedError):
             while True:
                 self._receive()
         if self._token_end >= 0 and self._tokens:
@@ -487,7 +487,7 @@ def main() -> None:
     try:
         warden = Warden(channel, client)
         warden.serve()
-    except Disconnected:
+    except DisconnectedError:
         pass
     finally:
         if warden is not None:

@@ -217,7 +217,7 @@ def tune(
     """Measure one instance and write its tables.
 
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
-    `Cancelled`. What was measured by then is kept.
+    `CancelledError`. What was measured by then is kept.
     """
     folders: dict[str, str] = {}
     warmup = project.settings.bench_warmup.value

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from tilusbuild.process.base import Cancelled, Command, RunnerLost
+from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.watch.events import CommandEnded
 
@@ -95,14 +95,14 @@ class CommandRun:
                 ("/bin/sh", "-c", self._command),
                 cwd=self._folder,
                 env={**self._environment, **variables},
-                heard=self._lines.add,
+                on_output=self._lines.add,
             )
             finished = self._scope.run(command)
             status, seconds = finished.status, finished.seconds
             output = finished.output.decode(errors="replace")
-        except Cancelled:
+        except CancelledError:
             pass
-        except (OSError, RunnerLost) as error:
+        except (OSError, RunnerLostError) as error:
             status, output = 127, f"{error}\n"
             self._lines.add(output.encode(errors="replace"))
         finally:

@@ -21,7 +21,7 @@ from typing import Any
 
 import tilusbuild
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.process.base import Cancelled, Command, Finished
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, signal_name
 from tilusbuild.tune.bench.worker import SOCKET
 
@@ -61,7 +61,7 @@ class Conversation:
     def __init__(self, runner: LocalRunner, kind: str, index: int = 0) -> None:
         self._scope = runner.scope()
         self._folder = tempfile.mkdtemp(prefix="tilusbuild-tune-")
-        self._finished: Finished | BaseException | None = None
+        self._finished: CompletedCommand | BaseException | None = None
         self._wake, self._woken = os.pipe()
         self._ends: tuple[int, ...] = (self._wake, self._woken)
         self._channel: socket.socket | None = None
@@ -74,7 +74,7 @@ class Conversation:
             raise
 
     def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """The answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `Cancelled`, and
+        """The answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `CancelledError`, and
         `WorkerUnusableError`."""
         if self._channel is None:
             raise WorkerDiedError("it had ended before")
@@ -165,13 +165,13 @@ class Conversation:
         return line
 
     def _ending(self) -> str:
-        """How the process ended. Raises `Cancelled` when it was we who ended it."""
+        """How the process ended. Raises `CancelledError` when it was we who ended it."""
         if self._thread is not None:
             self._thread.join()
         ended = self._finished
-        if isinstance(ended, Cancelled | TilusbuildError):
+        if isinstance(ended, CancelledError | TilusbuildError):
             raise ended
-        if not isinstance(ended, Finished):
+        if not isinstance(ended, CompletedCommand):
             return str(ended)
         name = signal_name(ended.status)
         last = ended.output.decode(errors="replace").strip().splitlines()[-1:]
