@@ -61,7 +61,7 @@ class BuildState(Enum):
 
 _S = BuildState
 _ENDS = {_S.SKIPPED, _S.DROPPED}
-_NEXT: dict[BuildState, set[BuildState]] = {
+TRANSITIONS: dict[BuildState, set[BuildState]] = {
     _S.READY: {_S.RUNNING, *_ENDS},
     _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
     _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS},
@@ -111,7 +111,7 @@ class Ticket:
 
     def move(self, state: BuildState) -> None:
         """Change the state. Raises `RuntimeError` for a change that is not in the table."""
-        if state not in _NEXT[self.state]:
+        if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"{self.job.label}: from {self.state.name} to {state.name}")
         self.state = state
 
