@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 from tilusbuild.state.stamp import ABSENT, Observation, observe
 from tilusbuild.watch import events
-from tilusbuild.watch.needs import Change, Needs, Part, affected, is_editor_temp_file, is_within
+from tilusbuild.watch.dependencies import (
+    Change,
+    Dependencies,
+    Part,
+    affected,
+    is_editor_temp_file,
+    is_within,
+)
 from tilusbuild.watch.observer import Observer, Watcher, watch_roots, why_poll
 
 QUIET = 0.03
@@ -195,14 +202,18 @@ class ChangeDetector:
         return now if now >= self.next_check and not self.is_hinted else None
 
     def check(
-        self, needs: Mapping[Part, Needs], wider: Needs | None = None, *, started: int | None = None
+        self,
+        dependencies: Mapping[Part, Dependencies],
+        wider: Dependencies | None = None,
+        *,
+        started: int | None = None,
     ) -> Detected:
         """Look at all that is needed, and `wider`; `started` is when a plan began to read it, in
         nanoseconds of the wall clock, and None when this is no look after a plan."""
-        every = dict(needs)
+        every = dict(dependencies)
         if wider is not None:
             every[ANYTHING] = wider
-        read = {path for each in needs.values() for path in each.paths}
+        read = {path for each in dependencies.values() for path in each.paths}
         # What something happened to may be read by the next plan, and is looked at before that.
         hinted = {path for path in self._hinted if _is_small(path)}
         paths = read | hinted | (wider.paths if wider is not None else frozenset())
@@ -210,7 +221,7 @@ class ChangeDetector:
         if wider is not None and started is None:
             around = {path for path in hinted if os.path.dirname(path) in wider.paths}
             changes.update({path: Change(path) for path in around})
-            every[ANYTHING] = Needs(wider.paths | around)
+            every[ANYTHING] = Dependencies(wider.paths | around)
         self._hinted.clear()
         self._checked_at = time.monotonic()
         return Detected(affected(every, changes), changes)

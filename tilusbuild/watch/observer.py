@@ -33,38 +33,16 @@ from watchdog.events import (
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from tilusbuild.watch.needs import is_editor_temp_file, is_within
+from tilusbuild.watch.dependencies import is_editor_temp_file, is_within
 
 MAX_PLACES = 64
 """More places would cost more than they bring: what lies elsewhere is looked at in turn."""
 
-_SILENT = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "davfs",
-        "drvfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "prl_fs",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-        "vmhgfs",
-        "wekafs",
-    ]
-)
+_SILENT = frozenset((
+    "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "drvfs", "gfs2", "glusterfs", "gpfs",
+    "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf",
+    "virtiofs", "vmhgfs", "wekafs",
+))  # fmt: skip
 """Changes made elsewhere give no event here. Overlays are not among these: what is changed through
 the mounted directory gives its events."""
 

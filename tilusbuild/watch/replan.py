@@ -26,15 +26,15 @@ from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.closure import Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.toolchain import Toolchain
-from tilusbuild.watch.needs import (
+from tilusbuild.watch.dependencies import (
     MANIFEST,
     REFERENCES,
     TOOLS,
-    Needs,
+    Dependencies,
     Part,
-    needs_of_manifest,
-    needs_of_part,
-    needs_of_tools,
+    dependencies_of_manifest,
+    dependencies_of_part,
+    dependencies_of_tools,
     references,
 )
 
@@ -50,7 +50,7 @@ class PlannedPart:
     script_instances: tuple[ScriptInstance, ...]
     said: str
     """Everything that the manifest says about it."""
-    needs: Needs
+    dependencies: Dependencies
 
     @property
     def programs(self) -> set[str]:
@@ -73,14 +73,14 @@ class PlanState:
     """Which parts that are."""
 
     @property
-    def needs(self) -> dict[Part, Needs]:
+    def dependencies(self) -> dict[Part, Dependencies]:
         """What each part, the manifest and the tools depend on."""
         manifest = self.project.manifest
         return {
-            MANIFEST: needs_of_manifest(manifest),
-            TOOLS: needs_of_tools(self.toolchain, self.project.environment),
+            MANIFEST: dependencies_of_manifest(manifest),
+            TOOLS: dependencies_of_tools(self.toolchain, self.project.environment),
             REFERENCES: references(manifest),
-            **{part: planning.needs for part, planning in self.parts.items()},
+            **{part: planning.dependencies for part, planning in self.parts.items()},
         }
 
     @property
@@ -232,9 +232,11 @@ class Replanner:
     def _finished(self, planner: Planner, part: Part, drafts: list[_Draft]) -> PlannedPart:
         manifest = planner.manifest
         script_instances = tuple(draft.script_instance for draft in drafts)
-        needs = needs_of_part(manifest, part[0], script_instances, planner.headers(part[0]).roots)
+        dependencies = dependencies_of_part(
+            manifest, part[0], script_instances, planner.headers(part[0]).roots
+        )
         instances = tuple(draft.finished() for draft in drafts)
-        return PlannedPart(instances, script_instances, self._said(manifest, part), needs)
+        return PlannedPart(instances, script_instances, self._said(manifest, part), dependencies)
 
     def _said(self, manifest: Manifest, part: Part) -> str:
         """Everything that the manifest, and a T1 file that it names, say about a part."""

@@ -29,8 +29,8 @@ from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.build_thread import BuildEnded, BuildThread
 from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
+from tilusbuild.watch.dependencies import Dependencies, Part, everything
 from tilusbuild.watch.execute import CommandRun
-from tilusbuild.watch.needs import Needs, Part, everything
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
 from tilusbuild.watch.screen import Screen
@@ -120,7 +120,7 @@ class Session:
         self._published: set[str] = set()
         self._state: PlanState | None = None
         self._broken: str | None = None
-        self._wider: Needs | None = None
+        self._wider: Dependencies | None = None
         self._build_thread: BuildThread | None = None
         self._executing: CommandRun | None = None
         self._news = False
@@ -221,8 +221,8 @@ class Session:
         self._screen.emit(seen.event(self._project.manifest.root))
         return True
 
-    def _needs(self) -> dict[Part, Needs]:
-        return self._state.needs if self._state is not None else {}
+    def _needs(self) -> dict[Part, Dependencies]:
+        return self._state.dependencies if self._state is not None else {}
 
     def _watched(self) -> set[str]:
         paths = {path for each in self._needs().values() for path in each.paths}
@@ -293,7 +293,7 @@ class Session:
         if isinstance(error, InputError):
             named = (d.place.path for d in error.diagnostics if d.place is not None)
             paths.update(os.path.join(project.manifest.root, path) for path in named)
-        self._wider = Needs(frozenset(paths))
+        self._wider = Dependencies(frozenset(paths))
         if self._broken != before:
             self._screen.emit(events.Problem(self._broken))
 

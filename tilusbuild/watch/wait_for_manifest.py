@@ -17,7 +17,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.state.hashing import sha256_file
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector, Hint
-from tilusbuild.watch.needs import Needs, everything
+from tilusbuild.watch.dependencies import Dependencies, everything
 from tilusbuild.watch.screen import Screen
 
 
@@ -82,9 +82,9 @@ class _Waiting:
     def _changed(self, began: int) -> bool:
         """Wait for a change in the project since it was read; False when a signal came instead."""
         paths = everything(self._root, self._cache) | {self._manifest}
-        needs = {ANYTHING: Needs(paths)}
+        dependencies = {ANYTHING: Dependencies(paths)}
         self._detector.follow(set(paths), self._root, self._cache)
-        found = self._detector.check(needs, started=began)
+        found = self._detector.check(dependencies, started=began)
         if not found.parts:
             self._screen.emit(events.Watching(len(paths), self._detector.polling, False))
         while not found.parts:
@@ -92,7 +92,7 @@ class _Waiting:
             if self._signal is not None:
                 return False
             if self._detector.due() is not None:
-                found = self._detector.check(needs)
+                found = self._detector.check(dependencies)
         self._screen.emit(found.event(self._root))
         return True
 

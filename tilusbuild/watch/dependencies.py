@@ -59,7 +59,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Dependencies:
     """What a part depends on."""
 
     paths: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class Needs:
     names: frozenset[str] | None = None
     """What it asks for in the directories; None is anything."""
 
-    def touched(self, change: Change) -> bool:
+    def is_affected_by(self, change: Change) -> bool:
         """Whether a change is about this part."""
         if change.path not in self.paths:
             return False
@@ -76,43 +76,31 @@ class Needs:
         return not self.names.isdisjoint(change.names)
 
 
-def affected(needs: Mapping[Part, Needs], changes: Mapping[str, Change]) -> dict[Part, list[str]]:
+def affected(
+    dependencies: Mapping[Part, Dependencies], changes: Mapping[str, Change]
+) -> dict[Part, list[str]]:
     """The parts that changes are about, with the paths that make them so."""
     found: dict[Part, list[str]] = {}
-    for part, each in needs.items():
-        if why := [path for path, change in changes.items() if each.touched(change)]:
+    for part, each in dependencies.items():
+        if why := [path for path, change in changes.items() if each.is_affected_by(change)]:
             found[part] = why
     return found
 
 
-_TOOLS = frozenset(
-    [
-        "nvcc",
-        "g++",
-        "gcc",
-        "c++",
-        "cc",
-        "clang++",
-        "clang",
-        "ld",
-        "as",
-        "ptxas",
-        "cicc",
-        "fatbinary",
-        "nvlink",
-        "cudafe++",
-    ]
-)
+_TOOLS = frozenset((
+    "nvcc", "g++", "gcc", "c++", "cc", "clang++", "clang", "ld", "as", "ptxas", "cicc",
+    "fatbinary", "nvlink", "cudafe++",
+))  # fmt: skip
 _SOURCES = (".j2", ".jinja", ".cu", ".cuh", ".h", ".hpp", ".inl", ".toml", ".json", ".py")
 MAX_PATHS = 10_000
 
 
-def needs_of_part(
+def dependencies_of_part(
     manifest: Manifest,
     script: str,
     script_instances: Sequence[ScriptInstance],
     roots: Sequence[Root],
-) -> Needs:
+) -> Dependencies:
     """What the programs of a script rest on: templates, headers, and where those are looked for."""
     owner = manifest.scripts[script]
     paths = {path for script_instance in script_instances for path in script_instance.inputs}
@@ -122,8 +110,8 @@ def needs_of_part(
     paths.update(root.path for root in roots)
     paths.update(_folders_of(manifest.headers_for(script), roots))
     if any(script_instance.seeks_any for script_instance in script_instances):
-        return Needs(frozenset(paths), None)
-    return Needs(
+        return Dependencies(frozenset(paths), None)
+    return Dependencies(
         frozenset(paths),
         frozenset(n for script_instance in script_instances for n in script_instance.sought),
     )
@@ -140,19 +128,19 @@ def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]
                     yield os.path.normpath(os.path.join(base, name))
 
 
-def needs_of_manifest(manifest: Manifest) -> Needs:
+def dependencies_of_manifest(manifest: Manifest) -> Dependencies:
     """What decides whether the manifest can be used: itself, and that what it names is there."""
-    return Needs(frozenset({manifest.path}))
+    return Dependencies(frozenset({manifest.path}))
 
 
-def references(manifest: Manifest) -> Needs:
+def references(manifest: Manifest) -> Dependencies:
     """The Python references: no program rests on them, but what `--exec` runs may."""
     names = (script.tune.ref for script in manifest.scripts.values() if script.tune is not None)
     files = (name.rpartition(":")[0] for name in names if name is not None)
-    return Needs(frozenset(os.path.join(manifest.root, name) for name in files))
+    return Dependencies(frozenset(os.path.join(manifest.root, name) for name in files))
 
 
-def needs_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Needs:
+def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Dependencies:
     """The tools, and the directories where one that comes would be found before them."""
     folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
     folders += [
@@ -160,7 +148,7 @@ def needs_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Need
         for name in ("CUDA_HOME", "CUDA_PATH")
         if environment.get(name)
     ]
-    return Needs(frozenset((*toolchain.witnesses(), *folders)), _TOOLS)
+    return Dependencies(frozenset((*toolchain.witnesses(), *folders)), _TOOLS)
 
 
 def everything(root: str, cache: str) -> frozenset[str]:
