@@ -48,7 +48,8 @@ class Database:
 
 
 def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Database:
-    """The commands of each instance's default schedule, or of `every` one. Raises `InputError`."""
+    """Return the commands of each instance's default schedule, or of `every` one. Raises
+    `InputError`."""
     wanted = {job.hash: job for job in jobs(plan) if every or _stands_for_all(job)}
     folder = project.cache.program_path
     sources = {name: os.path.join(folder(name), "module", "source.cu") for name in wanted}
@@ -58,7 +59,7 @@ def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Datab
 
 
 def _stands_for_all(job: ProgramJob) -> bool:
-    """Whether it has the default schedule, or the first where none is the default."""
+    """Return whether it has the default schedule, or the first where none is the default."""
     return job.index == (job.planned.default or 0)
 
 

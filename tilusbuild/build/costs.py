@@ -20,7 +20,7 @@ from tilusbuild.status import Status
 
 
 def costs(plan: Plan, cache: Cache) -> list[Cost]:
-    """Every program, in plan order. Reads only."""
+    """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)
     return [_cost(job, cache.lookup(job.hash), history) for job in jobs(plan)]
 

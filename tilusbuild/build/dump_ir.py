@@ -40,7 +40,7 @@ def dump(project: Project, plan: Plan) -> int:
 
 
 def has_dump(project: Project, program: str) -> bool:
-    """Whether a program has been dumped."""
+    """Return whether a program has been dumped."""
     return os.path.isdir(os.path.join(project.cache.program_path(program), TEMPLATE_STEPS))
 
 

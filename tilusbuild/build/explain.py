@@ -47,7 +47,8 @@ class Reason:
 
 
 def sections(text: str) -> dict[str, dict[str, str]]:
-    """The titled blocks of a program.txt or options.txt as keys and values; "" is what comes first.
+    """Return the titled blocks of a program.txt or options.txt as keys and values; "" is what comes
+    first.
 
     A line of a block without a key of its own is its own key. In `headers` the name is the key.
     """
@@ -94,7 +95,7 @@ _NAMES = {
 
 
 def differences(before: str, after: str) -> tuple[Reason, ...]:
-    """What differs between two texts of the same kind, in their order."""
+    """Return what differs between two texts of the same kind, in their order."""
     old, new = sections(before), sections(after)
     return tuple(
         _reason(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
@@ -118,7 +119,7 @@ def _reason(title: str, key: str, before: str | None, after: str | None) -> Reas
 
 
 def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
-    """What a program is matched by: its constants and its schedule."""
+    """Return what a program is matched by: its constants and its schedule."""
     found = sections(program_txt)
     return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
 
@@ -138,7 +139,7 @@ class LastBuild:
                 self._read(digest, folder, target)
 
     def find(self, program_txt: str) -> str | None:
-        """The hash of the program that had these constants and this schedule."""
+        """Return the hash of the program that had these constants and this schedule."""
         return self._programs.get(identity(program_txt))
 
     def texts(self, program: str) -> tuple[str, str] | None:

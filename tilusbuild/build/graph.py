@@ -20,7 +20,7 @@ from tilusbuild.status import KNOWN_IN_CACHE, Status
 
 
 def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
-    """The graph of a plan, down to each program or to the scripts. Reads only."""
+    """Return the graph of a plan, down to each program or to the scripts. Reads only."""
     statuses: dict[str, Status] = {}
     groups: dict[str, list[ProgramJob]] = {}
     for job in jobs(plan):
@@ -72,7 +72,8 @@ def _program(program: str, status: Status, by: dict[str, ProgramJob]) -> Program
 
 
 def _inputs(script_instances: Iterable[ScriptInstance], root: str) -> list[FileNode]:
-    """The files among the inputs, templates first. The rest are places where one was looked for."""
+    """Return the files among the inputs, templates first. The rest are places where one was looked
+    for."""
     templates = {path for script_instance in script_instances for path in script_instance.templates}
     headers = {
         path for script_instance in script_instances for path in script_instance.inputs

@@ -85,8 +85,8 @@ def _missing(script: Script) -> int:
 def _roots(
     trees: Sequence[Tree], project: Project | None
 ) -> tuple[dict[tuple[str, str], list[Made]], list[Refused]]:
-    """What the sources' last builds made, by manifest and name. A project of this name is this one,
-    wherever it lay; two builds of one instance from different inputs are refused."""
+    """Return what the sources' last builds made, by manifest and name. A project of this name is
+    this one, wherever it lay; two builds of one instance from different inputs are refused."""
     found: dict[tuple[str, str], dict[tuple[str, ...], Made]] = {}
     refused = []
     for tree in trees:
@@ -110,7 +110,7 @@ _TWO = "another shard has another build of this script: they were not built from
 
 
 def _instance(tree: Tree, script: Made) -> tuple[str, ...] | None:
-    """The script, target and constants; None when the directory is not there, which is told
+    """Return the script, target and constants; None when the directory is not there, which is told
     before."""
     folder, digest = script
     try:

@@ -50,7 +50,7 @@ class Project:
     def open(
         cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
     ) -> Self:
-        """The project around the directory `start`. Raises `InputError`."""
+        """Return the project around the directory `start`. Raises `InputError`."""
         return cls._opened(load(find(start)), options, environment)
 
     @classmethod
@@ -68,9 +68,9 @@ class Project:
         return project
 
     def reread(self, *, tools: bool) -> Self:
-        """The project as its manifest says now, with this one's runner and what it remembers; with
-        `tools`, the compilers are looked for again. Only one of the two is to be closed. Raises
-        `InputError`."""
+        """Return the project as its manifest says now, with this one's runner and what it
+        remembers; with `tools`, the compilers are looked for again. Only one of the two is to be
+        closed. Raises `InputError`."""
         fresh = self._opened(load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, digests=self.digests)
         if fresh.settings.cache_dir == self.settings.cache_dir:
@@ -136,8 +136,8 @@ class Project:
         return Renderer(self.manifest.root, bytecode_dir=folder)
 
     def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
-        """The tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when one is
-        missing."""
+        """Return the tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when
+        one is missing."""
         key = cuda, nvrtc
         if key not in self._toolchains:
             declared = self.manifest.toolchain
@@ -156,7 +156,7 @@ class Project:
         return self.planner(selection).plan(selection)
 
     def planner(self, selection: Selection) -> Planner:
-        """A planner with the tools that the selection needs. Raises `InputError`."""
+        """Return a planner with the tools that the selection needs. Raises `InputError`."""
         pairs = list(chosen_pairs(self.manifest, selection))
         wanted = self.settings.device_compiler.value == "nvrtc"
         nvrtc = [wanted and through_nvrtc(self.manifest, pair) for pair in pairs]
@@ -167,7 +167,8 @@ class Project:
         return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
 
     def launcher(self) -> tuple[str, ...]:
-        """The command that every compiler is started through, its program as a path; () for none.
+        """Return the command that every compiler is started through, its program as a path; () for
+        none.
 
         Raises `InputError` when there is no such program.
         """

@@ -34,8 +34,8 @@ class Part:
     """Whether what is expected are seconds, and not only shares."""
 
     def jobs(self, reporter: Reporter) -> Iterator[ProgramJob]:
-        """The shard's programs, in plan order. Tells first which part this is: the engine asks for
-        jobs when it has told that the build began."""
+        """Yield the shard's programs, in plan order. Tells first which part this is: the engine
+        asks for jobs when it has emitted that the build began."""
         own = self.split.of(self.shard)
         expected = self.split.seconds[self.shard.number - 1]
         reporter.emit(
@@ -52,7 +52,8 @@ class Part:
 
 
 def part_of(plan: Plan, shard: Shard, history: str | None) -> Part:
-    """The shard of a plan; `history` is a file that an earlier build left. Raises `InputError`."""
+    """Return the shard of a plan; `history` is a file that an earlier build left. Raises
+    `InputError`."""
     known = History(None) if history is None else History.of_file(history)
     first: dict[str, ProgramJob] = {}
     for job in jobs(plan):
@@ -67,7 +68,7 @@ def part_of(plan: Plan, shard: Shard, history: str | None) -> Part:
 
 
 def _size(job: ProgramJob) -> float:
-    """How much a compile has to do, in compiler starts."""
+    """Return how much a compile has to do, in compiler starts."""
     made = job.render()
     source = len(made.recipe.source) / _SOURCE_BYTES
     return len(made.recipe.archs) * (1.0 + source + len(made.closure.headers) / _HEADERS)

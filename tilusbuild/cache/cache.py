@@ -52,15 +52,15 @@ class Cache:
     # Programs.
 
     def program_path(self, program: str, /) -> str:
-        """The directory that a published program has."""
+        """Return the directory that a published program has."""
         return self.tree.program_path(program)
 
     def lookup(self, program: str, /) -> Entry | None:
-        """What is published under a hash; None when nothing whole is. No lock, no write."""
+        """Return what is published under a hash; None when nothing whole is. No lock, no write."""
         return find_entry(self.tree.program_path(program), program)
 
     def log(self, program: str, /) -> str:
-        """What the compiler printed for a published program; "" when there is nothing."""
+        """Return what the compiler printed for a published program; "" when there is nothing."""
         path = os.path.join(self.tree.program_path(program), layout.LOG)
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -81,7 +81,7 @@ class Cache:
                 yield True
 
     def stage(self) -> Stage:
-        """A new empty stage. Raises `CacheError`, `InputError`."""
+        """Return a new empty stage. Raises `CacheError`, `InputError`."""
         return Stage(self.tree, self.tree.private())
 
     @contextmanager
@@ -105,7 +105,7 @@ class Cache:
     # Headers, scripts, the index.
 
     def include_path(self, digest: str) -> str:
-        """The directory that a published header directory has."""
+        """Return the directory that a published header directory has."""
         return self.tree.include_path(digest)
 
     def publish_include(self, digest: str, files: Mapping[str, bytes | str]) -> str:
@@ -183,7 +183,7 @@ class Cache:
         return scripts(self.tree)
 
     def find(self, prefix: str) -> list[str]:
-        """The hashes of the programs that begin so."""
+        """Return the hashes of the programs that begin so."""
         from tilusbuild.cache.listing import find
 
         return find(self.tree, prefix)

@@ -46,8 +46,8 @@ class Entry:
 
 
 def read_entry(path: str, program: str) -> Entry:
-    """The entry in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
-    directory."""
+    """Return the entry in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError`
+    for no directory."""
     meta = read_meta(path, program)
     for name, size, _ in listed(meta):
         problem = size_problem(os.path.join(path, name), size)
@@ -57,7 +57,7 @@ def read_entry(path: str, program: str) -> Entry:
 
 
 def find_entry(path: str, program: str) -> Entry | None:
-    """The entry in the directory `path`, or None when there is nothing whole."""
+    """Return the entry in the directory `path`, or None when there is nothing whole."""
     try:
         return read_entry(path, program)
     except (
@@ -95,7 +95,7 @@ def listed(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
 
 
 def size_problem(path: str, size: int) -> str | None:
-    """What a look at a file's size says against it."""
+    """Return what a look at a file's size says against it."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

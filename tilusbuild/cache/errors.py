@@ -73,7 +73,7 @@ def wrap_oserror(path: str) -> Iterator[None]:
 
 
 def cache_error(path: str, cause: OSError) -> CacheError:
-    """The error of the right type."""
+    """Return the error of the right type."""
     if cause.errno in _READ_ONLY:
         return CacheReadOnlyError(path, cause)
     if cause.errno in _FULL:

@@ -124,7 +124,7 @@ class _Entries:
 
 
 def _loose(entries: _Entries, rooted: Container[str]) -> list[str]:
-    """The scripts that no project's last build made."""
+    """Return the scripts that no project's last build made."""
     scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
     return [name for name in scripts if name not in rooted]
 
@@ -215,7 +215,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
 
 
 def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[str]:
-    """What is rooted when these are too, with everything that they need."""
+    """Return what is rooted when these are too, with everything that they need."""
     waiting = list(names)
     rooted = rooted | set(names)
     while waiting:
@@ -236,7 +236,7 @@ def mentioned(path: str) -> list[str]:
 
 
 def measured(path: str) -> tuple[int, float]:
-    """Bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
+    """Return bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
     size, latest = 0, 0.0
     try:
         names = layout.files_below(path)

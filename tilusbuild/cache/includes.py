@@ -73,7 +73,7 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
-    """The directory with these headers; it is made or made right when it is not.
+    """Return the directory with these headers; it is made or made right when it is not.
 
     `files` is what the directory holds by relative name, MANIFEST included: bytes, or the path of a
     file to copy. Raises `CacheError`, `InputChangedError` when a header is no longer what the

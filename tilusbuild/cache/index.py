@@ -107,8 +107,8 @@ def _merged(
 
 
 def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
-    """The directory, target and constants of a script: what it is one build of. A script that is
-    not there is like no other."""
+    """Return the directory, target and constants of a script: what it is one build of. A script
+    that is not there is like no other."""
     folder, digest = script
     try:
         text = read_script(tree.script_path(folder, digest), digest)

@@ -66,7 +66,7 @@ def install_script(
 
 
 def _taken(cache: Cache, folder: str, name: str) -> bytes:
-    """The content of a file that publishing writes itself, and the file out of its way."""
+    """Return the content of a file that publishing writes itself, and the file out of its way."""
     path = os.path.join(folder, name)
     with open(path, "rb") as file:
         data = file.read()

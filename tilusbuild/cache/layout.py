@@ -31,39 +31,39 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
 def is_hash(name: str) -> bool:
-    """Whether this is a sha256 as we write it."""
+    """Return whether this is a sha256 as we write it."""
     return _HASH.fullmatch(name) is not None
 
 
 def is_script_folder(name: str) -> bool:
-    """Whether a script's directory may be called so."""
+    """Return whether a script's directory may be called so."""
     return len(name) <= 255 and _FOLDER.fullmatch(name) is not None
 
 
 def is_staging(name: str) -> bool:
-    """Whether this is a private directory below `staging`."""
+    """Return whether this is a private directory below `staging`."""
     return _STAGING.fullmatch(name) is not None
 
 
 def is_index(name: str) -> bool:
-    """Whether this is a schedule's number as a link's name."""
+    """Return whether this is a schedule's number as a link's name."""
     return _INDEX.fullmatch(name) is not None
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays in its directory, and is the only way to write it."""
+    """Return whether a relative name stays in its directory, and is the only way to write it."""
     return (
         bool(name) and "\0" not in name and all(p not in ("", ".", "..") for p in name.split("/"))
     )
 
 
 def program_link(program: str) -> str:
-    """What a link in a script's `programs` or `failed` holds."""
+    """Return what a link in a script's `programs` or `failed` holds."""
     return f"../../../../{PROGRAMS}/{program}"
 
 
 def files_below(folder: str) -> list[str]:
-    """Relative names of everything in a directory that is not a directory itself, sorted.
+    """Return relative names of everything in a directory that is not a directory itself, sorted.
 
     Symbolic links are listed, not followed. Raises `OSError`.
     """

@@ -49,7 +49,7 @@ class Stats:
 
 
 def programs(tree: Tree) -> Iterator[str]:
-    """The hashes that there are directories for, sorted. Raises `InputError` for no cache."""
+    """Yield the hashes that there are directories for, sorted. Raises `InputError` for no cache."""
     if tree.exists():
         try:
             names = sorted(os.listdir(tree.path(layout.PROGRAMS)))
@@ -59,18 +59,19 @@ def programs(tree: Tree) -> Iterator[str]:
 
 
 def find(tree: Tree, prefix: str) -> list[str]:
-    """The hashes of the programs that begin so."""
+    """Return the hashes of the programs that begin so."""
     return [program for program in programs(tree) if program.startswith(prefix)]
 
 
 def scripts(tree: Tree) -> list[ScriptListing]:
-    """Every whole script directory, by directory and hash. Raises `InputError` for no cache."""
+    """Return every whole script directory, by directory and hash. Raises `InputError` for no
+    cache."""
     entries: dict[str, Entry | None] = {}
     return list(_scripts(tree, entries)) if tree.exists() else []
 
 
 def stats(tree: Tree) -> Stats:
-    """Counts and sizes. Raises `InputError` for no cache."""
+    """Return counts and sizes. Raises `InputError` for no cache."""
     entries = {p: find_entry(tree.program_path(p), p) for p in programs(tree)}
     counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():

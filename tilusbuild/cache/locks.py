@@ -114,7 +114,7 @@ class LockFile:
             raise
 
     def is_free(self, span: LockRange) -> bool:
-        """Whether nobody has it, without taking it. Raises `OSError`."""
+        """Return whether nobody has it, without taking it. Raises `OSError`."""
         try:
             handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

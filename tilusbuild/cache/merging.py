@@ -49,7 +49,8 @@ class Taken:
 
 
 def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
-    """The caches at these paths. Raises `InputError` for a path that is none, or is `cache`."""
+    """Return the caches at these paths. Raises `InputError` for a path that is none, or is
+    `cache`."""
     found = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
     for tree in found:
         if not tree.exists() or not os.path.isfile(tree.path(layout.TAG)):
@@ -64,7 +65,7 @@ def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
 
 
 def take(cache: Cache, trees: Sequence[Tree]) -> Taken:
-    """Bring in what `cache` lacks. Raises `CacheError`."""
+    """Bring in what is missing in `cache`. Raises `CacheError`."""
     taken = Taken()
     having: dict[str, list[Tree]] = {}
     for tree in trees:

@@ -75,8 +75,8 @@ def parse_script(text: str) -> ScriptText:
 
 
 def read_script(path: str, digest: str) -> ScriptText:
-    """The script in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError` for no
-    directory."""
+    """Return the script in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError`
+    for no directory."""
     try:
         with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as file:
             text = file.read().decode("utf-8", "surrogateescape")
@@ -118,7 +118,7 @@ def publish_script(
 def links_of(
     tree: Tree, programs: Sequence[str], statuses: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The links that a script's directory has, by their names in it: to programs that are
+    """Return the links that a script's directory has, by their names in it: to programs that are
     published.
 
     Without `statuses`, by hash, the programs are looked up.

@@ -68,7 +68,8 @@ class Tree:
     # Being there at all.
 
     def exists(self) -> bool:
-        """Whether there is a directory. Raises `InputError` when it cannot be, or is no cache."""
+        """Return whether there is a directory. Raises `InputError` when it cannot be, or is no
+        cache."""
         try:
             names = os.listdir(self.root)
         except FileNotFoundError:
@@ -141,7 +142,8 @@ class Tree:
     # Changes.
 
     def private(self, *, uses: bool = True) -> Private:
-        """A new private directory. `uses`: garbage collection waits until it is let go of."""
+        """Return a new private directory. `uses`: garbage collection waits until it is let go
+        of."""
         self.ensure_exists()
         return self._private(uses)
 

@@ -57,7 +57,8 @@ class Problem:
 
 
 def verify(tree: Tree, *, deep: bool = True) -> list[Problem]:
-    """Every problem, in the order of names. Raises `InputError` when there can be no cache."""
+    """Return every problem, in the order of names. Raises `InputError` when there can be no
+    cache."""
     if not tree.exists():
         return []
     found = [*_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]

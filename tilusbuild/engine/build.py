@@ -295,13 +295,13 @@ class BuildLoop:
         self.tasks.put(ticket)
 
     def _has_room(self) -> bool:
-        """Whether one more may compile."""
+        """Return whether one more may compile."""
         compiling = len(self._compiling())
         publishing = len(self.running) - compiling
         return compiling < self.width and publishing <= _PUBLISHING * self.width
 
     def _compiling(self) -> list[Ticket]:
-        """Those of `running` whose compiler has not ended, as far as is known."""
+        """Return those of `running` whose compiler has not ended, as far as is known."""
         return [each for each in self.running if each.state is not BuildState.PUBLISHING]
 
     def _fits(self, ticket: Ticket) -> bool:

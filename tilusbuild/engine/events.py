@@ -1,4 +1,4 @@
-"""What the engine tells while it works: frozen values, in the order in which things happened.
+"""What happens in a build, as frozen values, emitted in the order in which it happened.
 
 They are the one account of a build. Every display and the JSON lines are made from them alone, and
 their fields are the JSON schema (`docs/output.md`): without a new `SCHEMA` a field may be added,
@@ -37,7 +37,7 @@ class BuildStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Sharded(Event):
-    """This build is for one shard of the plan. Told before `Planned`."""
+    """This build is for one shard of the plan. Emitted before `Planned`."""
 
     event: ClassVar[str] = "shard"
     number: int
@@ -50,7 +50,7 @@ class Sharded(Event):
     expected_seconds: float | None
     """Compiler seconds of the whole shard, from the history given; None without one."""
     split: str
-    """What tells this split from others: all shards of one build have the same."""
+    """Distinguishes this split from others: all shards of one build have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Planned(Event):
 
 @dataclass(frozen=True, slots=True)
 class Warned(Event):
-    """Something that the user may want to change; the build goes on. Told after `Planned`."""
+    """Something that the user may want to change; the build goes on. Emitted after `Planned`."""
 
     event: ClassVar[str] = "warning"
     message: str
@@ -232,7 +232,7 @@ class Result:
 
 
 class Reporter(Protocol):
-    """Is told what happens, always on the thread that called `build`."""
+    """Shows what happens. Called only on the thread that called `build`."""
 
     def emit(self, event: Event, /) -> None: ...
 

@@ -61,8 +61,8 @@ class History:
 
     @classmethod
     def of_file(cls, path: str) -> History:
-        """What earlier builds left in the file `path`, which is not written. Raises `InputError`
-        when it cannot be read or is of another kind."""
+        """Return what earlier builds left in the file `path`, which is not written. Raises
+        `InputError` when it cannot be read or is of another kind."""
         hint = "`state/history` in a cache tree is such a file"
         try:
             with open(path, "rb") as file:
@@ -84,13 +84,14 @@ class History:
         self._groups, self._all = None, _Sum()
 
     def estimate(self, job: Job) -> Estimate:
-        """What is to be expected of a job."""
+        """Return what is to be expected of a job."""
         found = self._remembered(job)
         floor = self._floors.get(_group(job), 0)
         return Estimate(found.seconds, max(found.peak_rss or 0, floor) or None)
 
     def measured(self, job: Job) -> Estimate:
-        """What this very program took, not another one in the same place; `NOTHING` if unknown."""
+        """Return what this very program took, not another one in the same place; `NOTHING` if
+        unknown."""
         value = self._file.get(_key(job))
         if (known := _valid(value)) is None or value[2:] != [_mark(job)]:
             return NOTHING
@@ -147,7 +148,7 @@ def _mark(job: Job) -> str:
 
 
 def _valid(value: Any) -> tuple[float, int] | None:
-    """A record of the file, when it has the shape of one; older ones have no mark."""
+    """Return a record of the file, when it has the shape of one; older ones have no mark."""
     if not isinstance(value, list) or len(value) not in (2, 3):
         return None
     seconds, peak_rss = value[:2]

@@ -117,7 +117,7 @@ class ControlledQueue:
 
     def end(self, *, now: bool) -> bool:
         # The guard and the check of the inbox make `_send` and this exclude each other: a plan is
-        # either taken by this build, or its sender is told that it is too late.
+        # either taken by this build, or its sender learns that it is too late.
         with self._guard:
             self._ended = now or (not self._open and self.inbox.empty())
             return self._ended

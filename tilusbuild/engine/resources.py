@@ -17,7 +17,7 @@ from tilusbuild.process.machine import Machine
 UNKNOWN_PEAK = 2 << 30
 """Bytes reckoned for a compile that nothing is known of. nvcc takes 200 MB for a small kernel and
 3 to 5 GB for a heavy one: this is little enough to use what machines have, some 2 to 4 GB a core,
-until the first compile of a build has ended and tells more."""
+until the first compile of a build has ended and says more."""
 _MARGIN = 1.1
 """A compile may need this much more than the last time."""
 _RESERVE = 0.05
@@ -70,7 +70,7 @@ class MemoryLimit:
         return total <= self._at_start * (1 - _RESERVE) and wanted <= self._free()
 
     def _free(self) -> float:
-        """Bytes that may be used now; none while memory is pressed."""
+        """Return bytes that may be used now; none while memory is pressed."""
         if (now := self._clock()) - self._checked >= _CHECK_EVERY:
             pressed = self._machine.memory_pressure() >= _PRESSED
             free = 0 if pressed else self._machine.free_memory() or 0

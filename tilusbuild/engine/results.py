@@ -199,8 +199,8 @@ class Failure:
 
 
 def first_error(log: str, otherwise: str = "") -> str:
-    """The first line of a log that speaks of an error, without its place; else `otherwise`, else
-    the last line that is not blank."""
+    """Return the first line of a log that speaks of an error, without its place; else `otherwise`,
+    else the last line that is not blank."""
     last = ""
     for line in log.splitlines():
         if _ERROR.search(line):
@@ -210,12 +210,14 @@ def first_error(log: str, otherwise: str = "") -> str:
 
 
 def headline(reason: str, log: Callable[[], str]) -> str:
-    """What to know a failure by. `log` may have to be read, so it is asked only when needed."""
+    """Return what to know a failure by. `log` may have to be read, so it is asked only when
+    needed."""
     return _PLACE.sub("", reason) if _ERROR.search(reason) else first_error(log(), reason)
 
 
 def normalised(error: str) -> str:
-    """An error line without what differs between schedules: places, quoted names, numbers."""
+    """Return an error line without what differs between schedules: places, quoted names,
+    numbers."""
     return _VARIES.sub("#", _PLACE.sub("", error))
 
 

@@ -17,21 +17,22 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def caught(tell: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, call `tell(number)` for the first signal; it must be safe in a handler."""
+def caught(notify: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, call `notify(number)` for the first signal; it must be safe in a
+    handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told = False
+    notified = False
 
     def handler(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if told:
+        nonlocal notified
+        if notified:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        told = True
-        tell(number)
+        notified = True
+        notify(number)
 
     former = {}
     for number in _STOPPING:

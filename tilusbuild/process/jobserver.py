@@ -54,7 +54,7 @@ class Address:
 
 
 def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
-    """The jobserver that MAKEFLAGS names, or None. Raises `JobserverError`."""
+    """Return the jobserver that MAKEFLAGS names, or None. Raises `JobserverError`."""
     auth = None
     for word in environment.get("MAKEFLAGS", "").split():
         if word == "--":  # what follows are make's variables
@@ -80,7 +80,8 @@ def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
 
 
 def _is_end(number: int, mode: int) -> bool:
-    """Whether a descriptor is that end of a pipe. Its number may be another file's by now."""
+    """Return whether a descriptor is that end of a pipe. Its number may be another file's by
+    now."""
     import fcntl
 
     try:

@@ -119,7 +119,7 @@ class LocalRunner:
         return self._last_number
 
     def scope(self) -> Scope:
-        """A runner whose commands can be cancelled while this one's others go on."""
+        """Return a runner whose commands can be cancelled while this one's others go on."""
         return Scope(self)
 
     def run(self, command: Command, scope: Scope | None = None) -> CompletedCommand:
@@ -312,7 +312,7 @@ class LocalRunner:
 
 
 def _request(command: Command) -> bytes:
-    """The payload of a `RUN` frame. Raises `ValueError` for what no process can be given."""
+    """Return the payload of a `RUN` frame. Raises `ValueError` for what no process can be given."""
     if not command.argv:
         raise ValueError("a command needs at least the program's name")
     variables = [f"{name}={value}" for name, value in command.env.items()]
@@ -334,7 +334,7 @@ def _request(command: Command) -> bytes:
 
 
 def signal_name(status: int) -> str | None:
-    """The name of the signal that a negative status stands for ("SIGSEGV"), else None."""
+    """Return the name of the signal that a negative status stands for ("SIGSEGV"), else None."""
     if status >= 0:
         return None
     try:

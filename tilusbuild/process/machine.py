@@ -42,7 +42,7 @@ class Machine:
         ]
 
     def cores(self) -> int:
-        """How many processors may be used; at least 1."""
+        """Return how many processors may be used; at least 1."""
         try:
             cores = len(os.sched_getaffinity(0))
         except OSError:
@@ -54,15 +54,16 @@ class Machine:
         return max(1, cores)
 
     def free_memory(self) -> int | None:
-        """Bytes that could be had now, page cache that can be dropped included; None: not said."""
+        """Return bytes that could be had now, page cache that can be dropped included; None: not
+        said."""
         amounts = [_field(self._meminfo, "MemAvailable:", 1024)]
         amounts += [_room(group) for group in self._memory_groups]
         known = [amount for amount in amounts if amount is not None]
         return max(0, min(known)) if known else None
 
     def memory_pressure(self) -> float:
-        """The share of the last ten seconds, 0 to 1, in which nothing could go on for want of
-        memory, on the machine or in a group around us."""
+        """Return the share of the last ten seconds, 0 to 1, in which nothing could go on for want
+        of memory, on the machine or in a group around us."""
         return max(map(_stalled, self._pressure))
 
     def _under(self, path: str) -> str:
@@ -90,12 +91,12 @@ class Machine:
 
 
 def usable_cores() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return Machine().cores()
 
 
 def _memberships(path: str) -> dict[str, str]:
-    """Our group by controller; of version 2, by ""."""
+    """Return our group by controller; of version 2, by ""."""
     found = {}
     for line in _lines(path):
         number, _, rest = line.partition(":")
@@ -135,7 +136,7 @@ def _quota(group: Group) -> float | None:
 
 
 def _room(group: Group) -> int | None:
-    """Bytes until a group's limit, or None when it has none.
+    """Return bytes until a group's limit, or None when it has none.
 
     Over `memory.high` a group is not killed but slowed down until it crawls: that is a limit too.
     """

@@ -57,11 +57,11 @@ class ResidentPool:
         self._closed = False
 
     def serves(self, command: Command) -> bool:
-        """Whether a command is one for these processes."""
+        """Return whether a command is one for these processes."""
         return command.argv[: len(self.argv)] == self.argv
 
     def runner(self, inner: Scope) -> ResidentRunner:
-        """A runner that asks these processes what they can answer, and `inner` the rest."""
+        """Return a runner that asks these processes what they can answer, and `inner` the rest."""
         return ResidentRunner(self, inner)
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class _Resident:
             self._channel.close()
 
     def ask(self, command: Command, words: tuple[str, ...]) -> tuple[CompletedCommand, bool]:
-        """How a command ended, and whether the process can be asked again.
+        """Return how a command ended, and whether the process can be asked again.
 
         Raises `CancelledError`, `OSError` when it cannot be started, `RunnerLostError`.
         """
@@ -225,7 +225,7 @@ class _Resident:
         return self._channel
 
     def _last(self, began: float) -> CompletedCommand:
-        """The end of the process as that of the command that it did not answer."""
+        """Return the end of the process as that of the command that it did not answer."""
         if isinstance(self._end, BaseException):
             raise self._end
         end = self._end or CompletedCommand(_OWN_FAILURE, b"", 0.0, 0)
@@ -237,7 +237,7 @@ class _Resident:
 
 
 def _user(channel: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel saw it connect."""
+    """Return the user of the process at the other end, as the kernel saw it connect."""
     credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     return int(user)

@@ -1,7 +1,7 @@
 """One build while watching: on a thread of its own, its programs exchanged as plans change.
 
 It ends when what the latest plan wants is there, and publishes that plan's scripts and index then.
-Whoever started it is told once, whatever happens.
+Its end is reported once, whatever happens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BuildEnded:
 
 
 class BuildThread:
-    """A build that runs. Made and told on one thread; `ended` is called on its own."""
+    """A build that runs. Used from one thread; `ended` is called on the build's own."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class BuildThread:
             return self._state is not None
 
     def suits(self, project: Project, toolchain: Toolchain) -> bool:
-        """Whether programs of this project's plan can be built by this build."""
+        """Return whether programs of this project's plan can be built by this build."""
         own = self._project
         return (
             toolchain == self._toolchain

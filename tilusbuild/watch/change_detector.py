@@ -88,9 +88,9 @@ class PathStates:
     def check(
         self, paths: Iterable[str], *, since: int | None = None, read: Collection[str] = ()
     ) -> dict[str, Change]:
-        """What changed among `paths`, which from now on are those that are remembered.
+        """Return what changed among `paths`, which from now on are those that are remembered.
 
-        A path that is looked at for the first time counts as changed when it is among those that
+        A path that is checked for the first time counts as changed when it is among those that
         were `read` since `since` (ns of the wall clock), and may have changed after that.
         """
         before, self._seen = self._seen, {}
@@ -139,7 +139,7 @@ class Detected:
     changes: Mapping[str, Change]
 
     def event(self, root: str) -> events.Changed:
-        """The same in words; paths relative to `root` where they lie in it."""
+        """Return the same in words; paths relative to `root` where they lie in it."""
         shown: dict[str, None] = {}
         for path in dict.fromkeys(path for each in self.parts.values() for path in each):
             names = self.changes[path].names
@@ -177,7 +177,7 @@ class ChangeDetector:
 
     @property
     def is_hinted(self) -> bool:
-        """Whether something happened that was not looked at yet."""
+        """Whether something happened that was not checked yet."""
         return self._debounce.due is not None
 
     @property
@@ -191,7 +191,8 @@ class ChangeDetector:
         self._debounce.touch(time.monotonic())
 
     def due(self) -> float | None:
-        """Whether it is time to look: since when there is something to look for. Else None."""
+        """Return whether it is time to look: since when there is something to look for. Else
+        None."""
         now = time.monotonic()
         first = self._debounce.take(now)
         if first is not None:
@@ -214,7 +215,7 @@ class ChangeDetector:
         if wider is not None:
             every[ANYTHING] = wider
         read = {path for each in dependencies.values() for path in each.paths}
-        # What something happened to may be read by the next plan, and is looked at before that.
+        # What something happened to may be read by the next plan, and is checked before that.
         hinted = {path for path in self._hinted if _is_small(path)}
         paths = read | hinted | (wider.paths if wider is not None else frozenset())
         changes = self._paths.check(sorted(paths), since=started, read=read)
@@ -245,7 +246,7 @@ class ChangeDetector:
 
 
 def _is_small(path: str) -> bool:
-    """Whether a path is worth to be read before anybody asks for it."""
+    """Return whether a path is worth to be read before anybody asks for it."""
     try:
         return os.path.getsize(path) <= _SMALL
     except OSError:

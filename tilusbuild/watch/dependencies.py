@@ -40,12 +40,12 @@ _EDITOR_TEMP_FILE = re.compile(
 
 
 def is_editor_temp_file(name: str) -> bool:
-    """Whether a file's name is one that editors give to files of their own."""
+    """Return whether a file's name is one that editors give to files of their own."""
     return _EDITOR_TEMP_FILE.fullmatch(name) is not None
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path is a directory or lies in it."""
+    """Return whether a path is a directory or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -68,7 +68,7 @@ class Dependencies:
     """What it asks for in the directories; None is anything."""
 
     def is_affected_by(self, change: Change) -> bool:
-        """Whether a change is about this part."""
+        """Return whether a change is about this part."""
         if change.path not in self.paths:
             return False
         if change.names is None or self.names is None:
@@ -79,7 +79,7 @@ class Dependencies:
 def affected(
     dependencies: Mapping[Part, Dependencies], changes: Mapping[str, Change]
 ) -> dict[Part, list[str]]:
-    """The parts that changes are about, with the paths that make them so."""
+    """Return the parts that changes are about, with the paths that make them so."""
     found: dict[Part, list[str]] = {}
     for part, each in dependencies.items():
         if why := [path for path, change in changes.items() if each.is_affected_by(change)]:
@@ -101,7 +101,8 @@ def dependencies_of_part(
     script_instances: Sequence[ScriptInstance],
     roots: Sequence[Root],
 ) -> Dependencies:
-    """What the programs of a script rest on: templates, headers, and where those are looked for."""
+    """Return what the programs of a script rest on: templates, headers, and where those are looked
+    for."""
     owner = manifest.scripts[script]
     paths = {path for script_instance in script_instances for path in script_instance.inputs}
     paths.add(os.path.join(manifest.root, owner.template))
@@ -118,7 +119,7 @@ def dependencies_of_part(
 
 
 def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
-    """The directories in which a new file could match a pattern."""
+    """Yield the directories in which a new file could match a pattern."""
     for pattern in patterns:
         parts = pattern.split("/")[:-1]
         for base in {root.path for root in roots} | {root.base for root in roots}:
@@ -129,19 +130,20 @@ def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]
 
 
 def dependencies_of_manifest(manifest: Manifest) -> Dependencies:
-    """What decides whether the manifest can be used: itself, and that what it names is there."""
+    """Return what decides whether the manifest can be used: itself, and that what it names is
+    there."""
     return Dependencies(frozenset({manifest.path}))
 
 
 def references(manifest: Manifest) -> Dependencies:
-    """The Python references: no program rests on them, but what `--exec` runs may."""
+    """Return the Python references: no program rests on them, but what `--exec` runs may."""
     names = (script.tune.ref for script in manifest.scripts.values() if script.tune is not None)
     files = (name.rpartition(":")[0] for name in names if name is not None)
     return Dependencies(frozenset(os.path.join(manifest.root, name) for name in files))
 
 
 def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Dependencies:
-    """The tools, and the directories where one that comes would be found before them."""
+    """Return the tools, and the directories where one that comes would be found before them."""
     folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
     folders += [
         os.path.join(environment[name], "bin")
@@ -152,8 +154,8 @@ def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) 
 
 
 def everything(root: str, cache: str) -> frozenset[str]:
-    """All directories and sources of a project but hidden ones: what to watch while something is
-    wrong and nobody can say what would mend it."""
+    """Return all directories and sources of a project but hidden ones: what to watch while
+    something is wrong and nobody can say what would mend it."""
     found: set[str] = set()
     for where, folders, files in os.walk(root):
         folders[:] = [

@@ -1,4 +1,4 @@
-"""What watching tells besides a build's own events, in the order in which things happened.
+"""What happens while watching, besides a build's own events.
 
 As in `engine/events.py`, their fields are the JSON that `--json` prints (`docs/watch.md`).
 """
@@ -11,7 +11,7 @@ from typing import ClassVar
 from tilusbuild.engine.events import Event
 
 ASKED = "asked to"
-"""Why files are looked at in turn with `--poll`."""
+"""Why files are polled with `--poll`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Watching(Event):
     paths: int
     """Files and directories that the plan depends on."""
     polling: str | None
-    """Why they are looked at in turn instead of waiting for events; None when events serve."""
+    """Why they are polled instead of waiting for events; None when events serve."""
     ok: bool
 
 

@@ -17,7 +17,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.watch.events import CommandEnded
 
 MAX_LINE = 1 << 16
-"""Characters. What goes on for longer is told in parts."""
+"""Characters. A longer line is reported in parts."""
 MAX_VARIABLE = 1 << 16
 """Bytes. One variable of an environment cannot hold much more than this on Linux (128 KiB)."""
 
@@ -25,8 +25,8 @@ MAX_VARIABLE = 1 << 16
 class Lines:
     """Cuts pieces of output into lines. Of a line that was written over, the last state counts."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._report = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
 

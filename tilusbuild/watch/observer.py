@@ -36,7 +36,7 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 from tilusbuild.watch.dependencies import is_editor_temp_file, is_within
 
 MAX_PLACES = 64
-"""More places would cost more than they bring: what lies elsewhere is looked at in turn."""
+"""More places would cost more than they bring: what lies elsewhere is polled."""
 
 _SILENT = frozenset((
     "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "drvfs", "gfs2", "glusterfs", "gpfs",
@@ -54,7 +54,8 @@ def watch_roots(
     is_folder: Callable[[str], bool] = os.path.isdir,
     real: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
-    """The directories to watch for `paths`, each with whether everything below counts too."""
+    """Return the directories to watch for `paths`, each with whether everything below counts
+    too."""
     found = {root: False}
     outside: set[str] = set()
     folders: set[str] = set()
@@ -90,14 +91,15 @@ def _inside(found: dict[str, bool], folder: str, root: str, cache: str) -> None:
 
 
 def _nearest(path: str, is_folder: Callable[[str], bool]) -> str:
-    """The path if it is a directory, else the nearest directory around it that exists."""
+    """Return the path if it is a directory, else the nearest directory around it that exists."""
     while not is_folder(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
 
 
 def mounted(path: str, mounts: str) -> str:
-    """The type of the file system that a path is on, by the text of /proc/mounts; "" if unknown."""
+    """Return the type of the file system that a path is on, by the text of /proc/mounts; "" if
+    unknown."""
     best, kind = "", ""
     for line in mounts.splitlines():
         fields = line.split(" ")
@@ -111,12 +113,12 @@ def mounted(path: str, mounts: str) -> str:
 
 
 def silent(kind: str) -> bool:
-    """Whether a file system of this type has changes without events."""
+    """Return whether a file system of this type has changes without events."""
     return kind in _SILENT or kind.startswith("fuse")
 
 
 def why_poll(paths: Iterable[str], mounts: str) -> str | None:
-    """Why events do not do for these paths, in words; None when they do."""
+    """Return why events do not do for these paths, in words; None when they do."""
     for path in paths:
         if silent(kind := mounted(path, mounts)):
             return f"{path} is on {kind}, where changes give no events"
@@ -134,7 +136,7 @@ _CHANGES: list[type[FileSystemEvent]] = [
     FileMovedEvent,
 ]
 """What the system is asked for. Not among them: that a file was opened or read, of which each start
-of a program on PATH would tell; and that a directory changed, as what happens in it has an
+of a program on PATH would give an event; and that a directory changed, as what happens in it has an
 event."""
 
 
@@ -157,8 +159,8 @@ class Watcher(Protocol):
 class Observer:
     """Calls `hint(path)`, on a thread of its own, for what happens in the places that it follows.
 
-    Nothing is told of editors' droppings and of what lies below `ignored`. `trouble` says in words
-    why events are not to be had.
+    Nothing is reported of editors' temporary files and of what lies below `ignored`. `trouble` says
+    in words why events are not to be had.
     """
 
     def __init__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> None:
@@ -219,8 +221,8 @@ class Observer:
 
 
 class _Handler(FileSystemEventHandler):
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._report = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         for path in (event.src_path, getattr(event, "dest_path", "")):

@@ -39,7 +39,7 @@ from tilusbuild.watch.dependencies import (
 )
 
 Found = Callable[[ProgramJob, str | None], None]
-"""Told of each program that is new, with the hash of the one in whose place it stands."""
+"""Called with each program that is new, with the hash of the one in whose place it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class PlanState:
         return {program for planning in self.parts.values() for program in planning.programs}
 
     def jobs(self) -> Iterator[ProgramJob]:
-        """Every program of the plan."""
+        """Yield every program of the plan."""
         return jobs(self.plan)
 
 
@@ -123,11 +123,12 @@ class Replanner:
     _renders: int = 0
 
     def first(self, project: Project) -> PlanState:
-        """The plan of a project that was just opened. Raises `InputError` as `again` does."""
+        """Return the plan of a project that was just opened. Raises `InputError` as `again`
+        does."""
         return self._plan(project, None, ())
 
     def again(self, state: PlanState, dirty: Collection[Part]) -> PlanState:
-        """The plan after changes to these parts.
+        """Return the plan after changes to these parts.
 
         Raises `InputError` when there can be none: the manifest is wrong, or a tool is missing.
         """
@@ -239,7 +240,7 @@ class Replanner:
         return PlannedPart(instances, script_instances, self._said(manifest, part), dependencies)
 
     def _said(self, manifest: Manifest, part: Part) -> str:
-        """Everything that the manifest, and a T1 file that it names, say about a part."""
+        """Return everything that the manifest, and a T1 file that it names, say about a part."""
         name, target = part
         script = manifest.scripts[name]
         texts = [

@@ -32,7 +32,7 @@ class LineDisplay(Protocol):
     """A display that takes lines between its own."""
 
     def say(self, line: str) -> bool:
-        """Whether it took the line; not when it is over."""
+        """Return whether it took the line; not when it is over."""
         ...
 
 
@@ -64,7 +64,7 @@ class Screen:
         """The last line of the terminal."""
 
     def building(self) -> Reporter:
-        """The display of a build that begins now."""
+        """Return the display of a build that begins now."""
         with self._guard:
             self._show("")
             self._build = _Guarded(self._make(), self._guard)
@@ -93,11 +93,11 @@ class Screen:
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody is there to be told, as far as the last event showed."""
+        """Whether anybody still reads, as far as the last event showed."""
         return self._out.alive and (self._json is None or self._json.is_read)
 
     def _tell_why(self, polling: str | None) -> None:
-        """Once, why files are looked at in turn."""
+        """Say once why files are polled."""
         if polling not in (None, events.ASKED, self._polling):
             self._polling = polling
             if not self._quiet and self._json is None:
@@ -173,7 +173,7 @@ def _short(command: str) -> str:
 
 
 class _Guarded:
-    """A build's display, which one thread tells and others add lines to."""
+    """A build's display, to which one thread emits and others add lines."""
 
     def __init__(self, reporter: Reporter, guard: threading.RLock) -> None:
         self._reporter = reporter

@@ -124,7 +124,7 @@ class Session:
         self._build_thread: BuildThread | None = None
         self._executing: CommandRun | None = None
         self._news = False
-        """Whether something changed since what is wrong was told."""
+        """Whether something changed since what is wrong was reported."""
         self._saves = 0
         self._head_start = False
         self._saved = time.monotonic()
@@ -169,14 +169,15 @@ class Session:
         return self._build_thread is None and self._executing is None and not waits
 
     def _wants_plan(self) -> bool:
-        """Whether there is something to plan, and it may be planned now."""
+        """Return whether there is something to plan, and it may be planned now."""
         if not self._pending.parts or (self._broken is not None and not self._news):
             return False
         return self._options.restart or not self._is_busy()
 
     def _is_busy(self) -> bool:
-        """Whether something runs that a change is to wait for. A build does not count while it has
-        no plan yet: the plan was given up for this very change, and the build waits for the next.
+        """Return whether something runs that a change is to wait for. A build does not count while
+        it has no plan yet: the plan was given up for this very change, and the build waits for the
+        next.
         """
         building = self._build_thread is not None and self._build_thread.has_plan
         return building or self._executing is not None

@@ -24,7 +24,8 @@ from tilusbuild.watch.screen import Screen
 def wait_for_manifest(
     open_project: Callable[[], Project], manifest: str, screen: Screen, *, poll: bool
 ) -> Project | int:
-    """The project of a manifest, as soon as that can be used; or the signal that came before.
+    """Return the project of a manifest, as soon as that can be used; or the signal that came
+    before.
 
     Raises `InputError` for what no save would mend.
     """
@@ -63,11 +64,11 @@ class _Waiting:
         """`began` is when the manifest was read, in nanoseconds of the wall clock."""
         with signals.caught(self._inbox.put):
             try:
-                told = ""
+                shown = ""
                 while True:
-                    if (text := error.render()) != told:
+                    if (text := error.render()) != shown:
                         self._screen.emit(events.Problem(text))
-                    told = text
+                    shown = text
                     if not self._changed(began):
                         return self._signal or 0
                     began = time.time_ns()
