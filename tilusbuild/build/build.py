@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from tilusbuild.build.noop_record import Invocation, remember, seen
 from tilusbuild.build.project import Project
-from tilusbuild.build.publish import publish
-from tilusbuild.build.published import Published
+from tilusbuild.build.publish import PublishedScripts, publish
 from tilusbuild.build.resources import open_builder
-from tilusbuild.build.shards import Part, part_of
+from tilusbuild.build.shards import Part, Shard, part_of
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
@@ -23,7 +22,6 @@ from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection
-from tilusbuild.plan.shards import Shard
 from tilusbuild.state.stamp import Stamp
 from tilusbuild.status import Status
 
@@ -100,7 +98,7 @@ def _publish_changed(
     project: Project, plan: Plan, selection: Selection, result: Result, root: str | None
 ) -> None:
     """Publish the scripts that are not known to be current, and remember those that are now."""
-    published = Published(project.cache.tree, project.manifest, own_code(project.digests))
+    published = PublishedScripts(project.cache.tree, project.manifest, own_code(project.digests))
     known = {
         instance.hash
         for instance in plan.instances

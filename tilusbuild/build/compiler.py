@@ -23,9 +23,8 @@ from tilusbuild.compile import (
 from tilusbuild.compile.threads import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.interfaces import Compiled, Job, Stage
 from tilusbuild.plan.script_instance import RenderedProgram
-from tilusbuild.process.base import Runner
+from tilusbuild.process.base import PrefixRunner, Runner
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.prefix import PrefixRunner
 from tilusbuild.process.resident import ResidentPool
 from tilusbuild.render.closure import layout
 from tilusbuild.toolchain import Toolchain

@@ -1,20 +1,95 @@
 """A shard of a plan, for machines that build together and do not know of each other.
 
-All of them must come to the same split, so it follows from the plan and from a history that each
-was given alike; never from what a cache remembers, which differs from machine to machine and
-changes with every build. Without a history, the size of what is compiled stands for the time.
+Each program is in exactly one shard, and all shards take about equally long. All machines must come
+to the same split, so it follows from the plan and from a history that each was given alike; never
+from what a cache remembers, which differs from machine to machine and changes with every build.
+Without a history, the size of what is compiled stands for the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.engine.events import Reporter, Sharded
 from tilusbuild.engine.history import History
+from tilusbuild.errors import InputError, input_error
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Plan
-from tilusbuild.plan.shards import Shard, Split, split
+from tilusbuild.state.hashing import sha256_text
+
+MAX_SHARDS = 10_000
+"""Shards."""
+_FORM = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part `number` of `count`; numbers count from 1."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The programs of every shard, by their hashes. `seconds` is what each is expected to take."""
+
+    shards: tuple[frozenset[str], ...]
+    seconds: tuple[float, ...]
+
+    def of(self, shard: Shard) -> frozenset[str]:
+        """The programs of one."""
+        return self.shards[shard.number - 1]
+
+    @property
+    def digest(self) -> str:
+        """What tells two splits apart."""
+        lines = (f"{i} {program}" for i, part in enumerate(self.shards) for program in sorted(part))
+        return sha256_text("\n".join(lines))
+
+
+def parse_shard(text: str, option: str = "--shard") -> Shard:
+    """ "2/4" as a value. Raises `InputError`."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise _refused(f'{option} "{text}": not a shard', "write I/N, as in 2/4 for the second")
+    number, count = int(match[1]), int(match[2])
+    if not 1 <= count <= MAX_SHARDS:
+        raise _refused(f'{option} "{text}": {count} shards', f"from 1 to {MAX_SHARDS} are possible")
+    if not 1 <= number <= count:
+        raise _refused(
+            f'{option} "{text}": there is no shard {number} of {count}', f"from 1/{count} on"
+        )
+    return Shard(number, count)
+
+
+def split(seconds: Mapping[str, float], count: int) -> Split:
+    """Programs by hash, with what each is expected to take, over `count` shards.
+
+    The longest first, each to the shard that is the shortest so far: the longest shard is at most
+    a third longer than it has to be (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+    """
+    parts: list[list[str]] = [[] for _ in range(count)]
+    shortest = [(0.0, number) for number in range(count)]
+    for program in sorted(seconds, key=lambda each: (-seconds[each], each)):
+        total, number = shortest[0]
+        parts[number].append(program)
+        heapq.heapreplace(shortest, (total + seconds[program], number))
+    totals = {number: total for total, number in shortest}
+    return Split(
+        tuple(frozenset(part) for part in parts), tuple(totals[number] for number in range(count))
+    )
+
+
+def _refused(message: str, hint: str) -> InputError:
+    return input_error(message, hint=hint)
+
 
 _SOURCE_BYTES = 10_000
 _HEADERS = 30

@@ -7,7 +7,7 @@ be called from several threads at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
@@ -76,3 +76,26 @@ class Runner(Protocol):
     def close(self) -> None:
         """As `cancel`, and release what the runner holds. No process of ours is left."""
         ...
+
+
+class PrefixRunner:
+    """Runs `prefix` followed by each command, on `runner`, with a niceness from 0 to 19: through
+    `srun -n1`, less urgently, or both.
+
+    `prefix[0]` is a path.
+    """
+
+    def __init__(self, prefix: tuple[str, ...], runner: Runner, nice: int = 0) -> None:
+        self._prefix = prefix
+        self._runner = runner
+        self._nice = nice
+
+    def run(self, command: Command) -> CompletedCommand:
+        argv = (*self._prefix, *command.argv)
+        return self._runner.run(replace(command, argv=argv, nice=self._nice))
+
+    def cancel(self) -> None:
+        self._runner.cancel()
+
+    def close(self) -> None:
+        self._runner.close()

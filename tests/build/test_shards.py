@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilusbuild.build.shards import Shard, parse_shard, split
 from tilusbuild.errors import InputError
-from tilusbuild.plan.shards import Shard, parse_shard, split
 
 HASHES = st.text("0123456789abcdef", min_size=4, max_size=4)
 SECONDS = st.dictionaries(HASHES, st.floats(0.01, 1000), max_size=60)
