@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from support.cache_sample import sample_at
 from support.trees import snapshot
-from tilusbuild.cache.trouble import CacheBusy, CacheDamaged
+from tilusbuild.cache.errors import CacheBusyError, CacheDamagedError
 from tilusbuild.runtime.hold import ReaderLock
 
 DAY = 86400.0
@@ -123,7 +123,7 @@ def test_a_root_that_is_damaged_stops_everything(cache, sample):
     sample.program("a")
     record = sample.record(["a"])
     cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
-    with pytest.raises(CacheDamaged, match=r"/p/tilus\.toml"):
+    with pytest.raises(CacheDamagedError, match=r"/p/tilus\.toml"):
         cache.gc()
     assert published(cache) == {sample.hash("a")}
     cache.publish_script(record)
@@ -133,9 +133,9 @@ def test_a_root_that_is_damaged_stops_everything(cache, sample):
 def test_a_running_build_is_never_disturbed(cache, sample):
     sample.program("a")
     with cache.in_use():
-        with pytest.raises(CacheBusy, match="a build is using"):
+        with pytest.raises(CacheBusyError, match="a build is using"):
             cache.gc()
-        with pytest.raises(CacheBusy):
+        with pytest.raises(CacheBusyError):
             cache.clear()
         assert len(cache.gc(dry_run=True).removed) == 1
         collector = threading.Thread(target=lambda: cache.gc(wait=True))
@@ -144,7 +144,7 @@ def test_a_running_build_is_never_disturbed(cache, sample):
     collector.join()
     assert cache.lookup(sample.hash("a")) is None
     stage = cache.stage()
-    with pytest.raises(CacheBusy):
+    with pytest.raises(CacheBusyError):
         cache.gc()
     stage.discard()
     cache.gc()
@@ -239,16 +239,16 @@ def test_who_loads_waits_for_a_collection_and_then_finds_nothing(cache, sample, 
         ReaderLock(cache.root, [record.hash])
         seen.append(os.path.isdir(path))
 
-    take_away = cache.tree.take_away
+    remove_entry = cache.tree.remove_entry
 
     def removing(name: str) -> None:
         if name == path:
             loading.append(threading.Thread(target=load))
             loading[0].start()
             loading[0].join(0.05)  # it waits: were it not to, it would still see the folder
-        take_away(name)
+        remove_entry(name)
 
-    monkeypatch.setattr(cache.tree, "take_away", removing)
+    monkeypatch.setattr(cache.tree, "remove_entry", removing)
     cache.gc()
     loading[0].join()
     assert seen == [False]

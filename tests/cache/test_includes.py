@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.trees import snapshot
+from tilusbuild.cache.errors import InputChangedError
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.cache.sealed import CorruptFileError
-from tilusbuild.cache.trouble import InputChanged
 from tilusbuild.render.closure import Closure, Root, closure
 from tilusbuild.render.closure import layout as files_of
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.hashing import sha256_bytes
 
 
@@ -51,10 +51,10 @@ def test_publishing_it_again_writes_nothing(cache, found):
 
 def test_a_header_that_changed_meanwhile_is_noticed(cache, found, project):
     (project / "a.h").write_text("// edited\n")
-    with pytest.raises(InputChanged, match=r"a\.h changed while the build ran"):
+    with pytest.raises(InputChangedError, match=r"a\.h changed while the build ran"):
         cache.publish_include(found.digest, files_of(found))
     (project / "a.h").unlink()
-    with pytest.raises(InputChanged):
+    with pytest.raises(InputChangedError):
         cache.publish_include(found.digest, files_of(found))
     assert os.listdir(cache.tree.path("include")) == []
     assert os.listdir(cache.tree.path("staging")) == []

@@ -1,7 +1,7 @@
 import pytest
 
 from support.fake_runner import FakeRunner, finished
-from tilusbuild.process.base import Cancelled, Command
+from tilusbuild.process.base import CancelledError, Command
 
 
 def test_rules_answer_and_the_journal_remembers():
@@ -20,7 +20,7 @@ def test_what_it_prints_is_heard():
     runner = FakeRunner()
     runner.on("sh", finished("one\ntwo\n"))
     pieces: list[bytes] = []
-    runner.run(Command(("sh",), "/", heard=pieces.append))
+    runner.run(Command(("sh",), "/", on_output=pieces.append))
     assert b"".join(pieces) == b"one\ntwo\n"
 
 
@@ -32,5 +32,5 @@ def test_an_unknown_program_is_not_installed_and_exceptions_are_raised():
     with pytest.raises(PermissionError):
         runner.run(Command(("ptxas",), "/"))
     runner.close()
-    with pytest.raises(Cancelled):
+    with pytest.raises(CancelledError):
         runner.run(Command(("ptxas",), "/"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.watch.needs import Change, Needs, affected, is_editor_temp_file
+from tilusbuild.watch.dependencies import Change, Dependencies, affected, is_editor_temp_file
 
 SCALE, ADD = ("scale", "cpu"), ("add", "cpu")
-NEEDS: dict[tuple[str, ...], Needs] = {
-    SCALE: Needs(frozenset({"/p/scale.j2", "/p/a.h", "/p"}), frozenset({"a.h", "cuda.h"})),
-    ADD: Needs(frozenset({"/p/add.j2", "/p/a.h", "/p"}), frozenset({"b.h"})),
+NEEDS: dict[tuple[str, ...], Dependencies] = {
+    SCALE: Dependencies(frozenset({"/p/scale.j2", "/p/a.h", "/p"}), frozenset({"a.h", "cuda.h"})),
+    ADD: Dependencies(frozenset({"/p/add.j2", "/p/a.h", "/p"}), frozenset({"b.h"})),
 }
 
 
@@ -30,9 +30,11 @@ def test_in_a_folder_only_names_that_are_asked_for_count() -> None:
 
 
 def test_who_may_include_anything_minds_every_name() -> None:
-    needs: dict[tuple[str, ...], Needs] = {SCALE: Needs(frozenset({"/p"}), None)}
+    dependencies: dict[tuple[str, ...], Dependencies] = {
+        SCALE: Dependencies(frozenset({"/p"}), None)
+    }
     change = Change("/p", frozenset({"any.h"}))
-    assert affected(needs, {"/p": change}) == {SCALE: ["/p"]}
+    assert affected(dependencies, {"/p": change}) == {SCALE: ["/p"]}
 
 
 @pytest.mark.parametrize(

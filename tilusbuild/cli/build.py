@@ -44,9 +44,9 @@ def run(arguments: BuildArgs) -> int:
     """Build; the exit status is the summary's."""
     from tilusbuild.build.build import build
     from tilusbuild.build.noop_record import Invocation
+    from tilusbuild.build.shards import parse_shard
     from tilusbuild.engine.config import BuildConfig
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.shards import parse_shard
     from tilusbuild.report.choose import Results
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)

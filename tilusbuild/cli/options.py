@@ -123,9 +123,9 @@ def policy(arguments: SignedArgs) -> Policy | None:
 @contextmanager
 def load_errors() -> Iterator[None]:
     """Report a damaged cache as an error of the command, without a traceback."""
-    from tilusbuild.cache.sealed import CorruptFileError
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.runtime.errors import LoadError
+    from tilusbuild.runtime.sealed import CorruptFileError
 
     try:
         yield
