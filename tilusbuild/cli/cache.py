@@ -442,15 +442,13 @@ class ExportedLine(Line):
 
 
 def _export(arguments: CacheExportArgs) -> int:
-    from tilusbuild.interop.export.collect import sources
-    from tilusbuild.interop.export.layouts import LAYOUTS
+    from tilusbuild.interop.export.scripts import exported_scripts
     from tilusbuild.interop.export.write import export
 
     cache = options.cache(arguments.cache_dir)
-    found = sources(cache, list(arguments.scripts))
-    items = LAYOUTS[arguments.layout](found)
+    found = exported_scripts(cache, arguments.scripts)
     with cache.in_use():
-        exported = export(arguments.layout, items, arguments.into)
+        exported = export(arguments.layout, found, arguments.into)
     if arguments.json:
         files = (exported.files, exported.linked, exported.copied)
         emit(ExportedLine(os.path.abspath(arguments.into), arguments.layout, *files))

@@ -1,7 +1,7 @@
-"""The one writer of views: a folder appears whole, under its name, or not at all.
+"""Write an export: its directory appears whole, under its name, or not at all.
 
-Files are hard links to the cache's, copies only where the file system refuses a link. A folder that
-is there already is replaced only if a view was written there before.
+Files are hard links to the cache's, copies only where the file system refuses a link. A directory
+that is there already is replaced only if it is an earlier export.
 """
 
 from __future__ import annotations
@@ -9,69 +9,71 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilusbuild.errors import InputError, TilusbuildError, input_error
-from tilusbuild.interop.export.model import Item, Linked, Pointer, Written
+from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.interop.export import hidet, tilelang, tilus
+from tilusbuild.interop.export.scripts import ExportedScript, HardLink, Item, OwnFile, SymLink
 
+LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[Item]]] = {
+    "tilus": tilus.layout,
+    "tilelang": tilelang.layout,
+    "hidet": hidet.layout,
+}
 MARK = ".tilusbuild-view"
+"""The file by which an earlier export is recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """What was written: all files, hard links among them, and the bytes of those that are not."""
 
     files: int
     linked: int
-    """Files that take no room of their own."""
     copied: int
-    """Bytes of those that do."""
 
 
-class NotExported(TilusbuildError):  # noqa: N818 - named for what is the case
-    """The view could not be written; nothing was left behind."""
+class ExportError(TilusbuildError):
+    """The export could not be written; nothing was left behind."""
 
 
-def export(layout: str, items: Iterable[Item], folder: str) -> Exported:
-    """Write a view, named by its layout. Raises `InputError`, `NotExported`."""
-    folder = os.path.abspath(folder)
-    _check(folder)
+def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Exported:
+    """Write scripts in one of `LAYOUTS`. Raises `InputError` and `ExportError`."""
+    directory = os.path.abspath(directory)
+    _check_replaceable(directory)
     try:
-        above = os.path.dirname(folder)
+        above = os.path.dirname(directory)
         os.makedirs(above, exist_ok=True)
-        made = tempfile.mkdtemp(prefix=f".{os.path.basename(folder)}-", dir=above)
+        made = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}-", dir=above)
     except OSError as error:
-        raise NotExported(f"{folder} cannot be made: {error.strerror}") from None
+        raise ExportError(f"{directory} cannot be made: {error.strerror}") from None
     try:
         os.chmod(made, 0o755)  # noqa: S103 - as mkdir would; mkdtemp's is for one user
-        exported = _write(made, [*items, Written(MARK, f"{layout}\n".encode())])
-        _put(made, folder)
+        items = [*LAYOUTS[layout](scripts), OwnFile(MARK, f"{layout}\n".encode())]
+        exported = _write(made, items)
+        _put(made, directory)
     except OSError as error:
-        raise NotExported(f"{error.filename or folder}: {error.strerror}") from None
+        raise ExportError(f"{error.filename or directory}: {error.strerror}") from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return exported
 
 
-def _check(folder: str) -> None:
-    if os.path.exists(os.path.join(folder, MARK)):
+def _check_replaceable(directory: str) -> None:
+    if os.path.exists(os.path.join(directory, MARK)):
         return
     try:
-        taken = bool(os.listdir(folder))
+        taken = bool(os.listdir(directory))
     except FileNotFoundError:
         return
     except OSError as error:
-        raise input_error(f"{folder}: {error.strerror}") from None
+        raise input_error(f"{directory}: {error.strerror}") from None
     if taken:
-        raise _taken(folder)
-
-
-def _taken(folder: str) -> InputError:
-    return input_error(
-        f"{folder} holds something else", hint="name a folder that is new, empty, or a view"
-    )
+        raise input_error(
+            f"{directory} holds something else",
+            hint="name a directory that is new, empty, or an earlier export",
+        )
 
 
 def _write(made: str, items: Iterable[Item]) -> Exported:
@@ -80,11 +82,11 @@ def _write(made: str, items: Iterable[Item]) -> Exported:
         path = os.path.join(made, item.path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         files += 1
-        if isinstance(item, Written):
+        if isinstance(item, OwnFile):
             with open(path, "xb") as file:
                 file.write(item.data)
             copied += len(item.data)
-        elif isinstance(item, Pointer):
+        elif isinstance(item, SymLink):
             os.symlink(item.target, path)
         elif _link(item, path):
             linked += 1
@@ -93,24 +95,33 @@ def _write(made: str, items: Iterable[Item]) -> Exported:
     return Exported(files, linked, copied)
 
 
-def _link(item: Linked, path: str) -> bool:
-    """Whether a link could be made; else the file was copied."""
+def _link(item: HardLink, path: str) -> bool:
+    """Return whether a hard link could be made; if not, the file was copied."""
     try:
         os.link(item.source, path)
     except FileNotFoundError:
         raise
-    except OSError:
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(item.source, path)
         return False
     return True
 
 
-def _put(made: str, folder: str) -> None:
-    """Rename into place; a view that was there goes when the new one stands."""
-    old = tempfile.mkdtemp(prefix=f".{os.path.basename(folder)}-", dir=os.path.dirname(folder))
+def _put(made: str, directory: str) -> None:
+    """Rename into place; an earlier export is removed when the new one is there."""
+    above, name = os.path.split(directory)
+    old = tempfile.mkdtemp(prefix=f".{name}-", dir=above)
+    replaces = True
     try:
-        with suppress(FileNotFoundError):
-            os.rename(folder, old)
-        os.rename(made, folder)
+        try:
+            os.rename(directory, old)
+        except FileNotFoundError:
+            replaces = False
+        try:
+            os.rename(made, directory)
+        except OSError:
+            if replaces:  # or the earlier export would be lost, too
+                os.rename(old, directory)
+            raise
     finally:
         shutil.rmtree(old, ignore_errors=True)

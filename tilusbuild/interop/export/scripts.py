@@ -1,0 +1,136 @@
+"""What is exported, and what an export consists of, as values.
+
+Everything is read through the checks of the runtime and of the cache: a damaged file is an error
+that names it, not a hole in the export.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.garbage import mentioned
+from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import Table, read_tables
+from tilusbuild.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedProgram:
+    """One program of a script, built or not. `index` is its place in the plan, `status` that of
+    meta.json or "missing", `meta` the whole of meta.json (empty when it is missing), `includes` the
+    absolute paths of the directories in `include/` that its compile.sh reads."""
+
+    index: int
+    hash: str
+    directory: str
+    status: str
+    meta: Mapping[str, Any]
+    includes: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the sorted names of its files, relative to the directory."""
+        return tuple(sorted(self.meta.get("files", ())))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedScript:
+    """A script with all that a layout can show of it. `name` is in snake case; `latency` has the
+    names of the directories in `latency/`."""
+
+    script: Script
+    name: str
+    tables: tuple[Table, ...]
+    programs: tuple[ExportedProgram, ...]
+    latency: tuple[str, ...]
+
+    @property
+    def built(self) -> tuple[ExportedProgram, ...]:
+        return tuple(program for program in self.programs if program.status == Status.BUILT)
+
+    @property
+    def refused(self) -> tuple[ExportedProgram, ...]:
+        return tuple(
+            each for each in self.programs if each.status in (Status.FAILED, Status.PRUNED)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HardLink:
+    """A file of the cache under another name. `path` is relative to the export, in all three."""
+
+    path: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """A file that only the export has."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SymLink:
+    """A symbolic link within the export."""
+
+    path: str
+    target: str
+
+
+Item = HardLink | OwnFile | SymLink
+
+
+class UnreadableScriptError(TilusbuildError):
+    """A script of the cache cannot be exported."""
+
+
+def exported_scripts(cache: Cache, wanted: Collection[str] = ()) -> list[ExportedScript]:
+    """Return the scripts that the last build of each project made, those named or all.
+
+    Raises `InputError` for unknown names and `UnreadableScriptError`.
+    """
+    roots = {pair for project in cache.projects().values() for pair in project.scripts}
+    known = {name for name, _ in roots}
+    for name in wanted:
+        if name not in known:
+            hint = did_you_mean(name, known) or "`tilusbuild build` makes them"
+            raise input_error(f'no script "{name}" in {cache.root}', hint=hint)
+    chosen = sorted(pair for pair in roots if not wanted or pair[0] in wanted)
+    return [_script(cache, name, digest) for name, digest in chosen]
+
+
+def _script(cache: Cache, name: str, digest: str) -> ExportedScript:
+    path = cache.tree.script_path(name, digest)
+    try:
+        script = read_script(path)
+        tables = read_tables(script)
+    except LoadError as error:
+        raise UnreadableScriptError(str(error)) from None
+    programs = tuple(_program(cache, index, each) for index, each in enumerate(script.programs))
+    return ExportedScript(script, name, tables, programs, tuple(_latency(path)))
+
+
+def _program(cache: Cache, index: int, digest: str) -> ExportedProgram:
+    entry, path = cache.lookup(digest), cache.program_path(digest)
+    if entry is None:
+        return ExportedProgram(index, digest, path, Status.MISSING, {}, ())
+    headers = tuple(cache.tree.include_path(each) for each in mentioned(path))
+    return ExportedProgram(index, digest, path, entry.status, entry.meta, headers)
+
+
+def _latency(path: str) -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(os.path.join(path, "latency")))
+    except OSError:
+        return
+    for name in names:
+        if os.path.isfile(os.path.join(path, "latency", name, "report.txt")):
+            yield name
