@@ -14,7 +14,7 @@ from tilusbuild.interop.export.scripts import ExportedScript, HardLink, Item, Ow
 _DIGITS = 16
 _FILES = {
     "lib.so": "module/lib.so",
-    "exported.cu": "module/exported.cu",
+    "source.cu": "module/source.cu",
     "nvcc_log.txt": "module/nvcc_output.txt",
     "task.txt": "program.txt",
     "meta.json": "meta.json",

@@ -40,12 +40,12 @@ def _kernel(home: str, exported: ExportedScript, program: ExportedProgram) -> It
     params = _params(exported, program)
     files = {
         "params.json": {"size": len(params), "sha256": hashlib.sha256(params).hexdigest()},
-        "device_kernel.cu": program.meta["files"]["module/exported.cu"],
+        "device_kernel.cu": program.meta["files"]["module/source.cu"],
         LIBRARY: program.meta["files"]["module/lib.so"],
     }
     yield OwnFile(f"{home}/params.json", params)
     yield HardLink(
-        f"{home}/device_kernel.cu", os.path.join(program.directory, "module/exported.cu")
+        f"{home}/device_kernel.cu", os.path.join(program.directory, "module/source.cu")
     )
     yield HardLink(f"{home}/{LIBRARY}", os.path.join(program.directory, "module/lib.so"))
     launcher = _launcher(program)
