@@ -37,7 +37,7 @@ def programs(project):
 
 def test_tilus(built):
     told = built.run("cache", "export", "--layout", "tilus", "view")
-    assert told.out.startswith("view: 1 scripts, ")
+    assert told.out.startswith("view: 1 script, ")
     view, hashes = built.folder / "view", programs(built)
     (script,) = view.glob("scripts/scale/*")
     links = {path.name: os.readlink(path) for path in (script / "programs").iterdir()}

@@ -44,9 +44,7 @@ def _kernel(home: str, exported: ExportedScript, program: ExportedProgram) -> It
         LIBRARY: program.meta["files"]["module/lib.so"],
     }
     yield OwnFile(f"{home}/params.json", params)
-    yield HardLink(
-        f"{home}/device_kernel.cu", os.path.join(program.directory, "module/source.cu")
-    )
+    yield HardLink(f"{home}/device_kernel.cu", os.path.join(program.directory, "module/source.cu"))
     yield HardLink(f"{home}/{LIBRARY}", os.path.join(program.directory, "module/lib.so"))
     launcher = _launcher(program)
     if launcher is not None:
