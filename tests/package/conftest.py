@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from support.project import Project, needs_cxx
-from tilusbuild.package.coherent import digest_of_inputs, is_table
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
-    Image,
-    Needs,
+    HostNeeds,
+    PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    Target,
+    digest_of_inputs,
 )
+from tilusbuild.package.model import Image
 from tilusbuild.state.hashing import sha256_text
 
 
@@ -45,8 +45,7 @@ def script_files(script: str, found: str, *more: str) -> dict[str, FileEntry]:
 
 def coherent(found: FileList) -> FileList:
     """The list with the digest of its inputs as it must be."""
-    tables = {path: file.sha256 for path, file in found.files.items() if is_table(path)}
-    inputs = digest_of_inputs([s.hash for s in found.scripts], found.programs, tables)
+    inputs = digest_of_inputs([s.hash for s in found.scripts], found.programs, found.files)
     return replace(found, inputs=inputs)
 
 
@@ -64,10 +63,10 @@ def small_list() -> FileList:
         tool="0.1.0",
         inputs="",
         targets={
-            "h100": Target("cuda", ("sm_90a",), ptx=False, toolkit="13.0.88"),
-            "host": Target("cpu", ("cpu",), ptx=False, toolkit=None),
+            "h100": PackageTarget("cuda", ("sm_90a",), ptx=False, toolkit="13.0.88"),
+            "host": PackageTarget("cpu", ("cpu",), ptx=False, toolkit=None),
         },
-        needs=Needs("x86_64", "x86-64-v2", "2.14", ("libc.so.6", "libm.so.6"), "0.1"),
+        needs=HostNeeds("x86_64", "x86-64-v2", "2.14", ("libc.so.6", "libm.so.6"), "0.1"),
         scripts=tuple(sorted(scripts, key=lambda each: (each.script, each.target, each.hash))),
         programs={
             first: ProgramEntry("AddOne", "h100", (Image("sass", "sm_90a"),)),

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tilusbuild.package.layers import layers
-from tilusbuild.package.listing import parse
+from tilusbuild.package.listing import layers, parse
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 STEM = "Marks-1.2"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.package.errors import ListMalformed, PackageError, UnsafeName
+from tilusbuild.package.errors import MalformedListError, PackageError, UnsafeNameError
 from tilusbuild.package.listing import FileEntry, FileList, ProgramEntry, parse
 
 
@@ -35,9 +35,9 @@ def test_the_text_does_not_depend_on_the_order_in_which_it_was_collected(listed:
 
 
 def test_any_other_spelling_of_the_same_list_is_refused(listed: FileList) -> None:
-    with pytest.raises(ListMalformed, match="canonical"):
+    with pytest.raises(MalformedListError, match="canonical"):
         parse(json.dumps(json.loads(listed.encode()), indent=1).encode())
-    with pytest.raises(ListMalformed, match="canonical"):
+    with pytest.raises(MalformedListError, match="canonical"):
         parse(listed.encode() + b"\n")
 
 
@@ -55,13 +55,13 @@ BAD: dict[str, tuple[Callable[[Any], object], str]] = {
     "a key too few": (lambda v: v.pop("needs"), "no key 'needs'"),
     "another schema": (lambda v: v.update(schema=2), "schema 2"),
     "another tool": (lambda v: v["tool"].update(name="tar"), "tool.name is 'tar'"),
-    "no sha256": (lambda v: v.update(inputs="A" * 64), "inputs is no sha256"),
+    "no sha256": (lambda v: v.update(inputs="A" * 64), "inputs is not a sha256"),
     "other inputs": (lambda v: v.update(inputs="a" * 64), "the digest of the inputs"),
-    "a size as text": (lambda v: first(v["files"]).update(size="7"), "is no whole number"),
+    "a size as text": (lambda v: first(v["files"]).update(size="7"), "is not a whole number"),
     "a size below 0": (lambda v: first(v["files"]).update(size=-1), "not a number"),
     "a fraction": (lambda v: first(v["files"]).update(size=0.5), "not a number"),
     "a size beyond all": (lambda v: first(v["files"]).update(size=2**41), "is more than"),
-    "true as a size": (lambda v: first(v["files"]).update(size=True), "is no whole number"),
+    "true as a size": (lambda v: first(v["files"]).update(size=True), "is not a whole number"),
     "a file of no program": (
         lambda v: v["files"].update({f"programs/{'a' * 64}/x": {"size": 0, "sha256": "b" * 64}}),
         "belongs to no listed program",
@@ -91,7 +91,7 @@ BAD: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "libraries in disorder": (lambda v: v["needs"]["libraries"].reverse(), "not sorted"),
     "an unknown machine": (lambda v: v["needs"].update(machine="vax"), "needs.machine is 'vax'"),
-    "a glibc of words": (lambda v: v["needs"].update(glibc="new"), "no version"),
+    "a glibc of words": (lambda v: v["needs"].update(glibc="new"), "not a version"),
 }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def first(table: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_is_named(listed: FileList, what: str) -> None:
     change, said = BAD[what]
-    with pytest.raises(ListMalformed, match=said):
+    with pytest.raises(MalformedListError, match=said):
         parse(changed(listed.encode(), change))
 
 
@@ -110,12 +110,12 @@ def test_a_name_that_leads_out_is_refused(listed: FileList) -> None:
     def escape(value: Any) -> None:
         value["files"]["programs/../../etc/passwd"] = {"size": 0, "sha256": "a" * 64}
 
-    with pytest.raises(UnsafeName, match=r"part '\.\.'"):
+    with pytest.raises(UnsafeNameError, match=r"part '\.\.'"):
         parse(changed(listed.encode(), escape))
 
 
 def test_a_key_twice_is_refused(listed: FileList) -> None:
-    with pytest.raises(ListMalformed, match="key twice"):
+    with pytest.raises(MalformedListError, match="key twice"):
         parse(listed.encode().replace(b'{"files"', b'{"schema":1,"files"', 1))
 
 
@@ -124,16 +124,16 @@ def test_a_key_twice_is_refused(listed: FileList) -> None:
     [b"", b"[]", b"null", b"{", b'{"a":NaN}', b"\xff", b"\x80\x04N.", b"[" * 100_000],
 )
 def test_what_is_no_list_is_refused(data: bytes) -> None:
-    with pytest.raises(ListMalformed):
+    with pytest.raises(MalformedListError):
         parse(data)
 
 
 def test_a_list_that_would_not_be_read_is_not_written(listed: FileList) -> None:
     strange = replace(listed, files={**listed.files, "scripts/../x": FileEntry(0, "a" * 64)})
-    with pytest.raises(UnsafeName):
+    with pytest.raises(UnsafeNameError):
         strange.encode()
     lonely = ProgramEntry("AddOne", "h100", ())
-    with pytest.raises(ListMalformed):
+    with pytest.raises(MalformedListError):
         replace(listed, programs={**listed.programs, "e" * 64: lonely}).encode()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from tilusbuild.cli.main import main
-from tilusbuild.package import attest
+from tilusbuild.package import signing
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.listing import parse
 from tilusbuild.package.signing import attester
@@ -133,7 +134,64 @@ def test_a_signature_of_another_package_is_refused(package: Path, key: Path) -> 
 
 
 def test_builder_and_deployment_mean_the_same() -> None:
-    assert (signed._PAYLOAD, signed._RELEASE) == (attest.PAYLOAD, attest.RELEASE)
+    assert (signed._PAYLOAD, signed._RELEASE) == (signing.PAYLOAD, signing.RELEASE)
+
+
+SIGNATURE = "attestations/signature.json"
+
+
+def edit_envelope(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        envelope = json.loads((folder / SIGNATURE).read_bytes())
+        change(envelope)
+        (folder / SIGNATURE).write_text(json.dumps(envelope))
+
+    return edit
+
+
+def append_to_list(folder: Path) -> None:
+    path = folder / "tilus-package.json"
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+CASES: dict[str, Callable[[Path], object]] = {
+    "as signed": lambda folder: None,
+    "no signature": lambda folder: (folder / SIGNATURE).unlink(),
+    "not JSON": lambda folder: (folder / SIGNATURE).write_text("signed"),
+    "no envelope": lambda folder: (folder / SIGNATURE).write_text("{}"),
+    "no signatures": edit_envelope(lambda e: e["signatures"].clear()),
+    "not base64": edit_envelope(lambda e: e.update(payload="!")),
+    "another payload": edit_envelope(lambda e: e.update(payload="e30=")),
+    "another type": edit_envelope(lambda e: e.update(payloadType="text/plain")),
+    "another signature": edit_envelope(lambda e: e["signatures"][0].update(sig="AAAA")),
+    "another attestation": lambda folder: shutil.copy(
+        folder / "attestations/provenance.json", folder / SIGNATURE
+    ),
+    "another list": append_to_list,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("public", ["key.pub", "other.pub"])
+def test_builder_and_deployment_accept_the_same(
+    package: Path, key: Path, case: str, public: str
+) -> None:
+    """The runtime has its own check, as it imports nothing of the builder: both must agree."""
+    CASES[case](package)
+    there = {n: (package / n).read_bytes() for n in (SIGNATURE,) if (package / n).exists()}
+    policy = signing.SignaturePolicy(str(key.with_name(public)))
+
+    def accepts(check: Callable[[], object]) -> bool:
+        try:
+            check()
+        except (signing.SignatureRefusedError, signed.SignatureRefusedError):
+            return False
+        return True
+
+    data = (package / "tilus-package.json").read_bytes()
+    by_builder = accepts(lambda: signing.check_signature(data, there, policy))
+    by_runtime = accepts(lambda: loaded(package, key.with_name(public)))
+    assert by_builder == by_runtime == (case == "as signed" and public == "key.pub")
 
 
 def test_install_brings_in_what_the_key_signed_and_nothing_else(

@@ -13,20 +13,19 @@ import pytest
 
 from tilusbuild.binary import Needs as Library
 from tilusbuild.binary import read_needs
-from tilusbuild.package.errors import CannotPack
-from tilusbuild.package.formats.wheels import normalized
-from tilusbuild.package.formats.write_wheel import platform
-from tilusbuild.package.listing import Needs
-from tilusbuild.package.needs import Together
-from tilusbuild.package.reach import reachable
+from tilusbuild.package.collect import reachable
+from tilusbuild.package.contents import HostRequirements
+from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.formats.wheels import normalized, platform
+from tilusbuild.package.listing import HostNeeds
 
 PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), (), frozenset())
 LAUNCHER = replace(PLAIN, exports=frozenset({"__tvm_ffi_launch"}))
-HOST = Needs("x86_64", None, None, (), None)
+HOST = HostNeeds("x86_64", None, None, (), None)
 
 
-def together(*libraries: tuple[Library, str]) -> Needs:
-    found = Together()
+def together(*libraries: tuple[Library, str]) -> HostNeeds:
+    found = HostRequirements()
     for number, (library, options) in enumerate(libraries):
         found.add(f"lib{number}.so", library, options)
     return found.needs()
@@ -34,7 +33,7 @@ def together(*libraries: tuple[Library, str]) -> Needs:
 
 def test_the_most_that_any_library_asks_for() -> None:
     other = replace(PLAIN, libraries=("libm.so.6",), glibc=(2, 9), libstdcxx=(3, 4, 30))
-    assert together((LAUNCHER, ""), (other, "")) == Needs(
+    assert together((LAUNCHER, ""), (other, "")) == HostNeeds(
         "x86_64", None, "2.14", ("libc.so.6", "libm.so.6"), "0.1", "3.4.30"
     )
 
@@ -57,9 +56,9 @@ def test_the_instruction_set(options: tuple[str, ...], marked: str | None, isa: 
 
 
 def test_a_package_is_for_one_machine() -> None:
-    with pytest.raises(CannotPack, match=r"lib1\.so is for aarch64"):
+    with pytest.raises(CannotPackError, match=r"lib1\.so is for aarch64"):
         together((PLAIN, ""), (replace(PLAIN, machine="aarch64"), ""))
-    with pytest.raises(CannotPack, match="no library"):
+    with pytest.raises(CannotPackError, match="no library"):
         together()
 
 
@@ -75,13 +74,13 @@ def test_a_package_is_for_one_machine() -> None:
         (replace(HOST, libraries=("libcudart.so.13",)), "linux_x86_64"),
     ],
 )
-def test_the_tag_of_a_wheel(needs: Needs, tag: str) -> None:
+def test_the_tag_of_a_wheel(needs: HostNeeds, tag: str) -> None:
     assert platform(needs) == tag
 
 
 def test_names_of_wheels() -> None:
     assert normalized("Attention_Kernels.v2-runtime") == "attention-kernels-v2-runtime"
-    with pytest.raises(CannotPack, match="cannot name a wheel"):
+    with pytest.raises(CannotPackError, match="cannot name a wheel"):
         normalized("_kernels_")
 
 

@@ -183,7 +183,7 @@ def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -
     (made / STEM / "thesis.tex").write_text("mine")
     (made / f"{STEM}.tar.zst").write_bytes(b"kept")
     done = project.run("package", *ALL, status=1)
-    assert "no package of tilusbuild" in done.err
+    assert "not a package of tilusbuild" in done.err
     assert (made / STEM / "thesis.tex").read_text() == "mine"
     assert (made / f"{STEM}.tar.zst").read_bytes() == b"kept"
     assert not list(made.glob(".tmp-*"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.package.errors import UnsafeName
+from tilusbuild.package.errors import UnsafeNameError
 from tilusbuild.package.names import check_path, check_paths, fold
 
 H = "a" * 64
@@ -56,7 +56,7 @@ def test_what_a_cache_has_is_a_name(path: str) -> None:
     ],
 )
 def test_what_could_mean_something_else_is_none(path: str, why: str) -> None:
-    with pytest.raises(UnsafeName, match=why):
+    with pytest.raises(UnsafeNameError, match=why):
         check_path(path)
 
 
@@ -66,13 +66,13 @@ def test_what_could_mean_something_else_is_none(path: str, why: str) -> None:
         ("lib.so", "LIB.so", "one name on some disks"),
         ("é.h", "e\u0301.h", "one name on some disks"),
         ("straße", "STRASSE", "one name on some disks"),
-        ("lib.so", "lib.so/x", "a folder that is a file"),
-        ("a", "A/b/c", "a folder that is a file"),
+        ("lib.so", "lib.so/x", "a directory that is a file"),
+        ("a", "A/b/c", "a directory that is a file"),
     ],
 )
 def test_two_names_for_one_place_are_refused(one: str, other: str, why: str) -> None:
     for paths in ((one, other), (other, one)):
-        with pytest.raises(UnsafeName, match=why):
+        with pytest.raises(UnsafeNameError, match=why):
             check_paths(f"programs/{H}/{path}" for path in paths)
 
 
@@ -81,7 +81,7 @@ def test_an_accepted_name_stays_below_its_folder(parts: list[str]) -> None:
     path = "/".join([f"programs/{H}", *parts])
     try:
         check_path(path)
-    except UnsafeName:
+    except UnsafeNameError:
         return
     assert os.path.normpath(path) == path
     assert not os.path.isabs(path)

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
-from tilusbuild.package import attest, names
+from tilusbuild.package import names, signing
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.signing import (
-    NotSigned,
-    Policy,
-    SignatureUnknown,
-    SignedOther,
-    WrongSigner,
+    NotSignedError,
+    SignaturePolicy,
+    SignedListMismatchError,
+    UnknownSignatureError,
+    WrongSignerError,
     attester,
     check_signature,
 )
@@ -65,7 +65,7 @@ def signed(keys: Path, contents: Contents) -> dict[str, bytes]:
 def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents, key: str) -> None:
     made = attester(str(keys / f"{key}.pem"))(contents)
     assert set(made) == set(names.BESIDE)
-    found = check_signature(contents.encoded, made, Policy(str(keys / f"{key}.pub")))
+    found = check_signature(contents.encoded, made, SignaturePolicy(str(keys / f"{key}.pub")))
     assert found.digest == contents.digest
     assert found.predicates[names.SIGNATURE]["releaseId"] == contents.digest
     assert found.predicates[names.SBOM]["bomFormat"] == "CycloneDX"
@@ -74,34 +74,34 @@ def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents
 def test_the_same_package_has_the_same_statements_and_ed25519_signatures(
     keys: Path, contents: Contents, signed: dict[str, bytes]
 ) -> None:
-    assert attest.statements(contents) == attest.statements(contents)
+    assert signing.statements(contents) == signing.statements(contents)
     assert attester(str(keys / "ed25519.pem"))(contents) == signed
 
 
 def test_another_key_is_refused(keys: Path, contents: Contents, signed: dict[str, bytes]) -> None:
     for key in ("other", "ecdsa"):
-        with pytest.raises(WrongSigner):
-            check_signature(contents.encoded, signed, Policy(str(keys / f"{key}.pub")))
+        with pytest.raises(WrongSignerError):
+            check_signature(contents.encoded, signed, SignaturePolicy(str(keys / f"{key}.pub")))
 
 
 def test_a_package_without_a_signature_is_refused(keys: Path, contents: Contents) -> None:
-    with pytest.raises(NotSigned):
-        check_signature(contents.encoded, {}, Policy(str(keys / "ed25519.pub")))
+    with pytest.raises(NotSignedError):
+        check_signature(contents.encoded, {}, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
 def test_a_list_that_was_changed_is_refused(
     keys: Path, contents: Contents, signed: dict[str, bytes]
 ) -> None:
-    with pytest.raises(SignedOther):
-        check_signature(contents.encoded + b" ", signed, Policy(str(keys / "ed25519.pub")))
+    with pytest.raises(SignedListMismatchError):
+        check_signature(contents.encoded + b" ", signed, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
 def test_one_attestation_cannot_stand_for_another(
     keys: Path, contents: Contents, signed: dict[str, bytes]
 ) -> None:
     moved = {names.SIGNATURE: signed[names.SBOM]}
-    with pytest.raises(SignatureUnknown, match="attests"):
-        check_signature(contents.encoded, moved, Policy(str(keys / "ed25519.pub")))
+    with pytest.raises(UnknownSignatureError, match="attests"):
+        check_signature(contents.encoded, moved, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
 def test_a_payload_that_was_changed_is_refused(
@@ -111,14 +111,14 @@ def test_a_payload_that_was_changed_is_refused(
     payload = base64.b64decode(envelope["payload"]).replace(b"pkg:generic", b"pkg:evil")
     envelope["payload"] = base64.b64encode(payload).decode()
     changed = {**signed, names.SIGNATURE: json.dumps(envelope).encode()}
-    with pytest.raises(WrongSigner):
-        check_signature(contents.encoded, changed, Policy(str(keys / "ed25519.pub")))
+    with pytest.raises(WrongSignerError):
+        check_signature(contents.encoded, changed, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
 @given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda v: str(v).encode()))
 def test_what_is_no_envelope_is_refused(keys: Path, data: bytes) -> None:
-    with pytest.raises(SignatureUnknown):
-        check_signature(b"", {names.SIGNATURE: data}, Policy(str(keys / "ed25519.pub")))
+    with pytest.raises(UnknownSignatureError):
+        check_signature(b"", {names.SIGNATURE: data}, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
 def test_what_is_no_key_is_told(tmp_path: Path, keys: Path) -> None:
@@ -126,14 +126,14 @@ def test_what_is_no_key_is_told(tmp_path: Path, keys: Path) -> None:
     for path in (str(tmp_path / "key"), str(tmp_path / "none"), str(keys / "ed25519.pub")):
         with pytest.raises(InputError):
             attester(path)
-    with pytest.raises(InputError, match="no public key"):
-        check_signature(b"", {names.SIGNATURE: b""}, Policy(str(tmp_path / "key")))
+    with pytest.raises(InputError, match="not a public key"):
+        check_signature(b"", {names.SIGNATURE: b""}, SignaturePolicy(str(tmp_path / "key")))
     with pytest.raises(InputError, match="whose signature"):
-        check_signature(b"", {names.SIGNATURE: b""}, Policy(identity="somebody"))
+        check_signature(b"", {names.SIGNATURE: b""}, SignaturePolicy(identity="somebody"))
 
 
 def test_the_statements_name_no_host_no_user_and_no_time(contents: Contents) -> None:
-    for statement in attest.statements(contents).values():
+    for statement in signing.statements(contents).values():
         said = json.loads(statement)
         assert said["subject"] == [{"name": names.LIST, "digest": {"sha256": contents.digest}}]
         assert "timestamp" not in statement.decode().lower()

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from tilusbuild.build.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.package import pack
+from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import CannotPack
+from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.formats.archive import write_frame
 from tilusbuild.package.formats.frames import Unpacked
 from tilusbuild.package.formats.tar import entries
-from tilusbuild.package.formats.tarball import write_frame
 from tilusbuild.package.names import BESIDE
-from tilusbuild.package.opening import opened
+from tilusbuild.package.read import opened
 from tilusbuild.state.hashing import sha256_file
 
 part = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1)
@@ -40,7 +41,7 @@ def test_a_tar_comes_back(files: Mapping[str, bytes], time: int) -> None:
     assert found == list(files.items())
 
 
-def gathered(project: Any) -> tuple[pack.Order, Contents]:
+def gathered(project: Any) -> tuple[PackageOrder, Contents]:
     with Project.open(str(project.folder), {}, os.environ) as opened_project:
         (order,) = pack.orders(opened_project.manifest, None)
         return order, pack.gather(opened_project, order, level=2, unchecked=True)
@@ -72,7 +73,7 @@ def test_what_fails_in_the_middle_leaves_the_old_package(project: Any, tmp_path:
     before = {path: sha256_file(path) for path in folder.rglob("*") if path.is_file()}
     library = next(project.cache.glob("programs/*/module/lib.so"))
     library.write_bytes(b"another build of it")
-    with pytest.raises(CannotPack, match="changed while it was packed"):
+    with pytest.raises(CannotPackError, match="changed while it was packed"):
         pack.write(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(folder))
     assert {path: sha256_file(path) for path in folder.rglob("*") if path.is_file()} == before
     assert [path.name for path in folder.iterdir()] == ["Marks-1.2"]

@@ -11,11 +11,16 @@ import pytest
 
 from support.memory_package import MemoryReader
 from tilusbuild.package import check
-from tilusbuild.package.arriving import Limits, arrivals, check_limits
 from tilusbuild.package.check import verify
-from tilusbuild.package.errors import FileChanged, FileMissing, FileUnlisted, OverLimit
-from tilusbuild.package.layers import layers
-from tilusbuild.package.unpack import texts
+from tilusbuild.package.errors import (
+    ChangedFileError,
+    MissingFileError,
+    OverLimitError,
+    PackageError,
+    UnlistedFileError,
+)
+from tilusbuild.package.extract import Limits, check_limits, members
+from tilusbuild.package.read import texts
 
 Layer = Sequence[tuple[str, int, bytes]]
 
@@ -25,8 +30,8 @@ def held(hand: Any) -> list[list[tuple[str, int, bytes]]]:
 
 
 def read(reader: MemoryReader, hand: Any, skip: Any = frozenset()) -> dict[str, bytes]:
-    found = arrivals(reader, hand.listing, layers(hand.listing), skip)
-    return {arrival.path: b"".join(arrival.pieces()) for arrival in found}
+    found = members(reader, hand.listing, skip)
+    return {member.path: b"".join(member.pieces()) for member in found}
 
 
 def test_every_file_arrives(hand: Any) -> None:
@@ -49,7 +54,7 @@ def test_a_layer_that_is_not_needed_is_not_asked_for(hand: Any) -> None:
 
 def test_a_file_that_is_left_unread_is_no_file_that_is_missing(hand: Any) -> None:
     reader = MemoryReader(hand.listed(), held(hand))
-    paths = [a.path for a in arrivals(reader, hand.listing, layers(hand.listing))]
+    paths = [a.path for a in members(reader, hand.listing)]
     assert sorted(paths) == sorted(hand.files)
 
 
@@ -59,7 +64,7 @@ def test_a_container_that_lies_about_a_size(hand: Any, change: Any) -> None:
     parts = held(hand)
     path, size, data = parts[0][0]
     parts[0][0] = (path, size, change(data))
-    with pytest.raises(FileChanged, match="another size"):
+    with pytest.raises(ChangedFileError, match="another size"):
         read(MemoryReader(hand.listed(), parts), hand)
 
 
@@ -68,17 +73,17 @@ def test_what_is_refused_is_told_and_the_rest_goes_on(hand: Any) -> None:
     gone = parts[0].pop()
     twice = parts[1][0]
     parts[1] += [twice, ("programs/evil", 4, b"evil")]
-    told: list[Exception] = []
+    told: list[PackageError] = []
     reader = MemoryReader(hand.listed(), parts)
-    found = arrivals(reader, hand.listing, layers(hand.listing), refuse=told.append)
+    found = members(reader, hand.listing, refuse=told.append)
     assert {a.path for a in found} == hand.files.keys() - {gone[0]}
-    assert [type(error).__name__ for error in told] == ["FileUnlisted", "UnsafeName", "FileMissing"]
+    assert [error.kind for error in told] == ["FileUnlisted", "UnsafeName", "FileMissing"]
 
 
 def test_nothing_at_all(hand: Any) -> None:
-    with pytest.raises(FileMissing):
+    with pytest.raises(MissingFileError):
         read(MemoryReader(hand.listed(), []), hand)
-    with pytest.raises(FileUnlisted):
+    with pytest.raises(UnlistedFileError):
         read(MemoryReader(hand.listed(), [[("scripts/a/" + "0" * 64 + "/x", 0, b"")]]), hand)
 
 
@@ -102,7 +107,7 @@ def test_limits_are_the_lists_size_and_the_ratio(hand: Any) -> None:
         if fits:
             check_limits(hand.listing, reader, limits)
         else:
-            with pytest.raises(OverLimit):
+            with pytest.raises(OverLimitError):
                 check_limits(hand.listing, reader, limits)
 
 
@@ -114,8 +119,8 @@ def test_programs_that_come_in_pieces_wait_in_bounded_memory(
     files.sort(key=lambda file: not file[0].endswith("lib.so"))
     reader = MemoryReader(hand.listed(), [files])
     assert verify(reader, Limits()).problems == ()
-    monkeypatch.setattr(check, "_MOST_WAITING", 40_000)
-    assert isinstance(verify(reader, Limits()).problems[0], OverLimit)
+    monkeypatch.setattr(check, "_MAX_WAITING", 40_000)
+    assert isinstance(verify(reader, Limits()).problems[0], OverLimitError)
     honest = MemoryReader(hand.listed(), held(hand))
     assert verify(honest, Limits()).problems == ()
 

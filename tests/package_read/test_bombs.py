@@ -24,11 +24,11 @@ MB = 1 << 20
 LOOK = """
 import sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.package.arriving import Limits
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.install import install
-from tilusbuild.package.opening import opened
+from tilusbuild.package.read import opened
 
 def verified(reader):
     problems = verify(reader, Limits()).problems
@@ -40,7 +40,7 @@ for look in verified, lambda reader: install(reader, Cache(sys.argv[2]), Limits(
         with opened(sys.argv[1]) as reader:
             look(reader)
     except PackageError as error:
-        print(type(error).__name__, error)
+        print(error.kind, error)
     else:
         print("accepted")
 """

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from support.packages import by_hand
-from tilusbuild.package.arriving import Limits
-from tilusbuild.package.diff import Change, changes, side
+from tilusbuild.package.diff import PackageChange, changes, side
+from tilusbuild.package.extract import Limits
 
 
-def between(a: Path, b: Path) -> list[Change]:
+def between(a: Path, b: Path) -> list[PackageChange]:
     with side(str(a), Limits()) as one, side(str(b), Limits()) as other:
         return list(changes(one, other))
 
@@ -44,7 +44,9 @@ def test_a_package_and_its_cache(project: Any, old: Path) -> None:
 def test_an_edit_of_a_template(own_project: Any, hand: Any, tmp_path: Path) -> None:
     edited(own_project, "twice.cu.j2", "2 *", "3 *")
     found = between(hand.archive(tmp_path / "old"), own_project.cache)
-    assert found == [Change("program", "changed", "twice cpu", ("the rendered source changed",))]
+    assert found == [
+        PackageChange("program", "changed", "twice cpu", ("the rendered source changed",))
+    ]
 
 
 def test_a_flag_changes_every_program_for_one_reason(
@@ -95,23 +97,23 @@ def test_dispatch_tables(hand: Any, tmp_path: Path) -> None:
         fingerprint = {"script": "*", "device": "*", "arch": "*"}
         tables = [{"fingerprint": fingerprint, "entries": rows}]
         data = json.dumps({"schema": 1, "keys": ["n"], "tables": tables}).encode()
-        each.files[f"scripts/{script.folder}/dispatch_table.json"] = data
+        each.files[f"{script.root}/dispatch_table.json"] = data
         paths.append(each.relist(scripts=scripts).archive(tmp_path / f"p{number}"))
     assert between(*paths) == [
-        Change(
+        PackageChange(
             "table",
             "changed",
             "mark cpu on * at n = 8",
             ("variant = 0 (measured) → variant = 2 (measured)",),
         ),
-        Change("table", "added", "mark cpu on * at n = 16"),
+        PackageChange("table", "added", "mark cpu on * at n = 16"),
     ]
 
 
 def test_what_is_said_of_the_whole(hand: Any, tmp_path: Path) -> None:
     old = hand.copy().archive(tmp_path / "old")
     new = hand.relist(version="0.2.0").archive(tmp_path / "new")
-    assert between(old, new) == [Change("package", "changed", "version", ("0.1.0 → 0.2.0",))]
+    assert between(old, new) == [PackageChange("package", "changed", "version", ("0.1.0 → 0.2.0",))]
 
 
 def test_the_same_inputs_with_other_bytes(hand: Any, tmp_path: Path) -> None:

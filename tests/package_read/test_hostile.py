@@ -24,11 +24,11 @@ import zstandard
 from support import packages
 from tilusbuild.cache.cache import Cache
 from tilusbuild.package import errors
-from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import verify
-from tilusbuild.package.errors import ListMalformed, PackageError
+from tilusbuild.package.errors import MalformedListError, PackageError
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import install
-from tilusbuild.package.opening import opened
+from tilusbuild.package.read import opened
 from tilusbuild.runtime.sealed import seal, unseal
 
 LIMITS = Limits()
@@ -78,25 +78,25 @@ def test_a_file_that_is_cut_short(hand: Any, carrier: str, share: float, tmp_pat
     path = hand.write(carrier, tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    assert isinstance(refusal(path), errors.Truncated | errors.NoPackage)
+    assert isinstance(refusal(path), errors.TruncatedError | errors.NoPackageError)
 
 
 def test_a_blob_that_is_cut_short(hand: Any, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     largest = max((path / "blobs/sha256").iterdir(), key=lambda blob: blob.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-10])
-    assert isinstance(refusal(path), errors.Truncated)
+    assert isinstance(refusal(path), errors.TruncatedError)
 
 
 def test_a_layer_that_is_missing(hand: Any, tmp_path: Path) -> None:
     path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
-    assert isinstance(refusal(path), errors.Truncated)
+    assert isinstance(refusal(path), errors.TruncatedError)
 
 
 def test_bytes_after_the_end(hand: Any, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     path.write_bytes(path.read_bytes() + packages.frame(b"more"))
-    assert isinstance(refusal(path), errors.Truncated)
+    assert isinstance(refusal(path), errors.TruncatedError)
 
 
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:
@@ -106,13 +106,13 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
 
     (tmp_path / "p.tar.zst").write_bytes(pickle.dumps(Evil()))
     error = refusal(tmp_path / "p.tar.zst")
-    assert isinstance(error, errors.NoPackage)
+    assert isinstance(error, errors.NoPackageError)
     assert "pickle" in str(error)
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(b"hello")
-    assert isinstance(refusal(tmp_path / "p"), errors.NoPackage)
+    assert isinstance(refusal(tmp_path / "p"), errors.NoPackageError)
 
 
 def test_a_window_that_takes_a_gigabyte(hand: Any, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_window_that_takes_a_gigabyte(hand: Any, tmp_path: Path) -> None:
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
     path = packages.frames(tmp_path / "p", packages.tar(hand.first()), layer, bytes(1024))
-    assert isinstance(refusal(path), errors.OverLimit)
+    assert isinstance(refusal(path), errors.OverLimitError)
 
 
 # Names.
@@ -144,7 +144,7 @@ def test_a_name_that_leads_elsewhere(hand: Any, name: str, tmp_path: Path) -> No
     path = packages.archive(
         tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")]
     )
-    assert isinstance(refusal(path), errors.UnsafeName)
+    assert isinstance(refusal(path), errors.UnsafeNameError)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
@@ -152,7 +152,7 @@ def test_a_name_that_leads_elsewhere_in_the_list(hand: Any, name: str, tmp_path:
     value = json.loads(hand.listing.encode())
     value["files"][name] = {"size": 4, "sha256": "0" * 64}
     hand.list_bytes = canonical(value)
-    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeName)
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeNameError)
 
 
 def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
     name = next(name for name in value["files"] if name.endswith("lib.so"))
     value["files"][name.replace("lib.so", "LIB.so")] = value["files"][name]
     hand.list_bytes = canonical(value)
-    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeName)
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeNameError)
 
 
 def test_a_wheel_that_names_a_file_outside(hand: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("marks/tilus/../../../evil", b"evil")
-    assert isinstance(refusal(path), errors.UnsafeName)
+    assert isinstance(refusal(path), errors.UnsafeNameError)
 
 
 # Entries that are no files.
@@ -200,7 +200,9 @@ def test_an_entry_that_is_no_plain_file(
         for part in hand.layers()
     ]
     write = getattr(packages, carrier)
-    assert isinstance(refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnsafeEntry)
+    assert isinstance(
+        refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnsafeEntryError
+    )
 
 
 def test_a_link_in_a_folder(hand: Any, tmp_path: Path) -> None:
@@ -208,14 +210,14 @@ def test_a_link_in_a_folder(hand: Any, tmp_path: Path) -> None:
     library = path / hand.path("module/lib.so")
     library.rename(tmp_path / "outside.so")
     library.symlink_to(tmp_path / "outside.so")
-    assert isinstance(refusal(path), errors.UnsafeEntry)
+    assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
 def test_a_linked_folder(hand: Any, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     (path / "programs").rename(tmp_path / "outside")
     (path / "programs").symlink_to(tmp_path / "outside")
-    assert isinstance(refusal(path), errors.UnsafeEntry)
+    assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
 def test_a_pipe_in_a_folder_is_not_waited_for(hand: Any, tmp_path: Path) -> None:
@@ -223,14 +225,14 @@ def test_a_pipe_in_a_folder_is_not_waited_for(hand: Any, tmp_path: Path) -> None
     library = path / hand.path("module/lib.so")
     library.unlink()
     os.mkfifo(library)
-    assert isinstance(refusal(path), errors.UnsafeEntry)
+    assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
 def test_a_list_that_is_a_link(hand: Any, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     (path / "tilus-package.json").rename(tmp_path / "outside.json")
     (path / "tilus-package.json").symlink_to(tmp_path / "outside.json")
-    assert isinstance(refusal(path), errors.UnsafeEntry)
+    assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
 def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(info, "/etc/passwd")
-    assert isinstance(refusal(path), errors.UnsafeEntry)
+    assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
 # What is there against what is listed.
@@ -247,13 +249,13 @@ def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
 
 def test_a_listed_file_that_is_not_there(hand: Any, carrier: str, tmp_path: Path) -> None:
     del hand.files[hand.path("module/lib.so")]
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.FileMissing)
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.MissingFileError)
 
 
 def test_a_file_that_is_not_listed(hand: Any, carrier: str, tmp_path: Path) -> None:
     name = hand.path("module/lib.so").replace("lib.so", "other.so")
     hand.files[name] = b"evil"
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.FileUnlisted)
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.UnlistedFileError)
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
@@ -261,21 +263,23 @@ def test_a_file_that_is_there_twice(hand: Any, carrier: str, tmp_path: Path) -> 
     parts = hand.layers()
     layers = [packages.tar([*part, part[-1]]) for part in parts]
     write = getattr(packages, carrier)
-    assert isinstance(refusal(write(tmp_path / "p", hand.listed(), layers)), errors.FileUnlisted)
+    assert isinstance(
+        refusal(write(tmp_path / "p", hand.listed(), layers)), errors.UnlistedFileError
+    )
 
 
 def test_a_file_that_is_in_a_wheel_twice(hand: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
         archive.writestr(f"marks/tilus/{hand.path('module/lib.so')}", b"evil")
-    assert isinstance(refusal(path), errors.FileUnlisted)
+    assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
 def test_code_beside_a_package_in_a_wheel(hand: Any, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("evil.pth", b"import os")
-    assert isinstance(refusal(path), errors.FileUnlisted)
+    assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
 def test_other_code_in_a_wheel(hand: Any, tmp_path: Path) -> None:
@@ -288,14 +292,14 @@ def test_other_code_in_a_wheel(hand: Any, tmp_path: Path) -> None:
             for each, data in files.items():
                 archive.writestr(each, data + b"\nimport evil" if each == name else data)
         (found,) = problems(tmp_path / "evil.whl")
-        assert isinstance(found, errors.Incoherent)
+        assert isinstance(found, errors.InconsistentError)
         assert name in str(found) or name.endswith(("METADATA", "RECORD"))
 
 
 def test_a_blob_that_nothing_names(hand: Any, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     (path / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"evil")
-    assert isinstance(refusal(path), errors.FileUnlisted)
+    assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 30])
@@ -304,7 +308,7 @@ def test_a_size_that_lies_in_the_list(hand: Any, carrier: str, change: int, tmp_
     value["files"][hand.path("module/lib.so")]["size"] += change
     hand.list_bytes = canonical(value)
     limits = Limits(free=1 << 40)
-    assert isinstance(refusal(hand.write(carrier, tmp_path), limits), errors.FileChanged)
+    assert isinstance(refusal(hand.write(carrier, tmp_path), limits), errors.ChangedFileError)
 
 
 def test_a_size_that_lies_in_a_wheel(hand: Any, tmp_path: Path) -> None:
@@ -316,7 +320,7 @@ def test_a_size_that_lies_in_a_wheel(hand: Any, tmp_path: Path) -> None:
     data = path.read_bytes()
     sizes = len(whole[:-4]).to_bytes(4, "little"), len(whole).to_bytes(4, "little")
     path.write_bytes(data.replace(*sizes))
-    assert isinstance(refusal(path), errors.Truncated | errors.FileChanged)
+    assert isinstance(refusal(path), errors.TruncatedError | errors.ChangedFileError)
 
 
 def test_a_bit_of_each_file(hand: Any, tmp_path: Path) -> None:
@@ -326,7 +330,7 @@ def test_a_bit_of_each_file(hand: Any, tmp_path: Path) -> None:
         data[len(data) // 2] ^= 1
         damaged.files[name] = bytes(data)
         found = problems(damaged.archive(tmp_path / f"p{number}"))
-        assert any(isinstance(error, errors.FileChanged) for error in found), name
+        assert any(isinstance(error, errors.ChangedFileError) for error in found), name
 
 
 # The list itself.
@@ -353,19 +357,19 @@ LISTS = {
 @pytest.mark.parametrize("data", LISTS.values(), ids=LISTS)
 def test_a_list_that_is_none(hand: Any, data: bytes, carrier: str, tmp_path: Path) -> None:
     hand.list_bytes = data
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), ListMalformed)
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), MalformedListError)
 
 
 def test_a_list_that_is_not_canonical(hand: Any, tmp_path: Path) -> None:
     hand.list_bytes = json.dumps(json.loads(hand.listing.encode()), indent=1).encode()
-    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.ListMalformed)
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.MalformedListError)
 
 
 def test_an_image_layout_whose_json_is_deep(hand: Any, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     deep = b'{"schemaVersion":2,"manifests":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     (path / "index.json").write_bytes(deep)
-    assert isinstance(refusal(path), errors.ListMalformed)
+    assert isinstance(refusal(path), errors.MalformedListError)
 
 
 # Files that are as listed, and wrong.
@@ -374,13 +378,13 @@ def test_an_image_layout_whose_json_is_deep(hand: Any, tmp_path: Path) -> None:
 def test_texts_of_another_program(hand: Any, carrier: str, tmp_path: Path) -> None:
     hand.files[hand.path("program.txt")] += b"\n"
     hand.relist()
-    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.Incoherent)
+    assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.InconsistentError)
 
 
 def test_a_script_json_of_another_script(hand: Any, tmp_path: Path) -> None:
     one, other = (p for p in sorted(hand.files) if p.endswith("script.json"))
     hand.files[one] = hand.files[other]
-    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
 
 
 def test_a_script_json_of_depth_100_000(hand: Any, tmp_path: Path) -> None:
@@ -390,7 +394,7 @@ def test_a_script_json_of_depth_100_000(hand: Any, tmp_path: Path) -> None:
     text = text.replace(b'"params": {}', b'"params": ' + deep) + b"\n}\n"
     seal = hashlib.sha256(text).hexdigest().encode()
     hand.files[name] = text.removesuffix(b"\n}\n") + b',\n "digest": "' + seal + b'"\n}\n'
-    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
 
 
 OUT_OF_RANGE = (
@@ -413,25 +417,25 @@ def test_a_dispatch_table_that_is_none(hand: Any, table: bytes, tmp_path: Path) 
     import dataclasses
 
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
-    hand.files[f"scripts/{script.folder}/dispatch_table.json"] = table
+    hand.files[f"{script.root}/dispatch_table.json"] = table
     scripts = tuple(
         dataclasses.replace(s, tables=True) if s is script else s for s in hand.listing.scripts
     )
     path = hand.relist(scripts=scripts).archive(tmp_path / "p")
-    assert isinstance(refusal(path), errors.Incoherent)
+    assert isinstance(refusal(path), errors.InconsistentError)
 
 
 def test_a_pickle_among_a_scripts_files(hand: Any, tmp_path: Path) -> None:
-    folder = hand.listing.scripts[0].folder
-    hand.files[f"scripts/{folder}/table.pkl"] = pickle.dumps([])
-    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+    root = hand.listing.scripts[0].root
+    hand.files[f"{root}/table.pkl"] = pickle.dumps([])
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
 
 
 def test_a_meta_json_of_another_program(hand: Any, tmp_path: Path) -> None:
     name = hand.path("meta.json")
     value = unseal(hand.files[name])
     hand.files[name] = seal({**value, "program": "0" * 64})
-    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.Incoherent)
+    assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
 
 
 FATBIN = """
@@ -455,13 +459,13 @@ def test_a_library_with_code_for_another_architecture(hand: Any, tmp_path: Path)
     subprocess.run(["gcc", "-shared", "-o", made, tmp_path / "x.c"], check=True)
     with_library(hand, made.read_bytes())
     error = refusal(hand.archive(tmp_path / "p"))
-    assert isinstance(error, errors.CodeMismatch)
+    assert isinstance(error, errors.CodeMismatchError)
     assert "sm_80" in str(error)
 
 
 def test_a_library_that_is_none(hand: Any, tmp_path: Path) -> None:
     with_library(hand, b"\x7fELF" + bytes(100))
-    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.CodeMismatch)
+    assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.CodeMismatchError)
 
 
 def with_library(hand: Any, data: bytes) -> None:

@@ -21,17 +21,17 @@ from support.packages import by_hand
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.errors import CacheError
 from tilusbuild.errors import InputError
-from tilusbuild.package.arriving import Arrival, Limits
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import NotReproduced, PackageError
-from tilusbuild.package.install import Installed, install, installed, uninstall
-from tilusbuild.package.opening import opened
+from tilusbuild.package.errors import NotReproducedError, PackageError
+from tilusbuild.package.extract import Limits, PackageMember
+from tilusbuild.package.install import InstalledPackage, install, installed, uninstall
+from tilusbuild.package.read import opened
 from tilusbuild.runtime import load
 from tilusbuild.runtime.errors import AmbiguousScriptError
 from tilusbuild.runtime.sealed import seal, unseal
 
 
-def put(path: Path, cache: Cache) -> Installed:
+def put(path: Path, cache: Cache) -> InstalledPackage:
     with opened(str(path)) as reader:
         return install(reader, cache, Limits())
 
@@ -178,7 +178,7 @@ def test_a_projects_own_tables_stay(hand: Any, own_project: Any, tmp_path: Path)
 def test_a_table_that_a_new_version_left_out_goes(hand: Any, cache: Cache, tmp_path: Path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
-    table = Path(cache.tree.path("scripts"), script.folder, "dispatch_table.json")
+    table = Path(cache.tree.path(script.root), "dispatch_table.json")
     table.write_text('{"schema": 1, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
     assert not table.exists()
@@ -193,7 +193,7 @@ def test_a_program_with_other_bytes_is_not_replaced(
     value = unseal(meta.read_bytes())
     value["files"]["module/lib.so"]["sha256"] = "0" * 64
     meta.write_bytes(seal(value))
-    with pytest.raises(NotReproduced):
+    with pytest.raises(NotReproducedError):
         put(hand.archive(tmp_path / "p"), cache)
 
 
@@ -318,10 +318,10 @@ def test_killed_while_it_unpacks(hand: Any, cache: Cache, at: int, tmp_path: Pat
         arrived = itertools.count(1)
         whole = Checker.take
 
-        def take(checker: Checker, arrival: Arrival, *, keep: bool) -> None:
+        def take(checker: Checker, member: PackageMember, *, keep: bool) -> None:
             if next(arrived) == at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            whole(checker, arrival, keep=keep)
+            whole(checker, member, keep=keep)
 
         Checker.take = take  # type: ignore[assignment, method-assign]
         try:

@@ -15,10 +15,17 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.package.arriving import Limits
-from tilusbuild.package.listing import Image, Needs
-from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host, Preflight, preflight
-from tilusbuild.package.unpack import of_scripts, unpacked
+from tilusbuild.package.extract import Limits
+from tilusbuild.package.listing import HostNeeds
+from tilusbuild.package.model import Image
+from tilusbuild.package.preflight import (
+    ANY_GPU,
+    NEWEST_DRIVER,
+    DescribedHost,
+    PreflightReport,
+    preflight,
+)
+from tilusbuild.package.read import of_scripts, unpacked
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.sealed import seal, unseal
 
@@ -35,7 +42,7 @@ def for_targets(hand: Any, *targets: dict[str, Any], table: Any = None) -> Any:
     import hashlib
 
     (entry,) = [s for s in hand.listing.scripts if s.script == "mark"]
-    where = f"scripts/{entry.folder}"
+    where = entry.root
     text = hand.files[f"{where}/script.txt"].decode()
     described = unseal(hand.files[f"{where}/script.json"])
     files: dict[str, bytes] = {}
@@ -81,9 +88,9 @@ def gpu(arch: str, driver: int = NEWEST_DRIVER, name: str = ANY_GPU) -> Device:
     return Device("cuda", 0, name, arch, driver)
 
 
-def ask(path: Path, host: Host) -> Preflight:
+def ask(path: Path, host: DescribedHost) -> PreflightReport:
     with unpacked(str(path), of_scripts, Limits()) as found:
-        return preflight(found.listing, found.folder, host)
+        return preflight(found.listing, found.directory, host)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_which_target_serves_which_gpu(
 ) -> None:
     """Given code for sm_80 with PTX and for sm_90a, when each GPU is asked about, then this."""
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
-    result = ask(path, Host(gpu(arch), MACHINE))
+    result = ask(path, DescribedHost(gpu(arch), MACHINE))
     (answer,) = result.answers
     assert (answer.chosen.target if answer.chosen else None) == target
     assert answer.why.startswith(why)
@@ -113,7 +120,7 @@ def test_which_target_serves_which_gpu(
 
 def test_without_ptx_a_later_gpu_gets_nothing(hand: Any, tmp_path: Path) -> None:
     path = for_targets(hand, {**AMPERE, "ptx": False}, HOPPER).archive(tmp_path / "p")
-    result = ask(path, Host(gpu("sm_100"), MACHINE))
+    result = ask(path, DescribedHost(gpu("sm_100"), MACHINE))
     assert not result.ok
     assert [judged.suits for judged in result.answers[0].judged] == [None, None]
 
@@ -126,7 +133,7 @@ def test_a_driver_that_is_too_old(
     hand: Any, driver: int, arch: str, target: str | None, tmp_path: Path
 ) -> None:
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
-    (answer,) = ask(path, Host(gpu(arch, driver), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu(arch, driver), MACHINE)).answers
     assert (answer.chosen.target if answer.chosen else None) == target
 
 
@@ -138,7 +145,7 @@ def test_code_that_is_not_what_its_target_says(hand: Any, tmp_path: Path) -> Non
     odd = min(programs)
     programs[odd] = dataclasses.replace(programs[odd], images=(Image("sass", "sm_90"),))
     path = made.relist(programs=programs).archive(tmp_path / "p")
-    (answer,) = ask(path, Host(gpu("sm_80"), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).answers
     (problem,) = answer.problems
     assert "holds nothing that runs on cuda:0" in problem
 
@@ -160,7 +167,7 @@ def test_how_much_of_the_range_is_measured(hand: Any, tmp_path: Path) -> None:
     """Given n from 1 to 64 in powers of two, a rule for n <= 4, and 8 and 16 measured, then of 7
     buckets 3 are the rule's, 2 measured, and 2 go to the nearest."""
     path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
-    (answer,) = ask(path, Host(gpu("sm_80"), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).answers
     assert answer.tables == ("A100",)
     coverage = answer.coverage
     assert coverage is not None
@@ -171,7 +178,7 @@ def test_how_much_of_the_range_is_measured(hand: Any, tmp_path: Path) -> None:
 
 def test_a_table_of_another_gpu_does_not_count(hand: Any, tmp_path: Path) -> None:
     path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
-    (answer,) = ask(path, Host(gpu("sm_80", name="A30"), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu("sm_80", name="A30"), MACHINE)).answers
     assert answer.tables == ()
     assert answer.coverage is not None
     assert answer.coverage.sources == {"table": 3, "default": 4}
@@ -186,7 +193,7 @@ def test_a_default_that_is_not_carried(hand: Any, tmp_path: Path) -> None:
     made.files = {path: data for path, data in made.files.items() if gone not in path}
     scripts = (dataclasses.replace(script, programs=(script.programs[0], script.programs[2])),)
     path = made.relist(scripts=scripts, programs=programs).archive(tmp_path / "p")
-    result = ask(path, Host(gpu("sm_80"), MACHINE))
+    result = ask(path, DescribedHost(gpu("sm_80"), MACHINE))
     assert result.ok
     assert result.answers[0].coverage is not None
     assert result.answers[0].coverage.sources == {"table": 3, "default": 4}
@@ -195,7 +202,7 @@ def test_a_default_that_is_not_carried(hand: Any, tmp_path: Path) -> None:
 # The host.
 
 
-NEEDS = Needs(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
+NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
 
 
 @pytest.mark.parametrize(
@@ -217,14 +224,14 @@ def test_what_the_host_lacks(
     hand: Any, host: dict[str, str], problem: str | None, tmp_path: Path
 ) -> None:
     path = hand.relist(needs=NEEDS).archive(tmp_path / "p")
-    result = ask(path, Host(Device("cpu", 0, "cpu", "cpu"), MACHINE, **host))
+    result = ask(path, DescribedHost(Device("cpu", 0, "cpu", "cpu"), MACHINE, **host))
     assert result.ok == (problem is None)
     assert [str(problem) in found for found in result.problems] == ([True] if problem else [])
 
 
 def test_a_host_of_another_machine(hand: Any, tmp_path: Path) -> None:
     other = "aarch64" if MACHINE == "x86_64" else "x86_64"
-    result = ask(hand.archive(tmp_path / "p"), Host(Device("cpu", 0, "cpu", "cpu"), other))
+    result = ask(hand.archive(tmp_path / "p"), DescribedHost(Device("cpu", 0, "cpu", "cpu"), other))
     assert not result.ok
     assert f"made for {MACHINE}, not {other}" in str(result.answers[0].judged[0])
 

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from support import packages
 from tilusbuild.cache.cache import Cache
-from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import PackageError
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import install
-from tilusbuild.package.opening import opened
+from tilusbuild.package.read import opened
 
 FUZZ = settings(
     deadline=None,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from support.packages import by_hand
-from tilusbuild.package.arriving import Limits
-from tilusbuild.package.errors import FileMissing
+from tilusbuild.package.errors import MissingFileError
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.rebuild import rebuild, sample
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
@@ -57,7 +57,7 @@ def test_a_source_that_does_not_compile(project: Any, tmp_path: Path) -> None:
 
 
 def test_a_package_without_sources(hand: Any, tmp_path: Path) -> None:
-    with pytest.raises(FileMissing, match=r"compile\.sh is not carried"):
+    with pytest.raises(MissingFileError, match=r"compile\.sh is not packed"):
         list(rebuild(str(hand.archive(tmp_path / "p")), 1.0, Limits()))
 
 

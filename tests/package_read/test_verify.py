@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from support.packages import by_hand
-from tilusbuild.package.arriving import Limits
 from tilusbuild.package.check import Verified, verify
-from tilusbuild.package.opening import opened
+from tilusbuild.package.extract import Limits
+from tilusbuild.package.read import opened
 
 
 def verified(path: Path, limits: Limits | None = None) -> Verified:

@@ -7,8 +7,9 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.build.explain import differences, sections
+from tilusbuild.build.explain import differences
 from tilusbuild.plan import identity
+from tilusbuild.plan.identity import sections
 
 VALUES = st.one_of(
     st.booleans(),

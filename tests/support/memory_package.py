@@ -6,7 +6,7 @@ import io
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilusbuild.package.reader import Item
+from tilusbuild.package.model import Item
 
 
 @dataclass

@@ -16,26 +16,24 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import zstandard
 
 from tilusbuild import __version__
 from tilusbuild.binary import read_archs, read_needs
-from tilusbuild.package import purpose
-from tilusbuild.package.coherent import digest_of_inputs, is_table
-from tilusbuild.package.formats.wheels import whole
-from tilusbuild.package.formats.write_wheel import last_line, metadata, record_line
-from tilusbuild.package.layers import layers
+from tilusbuild.package.contents import HostRequirements
+from tilusbuild.package.formats.wheels import last_line, metadata, record_line, whole
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
-    Image,
+    PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    Target,
+    digest_of_inputs,
+    layers,
 )
-from tilusbuild.package.needs import Together
+from tilusbuild.package.model import Image, purpose_of_program, purpose_of_script
 from tilusbuild.runtime.script import read_script
 
 
@@ -62,8 +60,7 @@ class Hand:
             for path, data in self.files.items()
         }
         made = dataclasses.replace(self.listing, **{"files": entries, **fields})
-        tables = {path: e.sha256 for path, e in made.files.items() if is_table(path)}
-        inputs = digest_of_inputs([s.hash for s in made.scripts], made.programs, tables)
+        inputs = digest_of_inputs([s.hash for s in made.scripts], made.programs, made.files)
         self.listing = dataclasses.replace(made, inputs=inputs)
         return self
 
@@ -112,7 +109,7 @@ class Hand:
             record_line(name, hashlib.sha256(data).hexdigest(), len(data))
             for name, data in entries.items()
         ]
-        record = f"{wheel.about}/RECORD"
+        record = f"{wheel.dist_info}/RECORD"
         said = "".join([*lines, last_line(record)]).encode()
         return zipped(path, {**entries, record: said})
 
@@ -196,8 +193,8 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     files: dict[str, bytes] = {}
     scripts: list[ScriptEntry] = []
     programs: dict[str, ProgramEntry] = {}
-    targets: dict[str, Target] = {}
-    together = Together()
+    targets: dict[str, PackageTarget] = {}
+    together = HostRequirements()
     for folder in sorted((cache / "scripts").glob("*/*")):
         script = read_script(str(folder))
         built = [p for i, p in enumerate(script.programs) if i not in script.not_built]
@@ -206,9 +203,10 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
         scripts.append(
             ScriptEntry(script.name, script.hash, script.target, params, tuple(built), tables)
         )
-        targets[script.target] = Target(script.kind, script.archs, script.ptx, script.toolkit)  # type: ignore[arg-type]
+        kind: Literal["cuda", "cpu"] = "cuda" if script.kind == "cuda" else "cpu"
+        targets[script.target] = PackageTarget(kind, script.archs, script.ptx, script.toolkit)
         for path in _plain(folder):
-            if purpose.of_script(os.fspath(path.relative_to(folder))) == "runtime":
+            if purpose_of_script(os.fspath(path.relative_to(folder))) == "runtime":
                 files[os.fspath(path.relative_to(cache))] = path.read_bytes()
         for digest in built:
             library = (cache / "programs" / digest / "module/lib.so").read_bytes()
@@ -218,7 +216,7 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
         folder = cache / "programs" / digest
         for path in _plain(folder):
             name = os.fspath(path.relative_to(folder))
-            if purpose.of_program(name) == "runtime" or (
+            if purpose_of_program(name) == "runtime" or (
                 sources and name != "module/nvcc_output.txt"
             ):
                 files[os.fspath(path.relative_to(cache))] = path.read_bytes()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
+from tilusbuild.plan.identity import sections
 from tilusbuild.plan.jobs import jobs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -44,40 +45,6 @@ class Reason:
     def _shows(self) -> bool:
         """Digests tell a person nothing."""
         return self.what != "header"
-
-
-def sections(text: str) -> dict[str, dict[str, str]]:
-    """Return the titled blocks of a program.txt or options.txt as keys and values; "" is what comes
-    first.
-
-    A line of a block without a key of its own is its own key. In `headers` the name is the key.
-    """
-    found: dict[str, dict[str, str]] = {"": {}}
-    title = ""
-    for line in text.splitlines():
-        if line.startswith("[") and line.endswith("]"):
-            title = line[1:-1]
-            found[title] = {}
-        elif line:
-            key, value = _pair(title, line)
-            found[title][key] = value
-    return found
-
-
-def _pair(title: str, line: str) -> tuple[str, str]:
-    if title in ("headers", "generated"):
-        digest, _, name = line.partition("  ")
-        return name, digest
-    if title == "toolchain":
-        name, _, rest = line.partition(" ")
-        return name, rest
-    if title == "args":
-        name, _, rest = line.partition(": ")
-        return name, rest
-    if title == "commands":
-        return line.split(" ", 1)[0] + " … " + line.rsplit(" ", 1)[-1], line
-    key, separator, value = line.partition(" = ")
-    return (key, value) if separator else (line, "")
 
 
 _NAMES = {

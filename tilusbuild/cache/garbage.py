@@ -14,7 +14,6 @@ instant anything points to what is gone.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,8 +26,6 @@ from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.sealed import CorruptFileError
-
-_MENTION = re.compile(rb"include/([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +226,8 @@ def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[st
 def mentioned(path: str) -> list[str]:
     """Digests of the header directories that a program's compile.sh uses."""
     try:
-        with open(os.path.join(path, "module", "compile.sh"), "rb") as file:
-            return sorted({found.decode() for found in _MENTION.findall(file.read())})
+        with open(os.path.join(path, layout.COMPILE_SH), "rb") as file:
+            return layout.mentioned_headers(file.read())
     except OSError:
         return []
 

@@ -15,7 +15,7 @@ from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import links_of, parse_script, put_script
 from tilusbuild.runtime.sealed import unseal
 
-_OPTIONAL = (layout.SCHEDULE_TXT, "dispatch_table.json", "dispatch_table.txt", layout.DISPATCH)
+_OPTIONAL = (layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT, layout.DISPATCH)
 
 
 def install_program(cache: Cache, program: str, folder: str) -> Entry:

@@ -10,11 +10,13 @@ INDEX, LOCK, TAG, IGNORE = "index.json", "lock", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
+COMPILE_SH = "module/compile.sh"
 DUMPS = ("ir/", "module/ir/")
 """What a dump adds to a program's directory: for people, and in no record."""
 MANIFEST = "MANIFEST"
 SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
 SCRIPT_JSON, DISPATCH = "script.json", "dispatch"
+TABLE_JSON, TABLE_TXT = "dispatch_table.json", "dispatch_table.txt"
 
 FOLDERS = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
 
@@ -28,6 +30,7 @@ _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 _STAGING = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_HEADERS = re.compile(rb"include/([0-9a-f]{64})")
 
 
 def is_hash(name: str) -> bool:
@@ -55,6 +58,12 @@ def is_inside(name: str) -> bool:
     return (
         bool(name) and "\0" not in name and all(p not in ("", ".", "..") for p in name.split("/"))
     )
+
+
+def mentioned_headers(compile_sh: bytes) -> list[str]:
+    """Return the digests of the header directories that the text of a `compile.sh` names,
+    sorted."""
+    return sorted({found.decode() for found in _HEADERS.findall(compile_sh)})
 
 
 def program_link(program: str) -> str:

@@ -35,8 +35,8 @@ _IN_SCRIPT = frozenset(
         layout.DISPATCH,
         layout.PROGRAMS,
         layout.FAILED,
-        "dispatch_table.txt",
-        "dispatch_table.json",
+        layout.TABLE_TXT,
+        layout.TABLE_JSON,
         "latency",
     )
 )

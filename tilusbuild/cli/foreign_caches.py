@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tilusbuild.cli.preflight import PreflightArgs
     from tilusbuild.interop.caches.model import ForeignCache
     from tilusbuild.interop.preflight import CachePreflight
-    from tilusbuild.package.preflight import Host
-    from tilusbuild.package.reader import Reader
+    from tilusbuild.package.model import Reader
+    from tilusbuild.package.preflight import DescribedHost
 
 
 _FORMATS = ("dir", "tar.zst", "oci")
@@ -358,7 +358,8 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.interop.listing import count_pickles, pickle_warning
     from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package import pack
-    from tilusbuild.package.opening import is_cache
+    from tilusbuild.package.collect import PackageOrder
+    from tilusbuild.package.read import is_cache
 
     formats = _formats(arguments.formats)
     if is_cache(arguments.source):
@@ -369,7 +370,7 @@ def package(arguments: PackCacheArgs) -> int:
     name, version = foreign.default_name(cache)
     name, version = arguments.name or name, arguments.package_version or version
     found = foreign.collect(cache, name, version, skip_broken=arguments.skip_broken)
-    order = pack.Order(name, PackageSection(), cache.system, version)
+    order = PackageOrder(name, PackageSection(), cache.system, version)
     attest = _attest(arguments.sign)
     made = pack.write(order, found.contents, formats, arguments.output, attest=attest)
     listed = found.contents.listed
@@ -412,10 +413,10 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     return 0
 
 
-def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[Host]) -> int:
+def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
     """Print for each entry whether it would run; 1 when one would not."""
     from tilusbuild.interop.preflight import preflight as judge
-    from tilusbuild.package.arriving import check_limits
+    from tilusbuild.package.extract import check_limits
     from tilusbuild.package.listing import parse
     from tilusbuild.table import table
 

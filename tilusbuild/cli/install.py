@@ -73,7 +73,7 @@ def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install
     from tilusbuild.package.kinds import other_kind
-    from tilusbuild.package.opening import opened
+    from tilusbuild.package.read import opened
 
     policy = options.policy(arguments)
     with opened(path) as reader:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs
     from tilusbuild.engine.events import Reporter
     from tilusbuild.expr import Value
-    from tilusbuild.package.arriving import Limits
-    from tilusbuild.package.signing import Policy
+    from tilusbuild.package.extract import Limits
+    from tilusbuild.package.signing import SignaturePolicy
     from tilusbuild.plan.selection import Selection
 
 
@@ -107,17 +107,17 @@ def reporter(arguments: Common) -> Reporter:
 def limits(arguments: LimitArgs) -> Limits:
     """How much a package may ask for. Raises `InputError`."""
     from tilusbuild.manifest.table import parse_size
-    from tilusbuild.package.arriving import Limits
+    from tilusbuild.package.extract import Limits
 
     return Limits(parse_size(arguments.max_size)) if arguments.max_size else Limits()
 
 
-def policy(arguments: SignedArgs) -> Policy | None:
+def policy(arguments: SignedArgs) -> SignaturePolicy | None:
     """The signature that a package must have; None when it needs none."""
-    from tilusbuild.package.signing import Policy
+    from tilusbuild.package.signing import SignaturePolicy
 
-    asked = Policy(arguments.key, arguments.identity, arguments.issuer)
-    return None if asked == Policy() else asked
+    asked = SignaturePolicy(arguments.key, arguments.identity, arguments.issuer)
+    return None if asked == SignaturePolicy() else asked
 
 
 @contextmanager

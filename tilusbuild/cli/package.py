@@ -23,8 +23,9 @@ from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
+    from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
-    from tilusbuild.package.pack import Attest, Made, Order
+    from tilusbuild.package.pack import Attest, PackageFile
 
 _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
@@ -157,7 +158,7 @@ def _formats(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def show_files(arguments: Common, made: Sequence[Made]) -> None:
+def show_files(arguments: Common, made: Sequence[PackageFile]) -> None:
     """Print the path, size and digest of what was written."""
     for each in made:
         if arguments.json:
@@ -169,7 +170,9 @@ def show_files(arguments: Common, made: Sequence[Made]) -> None:
             sys.stderr.write(f"  {each.format}, {each.size} bytes{digest}\n")
 
 
-def _show_made(arguments: PackageArgs, order: Order, contents: Contents, made: list[Made]) -> None:
+def _show_made(
+    arguments: PackageArgs, order: PackageOrder, contents: Contents, made: list[PackageFile]
+) -> None:
     show_files(arguments, made)
     if arguments.json:
         listed = contents.listed
@@ -177,8 +180,8 @@ def _show_made(arguments: PackageArgs, order: Order, contents: Contents, made: l
         emit(PackageLine(order.name, order.version, contents.digest, *counts))
 
 
-def _show_sizes(arguments: PackageArgs, order: Order, contents: Contents) -> None:
-    from tilusbuild.package.sizes import layer_sizes, layer_table, program_sizes, program_table
+def _show_sizes(arguments: PackageArgs, order: PackageOrder, contents: Contents) -> None:
+    from tilusbuild.package.pack import layer_sizes, layer_table, program_sizes, program_table
 
     layers, programs = layer_sizes(contents), program_sizes(contents)
     if not arguments.json:

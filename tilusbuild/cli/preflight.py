@@ -14,7 +14,7 @@ from tilusbuild.cli.output import emit
 from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:
-    from tilusbuild.package.preflight import Answer, Host, Preflight
+    from tilusbuild.package.preflight import DescribedHost, InstanceReport, PreflightReport
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
@@ -113,9 +113,8 @@ def run(arguments: PreflightArgs) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.package.kinds import other_kind
-    from tilusbuild.package.opening import opened
     from tilusbuild.package.preflight import preflight
-    from tilusbuild.package.unpack import of_scripts, unpacked
+    from tilusbuild.package.read import of_scripts, opened, unpacked
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_host(arguments, device) for device in arguments.devices]
@@ -124,9 +123,9 @@ def run(arguments: PreflightArgs) -> int:
             return foreign_caches.preflight(reader, arguments, hosts)
     with unpacked(arguments.path, of_scripts, options.limits(arguments)) as found:
         try:
-            results = [preflight(found.listing, found.folder, host) for host in hosts]
+            results = [preflight(found.listing, found.directory, host) for host in hosts]
         except LoadError as error:
-            raise TilusbuildError(str(error).replace(f"{found.folder}/", "")) from None
+            raise TilusbuildError(str(error).replace(f"{found.directory}/", "")) from None
         if arguments.json:
             _emit(results)
         else:
@@ -134,9 +133,9 @@ def run(arguments: PreflightArgs) -> int:
     return 0 if all(result.ok for result in results) else 1
 
 
-def _host(arguments: PreflightArgs, device: str) -> Host:
+def _host(arguments: PreflightArgs, device: str) -> DescribedHost:
     from tilusbuild.errors import input_error
-    from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, Host
+    from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, DescribedHost
     from tilusbuild.runtime.device import Device
 
     if device != "cpu" and not _ARCH.fullmatch(device):
@@ -153,7 +152,7 @@ def _host(arguments: PreflightArgs, device: str) -> Host:
     if arguments.driver is not None:
         major, minor = (int(word) for word in f"{arguments.driver}.0".split(".")[:2])
         driver = 1000 * major + 10 * minor
-    return Host(
+    return DescribedHost(
         Device(kind, 0, arguments.gpu_name or ANY_GPU, device.rstrip("af"), driver),
         arguments.machine or os.uname().machine,
         arguments.glibc,
@@ -163,7 +162,7 @@ def _host(arguments: PreflightArgs, device: str) -> Host:
     )
 
 
-def _print(results: Sequence[Preflight], *, verbose: bool) -> None:
+def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
     from tilusbuild.table import table
 
     rows = [
@@ -189,12 +188,12 @@ def _print(results: Sequence[Preflight], *, verbose: bool) -> None:
             print(f"{arch}: missing: {problem}")
 
 
-def _problems(result: Preflight) -> list[str]:
+def _problems(result: PreflightReport) -> list[str]:
     of_scripts = [f"{a.label}: {what}" for a in result.answers for what in a.problems]
     return [*result.problems, *of_scripts]
 
 
-def _emit(results: Sequence[Preflight]) -> None:
+def _emit(results: Sequence[PreflightReport]) -> None:
     for result in results:
         device = result.host.device.arch
         for answer in result.answers:
@@ -205,7 +204,7 @@ def _emit(results: Sequence[Preflight]) -> None:
     emit(PreflightSummary(len(results), missing))
 
 
-def _line(device: str, answer: Answer) -> PreflightLine:
+def _line(device: str, answer: InstanceReport) -> PreflightLine:
     sizes = None
     if (covered := answer.coverage) is not None:
         ranges = {key: tuple(found) if found else None for key, found in covered.sizes.items()}

@@ -69,7 +69,7 @@ class RebuildSummary(Line):
 def run(arguments: VerifyArgs) -> int:
     """Print what is wrong; 1 when anything is."""
     from tilusbuild.errors import input_error
-    from tilusbuild.package.opening import is_cache
+    from tilusbuild.package.read import is_cache
 
     path, sample = arguments.path, arguments.rebuild
     # In `verify --rebuild PATH` argparse takes the path for the value of --rebuild.
@@ -119,7 +119,7 @@ def _share(word: str | None) -> float | None:
 def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.package.check import verify
     from tilusbuild.package.errors import PackageError
-    from tilusbuild.package.opening import opened
+    from tilusbuild.package.read import opened
 
     try:
         with opened(path) as reader:
@@ -131,8 +131,8 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
                 by = check_signature(reader.list_bytes(), reader.attestations(), policy).by
                 signed = f"\nsigned by {by}"
     except PackageError as error:
-        return [(type(error).__name__, str(error))], ""
-    problems = [(type(error).__name__, str(error)) for error in found.problems]
+        return [(error.kind, str(error))], ""
+    problems = [(error.kind, str(error)) for error in found.problems]
     listing = found.listing
     if listing is None:
         return problems, ""
@@ -145,7 +145,7 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
 
 def _cache(path: str) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.cache.cache import Cache
-    from tilusbuild.package.check_cache import code_problems
+    from tilusbuild.package.check import code_problems
 
     cache = Cache(path)
     problems = [("CacheDamaged", f"{p.name}: {p.what}") for p in cache.verify()]

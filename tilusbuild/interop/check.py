@@ -9,11 +9,11 @@ from __future__ import annotations
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.interop import triton_groups
 from tilusbuild.interop.listing import ListedCache, ListedEntry
-from tilusbuild.package.arriving import Arrival
-from tilusbuild.package.check_program import host_problem
-from tilusbuild.package.errors import CodeMismatch, Incoherent, OverLimit
-from tilusbuild.package.images import LARGEST, code_of
+from tilusbuild.package.check import host_problem
+from tilusbuild.package.errors import CodeMismatchError, InconsistentError, OverLimitError
+from tilusbuild.package.extract import PackageMember
 from tilusbuild.package.listing import FileList
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
 
 
 class EntryChecker:
@@ -24,18 +24,18 @@ class EntryChecker:
         self._system = cache.system
         self._libraries = cache.libraries()
 
-    def wants(self, arrival: Arrival) -> bool:
-        """Return whether the content counts, not the digest alone. Raises `OverLimit`."""
-        path, group = arrival.path, triton_groups.is_group(self._system, arrival.path)
+    def wants(self, member: PackageMember) -> bool:
+        """Return whether the content counts, not the digest alone. Raises `OverLimitError`."""
+        path, group = member.path, triton_groups.is_group(self._system, member.path)
         if path not in self._libraries and not group:
             return False
-        limit = triton_groups.MAX_BYTES if group else LARGEST
-        if arrival.entry.size > limit:
-            raise OverLimit(f"{path} has more than {limit} bytes")
+        limit = triton_groups.MAX_BYTES if group else MAX_LIBRARY_SIZE
+        if member.entry.size > limit:
+            raise OverLimitError(f"{path} has more than {limit} bytes")
         return True
 
     def check(self, path: str, data: bytes) -> None:
-        """Raises `CodeMismatch` and `Incoherent`."""
+        """Raises `CodeMismatchError` and `InconsistentError`."""
         if path in self._libraries:
             self._check_code(path, self._libraries[path], data)
         else:
@@ -46,13 +46,13 @@ class EntryChecker:
         if set(images) != set(entry.images) or machine != entry.machine:
             there = _text(sorted(i.arch for i in images), machine)
             listed = _text(sorted(i.arch for i in entry.images), entry.machine)
-            raise CodeMismatch(f"{path} holds code for {there}; listed is {listed}")
+            raise CodeMismatchError(f"{path} holds code for {there}; listed is {listed}")
         try:
             problem = host_problem(self._listing.needs, read_needs(data)) if machine else None
         except BinaryError as error:
             problem = str(error)
         if problem:
-            raise Incoherent(f"{path} {problem}; the list says otherwise")
+            raise InconsistentError(f"{path} {problem}; the list says otherwise")
 
 
 def _text(archs: list[str], machine: str | None) -> str:

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 
 from tilusbuild.interop import triton_groups
 from tilusbuild.interop.listing import ListedCache, cache_of
-from tilusbuild.package.arriving import Limits, arrivals, check_limits
 from tilusbuild.package.check import Checker
-from tilusbuild.package.errors import CannotInstall
-from tilusbuild.package.formats.plain import settle
-from tilusbuild.package.layers import layers
+from tilusbuild.package.errors import CannotInstallError
+from tilusbuild.package.extract import Limits, check_limits, members
+from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.reader import Reader
+from tilusbuild.package.model import Reader
 from tilusbuild.state.files import sync_folder
 
 _PREFIX = ".tilusbuild-"
@@ -54,7 +53,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
             _unpack(reader, listing, cache, missing, private)
             made = os.path.join(private, cache.prefix)
             _place(cache, made, place)
-            settle(private)
+            sync_all(private)
             _link(cache, missing, made)
             came = set(_publish(cache, missing, made, place))
     files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
@@ -73,8 +72,8 @@ def _unpack(
         if unit in missing
     }
     checker = Checker(listing, private)
-    for arrival in arrivals(reader, listing, layers(listing)):
-        checker.take(arrival, keep=arrival.path in wanted)
+    for member in members(reader, listing):
+        checker.take(member, keep=member.path in wanted)
 
 
 def _paths(listing: FileList, cache: ListedCache) -> list[str]:
@@ -167,7 +166,7 @@ def _explained(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotInstall(
+        raise CannotInstallError(
             f"{place} cannot be written: {error.strerror or error}",
             hint="--into names another directory",
         ) from None

@@ -9,7 +9,7 @@ from tilusbuild.interop.check import EntryChecker
 from tilusbuild.interop.listing import ListedCache, cache_of, read
 from tilusbuild.package.kinds import Kind
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.values import Field
+from tilusbuild.package.model import Field
 
 
 class ForeignCacheKind:

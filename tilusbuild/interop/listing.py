@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilusbuild.interop.caches.systems import SYSTEMS
-from tilusbuild.package import images, names
-from tilusbuild.package.errors import ListMalformed, NoPackage
-from tilusbuild.package.images import Image
+from tilusbuild.package import names
+from tilusbuild.package.errors import MalformedListError, NoPackageError
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.values import Field
+from tilusbuild.package.model import Field, Image, plain, read_images
 from tilusbuild.state.hashing import sha256_text
 
 ROOT = "caches"
@@ -73,23 +72,8 @@ class ListedCache:
         return {f"{self.prefix}{e.path}/{e.library}": e for e in self.entries}
 
     def value(self) -> dict[str, Any]:
-        return {
-            "system": self.system,
-            "version": self.version,
-            "entries": [
-                {
-                    "path": each.path,
-                    "kind": each.kind,
-                    "name": each.name,
-                    "library": each.library,
-                    "images": images.values(each.images),
-                    "machine": each.machine,
-                }
-                for each in self.entries
-            ],
-            "units": list(self.units),
-            "links": dict(self.links),
-        }
+        found: dict[str, Any] = plain(self)
+        return found
 
     def inputs(self) -> list[str]:
         return [entry.path for entry in self.entries]
@@ -119,9 +103,9 @@ class ListedCache:
 
 
 def cache_of(listing: FileList) -> ListedCache:
-    """Return the foreign cache of a list. Raises `NoPackage` for a list of another kind."""
+    """Return the foreign cache of a list. Raises `NoPackageError` for a list of another kind."""
     if not isinstance(listing.part, ListedCache):
-        raise NoPackage("it holds no foreign cache")
+        raise NoPackageError("it holds no foreign cache")
     return listing.part
 
 
@@ -142,31 +126,31 @@ def pickle_warning(listing: FileList) -> str:
 
 
 def read(field: Field) -> ListedCache:
-    """Return what a list says. Raises `ListMalformed`."""
-    system, version, entries, units, links = field.table(
-        "system", "version", "entries", "units", "links"
-    )
-    return ListedCache(
-        system=system.one_of(*sorted(SYSTEMS)),
-        version=_printable(version),
-        entries=tuple(_entry(each) for each in entries.items()),
-        units=tuple(each.text(names.LONGEST_PATH) for each in units.items()),
-        links={key: each.text(names.LONGEST_PATH) for key, each in links.mapping()},
+    """Return what a list says. Raises `MalformedListError`."""
+    return field.record(
+        ListedCache,
+        system=lambda each: each.one_of(*sorted(SYSTEMS)),
+        version=_printable,
+        entries=lambda each: each.array(_entry),
+        units=lambda each: each.array(_path),
+        links=lambda each: each.mapping(_path),
     )
 
 
 def _entry(field: Field) -> ListedEntry:
-    path, kind, name, library, held, machine = field.table(
-        "path", "kind", "name", "library", "images", "machine"
+    return field.record(
+        ListedEntry,
+        path=_path,
+        kind=_printable,
+        name=_printable,
+        library=_path,
+        images=read_images,
+        machine=lambda each: each.optional(Field.name),
     )
-    return ListedEntry(
-        path=path.text(names.LONGEST_PATH),
-        kind=_printable(kind),
-        name=_printable(name),
-        library=library.text(names.LONGEST_PATH),
-        images=images.read(held),
-        machine=machine.optional(Field.name),
-    )
+
+
+def _path(field: Field) -> str:
+    return field.text(names.MAX_PATH)
 
 
 def _printable(field: Field) -> str:
@@ -219,4 +203,4 @@ def _beginnings(path: str) -> Iterator[str]:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise ListMalformed(problem)
+    raise MalformedListError(problem)

@@ -20,12 +20,10 @@ from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
 from tilusbuild.interop.caches.directory import MAX_FILES, CacheDirectory
 from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry
 from tilusbuild.interop.listing import ROOT, ListedCache, ListedEntry
-from tilusbuild.package.coherent import digest_of_inputs
-from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import CannotPack
-from tilusbuild.package.images import LARGEST, code_of
-from tilusbuild.package.listing import ANY_MACHINE, FileEntry, FileList, Needs
-from tilusbuild.package.needs import Together
+from tilusbuild.package.contents import Contents, HostRequirements
+from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.listing import ANY_MACHINE, FileEntry, FileList, HostNeeds, digest_of_inputs
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
 from tilusbuild.state.hashing import sha256_bytes, sha256_file
 
 _LOCK = ".lock"
@@ -51,14 +49,13 @@ def collect(
 ) -> PackedCache:
     """Collect a cache's contents; with `skip_broken` without what is broken.
 
-    Raises `CannotPack` for a broken cache, and `UnsafeName` or `ListMalformed` for names that no
-    package can have.
-    """
+    Raises `CannotPackError` for a broken cache, and `UnsafeNameError` or `MalformedListError` for
+    names that no package can have."""
     _check_whole(cache)
     broken = dict(_broken(cache))
     if broken and not skip_broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
-        raise CannotPack(
+        raise CannotPackError(
             f"{cache.root} is broken: {next(iter(broken.values()))}{more}",
             hint="`tilusbuild cache verify` lists them; --skip-broken leaves them behind",
         )
@@ -70,7 +67,7 @@ def collect(
         if not f"{path}/".startswith(stale) and os.path.basename(path) != _LOCK:
             found.add_file(path)
     if not found.entries:
-        raise CannotPack(f"{cache.root} holds no entry that could be packed")
+        raise CannotPackError(f"{cache.root} holds no entry that could be packed")
     listed = found.listed(cache, name, version)
     contents = Contents(listed, listed.encode(), found.origins, {})
     return PackedCache(contents, tuple(found.entries.values()), tuple(broken.items()))
@@ -132,7 +129,7 @@ class _Collector:
     files: dict[str, FileEntry] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     origins: dict[str, bytes | str] = field(default_factory=dict)
-    host: Together = field(default_factory=Together)
+    host: HostRequirements = field(default_factory=HostRequirements)
     host_code: int = 0
 
     def add_entry(self, entry: ForeignEntry) -> None:
@@ -141,8 +138,8 @@ class _Collector:
         self.units[entry.removed_with] = 0
         library = self._library_of(entry)
         data = self.directory.bytes(entry.path, library) or b""
-        if len(data) > LARGEST:
-            raise CannotPack(f"{entry.path}/{library} has more than {LARGEST} bytes")
+        if len(data) > MAX_LIBRARY_SIZE:
+            raise CannotPackError(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
         self.entries[entry.path] = ListedEntry(
             entry.path, entry.kind, _printable(entry.name), library, *code_of(data)
         )
@@ -154,14 +151,14 @@ class _Collector:
             return
         self.units[unit] = self.units.get(unit, 0) + 1
         if self.units[unit] > MAX_FILES:
-            raise CannotPack(f"{unit} has more than {MAX_FILES} files")
+            raise CannotPackError(f"{unit} has more than {MAX_FILES} files")
         target = _target(self.directory, path)
         if target is not None:
             self._add_link(path, target)
             return
         full, listed = self.directory.path(path), f"{ROOT}/{self.system}/{path}"
         if not stat.S_ISREG(os.lstat(full).st_mode):
-            raise CannotPack(f"{full} is not a plain file")
+            raise CannotPackError(f"{full} is not a plain file")
         self.origins[listed] = full
         size, digest = os.path.getsize(full), sha256_file(full)
         if triton_groups.is_group(self.system, path):
@@ -173,7 +170,7 @@ class _Collector:
 
     def _add_link(self, path: str, target: str) -> None:
         if target not in self.entries:
-            raise CannotPack(
+            raise CannotPackError(
                 f"{self.directory.path(path)} leads to {target}, which is not an entry"
             )
         self.links[path] = target
@@ -197,10 +194,12 @@ class _Collector:
                     return os.path.relpath(path, entry.path)
             elif os.path.basename(path) == _FATBIN:
                 return os.path.relpath(path, entry.path)
-        raise CannotPack(f"{self.directory.path(entry.path)} has no library", hint="pack again")
+        raise CannotPackError(
+            f"{self.directory.path(entry.path)} has no library", hint="pack again"
+        )
 
     def listed(self, cache: ForeignCache, name: str, version: str) -> FileList:
-        nothing = Needs(ANY_MACHINE, None, None, (), None)
+        nothing = HostNeeds(ANY_MACHINE, None, None, (), None)
         part = ListedCache(
             system=self.system,
             version=_printable(cache.version),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilusbuild.interop.listing import ListedEntry, cache_of
 from tilusbuild.package.listing import ANY_MACHINE, FileList
-from tilusbuild.package.preflight import Host, host_problems
+from tilusbuild.package.preflight import DescribedHost, host_problems
 from tilusbuild.runtime import compat
 
 
@@ -32,7 +32,7 @@ class EntryVerdict:
 class CachePreflight:
     """The verdicts for one machine; `problems` are those of the machine itself."""
 
-    host: Host
+    host: DescribedHost
     entries: tuple[EntryVerdict, ...]
     problems: tuple[str, ...]
 
@@ -42,8 +42,8 @@ class CachePreflight:
         return [*(each.entry.path for each in self.entries if not each.runs), *self.problems]
 
 
-def preflight(listing: FileList, host: Host) -> CachePreflight:
-    """Judge every entry for one machine. Raises `NoPackage` for a list of another kind."""
+def preflight(listing: FileList, host: DescribedHost) -> CachePreflight:
+    """Judge every entry for one machine. Raises `NoPackageError` for a list of another kind."""
     entries = tuple(_judge(entry, host) for entry in cache_of(listing).entries)
     anywhere = listing.needs.machine == ANY_MACHINE
     return CachePreflight(
@@ -51,7 +51,7 @@ def preflight(listing: FileList, host: Host) -> CachePreflight:
     )
 
 
-def _judge(entry: ListedEntry, host: Host) -> EntryVerdict:
+def _judge(entry: ListedEntry, host: DescribedHost) -> EntryVerdict:
     if entry.machine not in (None, host.machine):
         what = f"its host code is for {entry.machine}, and the host is {host.machine}"
         return EntryVerdict(entry, False, what)

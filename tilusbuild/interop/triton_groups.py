@@ -13,8 +13,8 @@ from collections.abc import Container, Mapping
 import rfc8785
 
 from tilusbuild.interop.caches import triton
-from tilusbuild.package.errors import CannotPack, Incoherent, ListMalformed
-from tilusbuild.package.values import decode
+from tilusbuild.package.errors import CannotPackError, InconsistentError, MalformedListError
+from tilusbuild.package.model import decode
 
 MAX_BYTES = 16 << 20
 _KEY = "child_paths"
@@ -26,30 +26,30 @@ def is_group(system: str, path: str) -> bool:
 
 
 def without_place(path: str) -> bytes:
-    """Return a group of a cache as a package has it, with names only. Raises `CannotPack`."""
+    """Return a group of a cache as a package has it, with names only. Raises `CannotPackError`."""
     try:
         with open(path, encoding="utf-8") as file:
             names = json.load(file)[_KEY]
         return rfc8785.dumps({_KEY: {str(name): str(name) for name in names}})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CannotPack(f"{path} is not a group of Triton: {error}") from None
+        raise CannotPackError(f"{path} is not a group of Triton: {error}") from None
 
 
 def check(where: str, data: bytes, files: Container[str]) -> Mapping[str, str]:
     """Return the names in a group whose path in the package is `where`.
 
-    Raises `Incoherent` for a name that is not that of a file among `files` beside it.
+    Raises `InconsistentError` for a name that is not that of a file among `files` beside it.
     """
     try:
         value = decode(data)
         names = value[_KEY] if isinstance(value, dict) and value.keys() == {_KEY} else None
-    except ListMalformed as error:
-        raise Incoherent(f"{where} is not a group: {error}") from None
+    except MalformedListError as error:
+        raise InconsistentError(f"{where} is not a group: {error}") from None
     if not isinstance(names, dict):
-        raise Incoherent(f"{where} is not a group")
+        raise InconsistentError(f"{where} is not a group")
     for name, path in names.items():
         if name != path or f"{os.path.dirname(where)}/{name}" not in files:
-            raise Incoherent(f"{where} names {path!r:.200}, which is not a file beside it")
+            raise InconsistentError(f"{where} names {path!r:.200}, which is not a file beside it")
     return names
 
 

@@ -1,42 +1,79 @@
-"""Is a package what its list says? Offline, and without running anything of it.
+"""Whether a package is what its list says: offline, and without running anything of it.
 
 Names, sizes and digests are compared as the files arrive; then each program and each script is
-checked for itself as soon as its files are there. What is held in memory is bounded: one program's
-library and texts, or several where a container mixes them up.
+checked for itself as soon as its files are there. A program's texts hash to its name, its
+`meta.json` is about it and the files that are packed, and its library holds the code that the list
+and the target promise, and needs no more of a host than the list says. A script is read by the
+runtime's own readers: what passes here is what `load` takes. What is held in memory is bounded: one
+program's library and texts, or several where a container mixes them up.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from tilusbuild.binary import BinaryError, read_archs, read_needs
+from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.includes import read_manifest
+from tilusbuild.cache.listing import programs
 from tilusbuild.package import names
-from tilusbuild.package.arriving import (
-    Arrival,
-    Limits,
-    Refuse,
-    arrivals,
-    check_limits,
-    raising,
-    written,
+from tilusbuild.package.errors import (
+    CodeMismatchError,
+    InconsistentError,
+    OverLimitError,
+    PackageError,
 )
-from tilusbuild.package.check_program import READ, check_include, check_program
-from tilusbuild.package.check_script import check_script
-from tilusbuild.package.check_wheel import check_wheel
-from tilusbuild.package.errors import OverLimit, PackageError
-from tilusbuild.package.formats.read_wheel import WheelReader
+from tilusbuild.package.extract import (
+    Limits,
+    PackageMember,
+    Refuse,
+    check_limits,
+    members,
+    raising,
+    write_member,
+)
+from tilusbuild.package.formats.wheel import WheelReader, check_wheel
 from tilusbuild.package.kinds import ContentChecker, kind_with_key
-from tilusbuild.package.layers import layers
-from tilusbuild.package.listing import FileEntry, FileList, parse
-from tilusbuild.package.reader import Reader
+from tilusbuild.package.listing import (
+    FileEntry,
+    FileList,
+    HostNeeds,
+    PackageTarget,
+    ScriptEntry,
+    parse,
+)
+from tilusbuild.package.model import (
+    MAX_LIBRARY_SIZE,
+    PROGRAM_FILES,
+    Reader,
+    images_text,
+    is_hollow,
+    numbers_of,
+    purpose_of_script,
+)
+from tilusbuild.runtime import candidates, direct
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.tables import read_tables
+from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.status import Status
 
-_LARGEST_LIBRARY = 256 << 20
-_LARGEST_TEXT = 64 << 20
-_MOST_WAITING = 512 << 20
-"""Bytes of programs that have not come whole."""
-_MOST_PROBLEMS = 100
+_MAX_TEXT_SIZE = 64 << 20
+_MAX_WAITING = 512 << 20
+"""Bytes of programs that have not arrived whole."""
+_MAX_PROBLEMS = 100
+_MIN_BYTES_EACH = 6
+"""Bytes of text for each array or object; the densest that is written is `["name","m"]`."""
+
+Files = Mapping[str, FileEntry]
+"""What is packed of a program or a header directory, by the name within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +89,21 @@ def verify(reader: Reader, limits: Limits) -> Verified:
     problems: list[PackageError] = []
 
     def refuse(error: PackageError) -> None:
+        # A report of a million lines would be an attack of its own.
         problems.append(error)
-        if len(problems) >= _MOST_PROBLEMS:
-            raise OverLimit(f"more than {_MOST_PROBLEMS} things are wrong")
+        if len(problems) >= _MAX_PROBLEMS:
+            raise OverLimitError(f"more than {_MAX_PROBLEMS} things are wrong")
 
     listing = None
     try:
         listing = parse(reader.list_bytes())
         check_limits(listing, reader, limits)
         reader.attestations()
-        with tempfile.TemporaryDirectory(prefix="tilusbuild-verify-") as folder:
-            checker = Checker(listing, folder, refuse)
-            for arrival in arrivals(reader, listing, layers(listing), refuse=refuse):
+        with tempfile.TemporaryDirectory(prefix="tilusbuild-verify-") as directory:
+            checker = Checker(listing, directory, refuse)
+            for member in members(reader, listing, refuse=refuse):
                 try:
-                    checker.take(arrival, keep=arrival.path.startswith(layout.SCRIPTS))
+                    checker.take(member, keep=member.path.startswith(layout.SCRIPTS))
                 except PackageError as error:
                     refuse(error)
             checker.finish()
@@ -78,22 +116,22 @@ def verify(reader: Reader, limits: Limits) -> Verified:
 
 @dataclass(slots=True)
 class Checker:
-    """Takes the files of a package as they come, and keeps those that are wanted below `folder`.
+    """Takes the files of a package as they arrive, and writes those to keep below `directory`.
 
-    `refuse` is told of each thing that is wrong, and raises or returns.
+    `refuse` is called with each thing that is wrong, and raises or returns.
     """
 
     listing: FileList
-    folder: str
+    directory: str
     refuse: Refuse = raising
     _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    """What was read of the programs and header folders that are not whole yet."""
+    """What was read of the programs and header directories that are not whole yet."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
     _left: dict[str, int] = field(default_factory=dict)
     """How many files of each script have not been kept."""
     _waiting: int = 0
     _content: ContentChecker | None = None
-    """Of a package of another kind."""
+    """For a package of another kind."""
 
     def __post_init__(self) -> None:
         if self.listing.part is not None:
@@ -105,53 +143,55 @@ class Checker:
             else:
                 self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
 
-    def take(self, arrival: Arrival, *, keep: bool) -> None:
-        """Read a file to its end. Raises `FileChanged`, `OverLimit`, and what the reader raises."""
+    def take(self, member: PackageMember, *, keep: bool) -> None:
+        """Read a file to its end. Raises `ChangedFileError`, `OverLimitError`, and what the reader
+        raises."""
         if self._content is not None:
-            self._take_part(self._content, arrival, keep=keep)
+            self._take_part(self._content, member, keep=keep)
             return
-        kind, _, digest = names.root_of(arrival.path)
-        name = _within(arrival.path)
-        wanted = {layout.PROGRAMS: READ, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
-        pieces = written(arrival, self.folder) if keep else arrival.pieces()
+        kind, _, digest = names.root_of(member.path)
+        name = _within(member.path)
+        wanted = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
+        pieces = write_member(member, self.directory) if keep else member.pieces()
         if name not in wanted:
             for _ in pieces:
                 pass
             if keep and kind == layout.SCRIPTS:
                 self._left[digest] -= 1
             return
-        self._admit(arrival, _LARGEST_LIBRARY if name == layout.LIBRARY else _LARGEST_TEXT)
+        self._admit(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
         root = f"{kind}/{digest}"
         data = self._data.setdefault(root, {})
         data[name] = b"".join(pieces)
         if len(data) == len(wanted):
             self._waiting -= sum(map(len, self._data.pop(root).values()))
             if kind == layout.PROGRAMS:
-                self._told(check_program, self.listing, digest, data, self._files[root])
+                self._report(check_program, self.listing, digest, data, self._files[root])
             else:
-                self._told(check_include, digest, data[name], self._files[root])
+                self._report(check_include, digest, data[name], self._files[root])
 
     def finish(self) -> None:
         """Check the scripts that were kept whole."""
         for script in self.listing.scripts:
             if not self._left[script.hash]:
-                self._told(check_script, self.listing, script, self.folder)
+                self._report(check_script, self.listing, script, self.directory)
 
-    def _take_part(self, checker: ContentChecker, arrival: Arrival, *, keep: bool) -> None:
-        wanted = checker.wants(arrival)
-        pieces = written(arrival, self.folder) if keep else arrival.pieces()
+    def _take_part(self, checker: ContentChecker, member: PackageMember, *, keep: bool) -> None:
+        wanted = checker.wants(member)
+        pieces = write_member(member, self.directory) if keep else member.pieces()
         data = b"".join(piece if wanted else b"" for piece in pieces)
         if wanted:
-            self._told(checker.check, arrival.path, data)
+            self._report(checker.check, member.path, data)
 
-    def _admit(self, arrival: Arrival, most: int) -> None:
-        if arrival.entry.size > most:
-            raise OverLimit(f"{arrival.path} has more than {most} bytes")
-        self._waiting += arrival.entry.size
-        if self._waiting > _MOST_WAITING:
-            raise OverLimit("the files of its programs are too far apart")
+    def _admit(self, member: PackageMember, limit: int) -> None:
+        if member.entry.size > limit:
+            raise OverLimitError(f"{member.path} has more than {limit} bytes")
+        # A container that leaves every program one file short would fill the memory.
+        self._waiting += member.entry.size
+        if self._waiting > _MAX_WAITING:
+            raise OverLimitError("the files of its programs are too far apart")
 
-    def _told(self, check: Callable[..., None], *arguments: object) -> None:
+    def _report(self, check: Callable[..., None], *arguments: object) -> None:
         try:
             check(*arguments)
         except PackageError as error:
@@ -159,5 +199,177 @@ class Checker:
 
 
 def _within(path: str) -> str:
-    """A file's name within its program or header folder."""
+    """Return a file's name within its program or header directory."""
     return path.split("/", 2)[2]
+
+
+# Programs and headers.
+
+
+def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], files: Files) -> None:
+    """Check a program. Raises `InconsistentError` and `CodeMismatchError`. `data` has
+    `PROGRAM_FILES`."""
+    where = f"{layout.PROGRAMS}/{digest}"
+    if sha256_bytes(data[layout.PROGRAM_TXT] + data[layout.OPTIONS_TXT]) != digest:
+        raise InconsistentError(f"{where}: its texts are not those that the directory is named by")
+    _check_meta(where, digest, data[layout.META], files)
+    _check_code(f"{where}/{layout.LIBRARY}", listing, digest, data[layout.LIBRARY])
+
+
+def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
+    try:
+        meta = unseal(data)
+    except CorruptFileError as error:
+        raise InconsistentError(f"{where}/{layout.META} is damaged: {error}") from None
+    if meta.get("program") != digest or meta.get("status") != "built":
+        raise InconsistentError(
+            f"{where}/{layout.META} is not the metadata of a program that was built"
+        )
+    known = meta.get("files")
+    for name, entry in files.items():
+        listed = {"size": entry.size, "sha256": entry.sha256}
+        if name != layout.META and not (isinstance(known, dict) and known.get(name) == listed):
+            raise InconsistentError(f"{where}/{name} is not what {layout.META} beside it says")
+
+
+def _check_code(where: str, listing: FileList, digest: str, data: bytes) -> None:
+    program = listing.programs[digest]
+    try:
+        held: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
+        needs = read_needs(data)
+    except BinaryError as error:
+        raise CodeMismatchError(f"{where} is not a library: {error}") from None
+    listed: set[tuple[str, str]] = {(image.kind, image.arch) for image in program.images}
+    if held != listed:
+        raise CodeMismatchError(
+            f"{where} holds code for {images_text(held)}; listed is {images_text(listed)}"
+        )
+    promised = _promised(listing.targets[program.target])
+    if held != promised:
+        raise CodeMismatchError(
+            f"{where} holds code for {images_text(held)};"
+            f" target {program.target} is {images_text(promised)}"
+        )
+    problem = host_problem(listing.needs, needs)
+    if problem:
+        raise InconsistentError(f"{where} {problem}; the list says otherwise")
+
+
+def _promised(target: PackageTarget) -> set[tuple[str, str]]:
+    if target.kind == "cpu":
+        return set()
+    return {(kind, arch) for arch, kind in candidates.images(target.archs, target.ptx)}
+
+
+def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:
+    """Return what a library needs of a host beyond what is listed."""
+    if needs.machine != listed.machine:
+        return f"is for {needs.machine}"
+    if extra := set(needs.libraries) - set(listed.libraries):
+        return f"needs {min(extra)}"
+    if needs.glibc is not None and needs.glibc > numbers_of(listed.glibc or "0"):
+        return f"needs glibc {needs.glibc[0]}.{needs.glibc[1]}"
+    return None
+
+
+def check_include(digest: str, manifest: bytes, files: Files) -> None:
+    """Check that headers are those of the MANIFEST that their directory is named by. Raises
+    `InconsistentError`."""
+    where = f"{layout.INCLUDE}/{digest}"
+    try:
+        if sha256_bytes(manifest) != digest:
+            raise CorruptFileError(
+                f"{layout.MANIFEST} is not the one that the directory is named by"
+            )
+        wanted = read_manifest(manifest)
+    except CorruptFileError as error:
+        raise InconsistentError(f"{where}: {error}") from None
+    there = {name: entry.sha256 for name, entry in files.items() if name != layout.MANIFEST}
+    if there != wanted:
+        odd = min(n for n in {**there, **wanted} if there.get(n) != wanted.get(n))
+        raise InconsistentError(f"{where}/{odd} is not what {layout.MANIFEST} says")
+
+
+# Scripts.
+
+
+def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
+    """Check a script's directory below `root`. Raises `InconsistentError`."""
+    where = entry.root
+    path = os.path.join(root, where)
+    for name in layout.files_below(path):
+        if purpose_of_script(name) is None:
+            raise InconsistentError(f"{where}/{name} is not a file that a script has")
+        if name.endswith(".json") and is_hollow(Path(path, name).read_bytes(), _MIN_BYTES_EACH):
+            raise InconsistentError(f"{where}/{name} is made of nothing but brackets")
+    try:
+        script = read_script(path)
+        tables = read_tables(script)
+    except LoadError as error:
+        raise InconsistentError(str(error).replace(f"{root}/", "")) from None
+    _check_description(where, listing, entry, script)
+    carried = set(entry.programs)
+    for row in (row for table in tables for row in table.entries):
+        if script.programs[row.program] not in carried:
+            raise InconsistentError(
+                f"{where}/{layout.TABLE_JSON} chooses program {row.program} at {list(row.key)},"
+                " which is not packed"
+            )
+    _check_dispatcher(f"{where}/{layout.DISPATCH}", os.path.join(path, layout.DISPATCH))
+
+
+def _check_description(where: str, listing: FileList, entry: ScriptEntry, script: Script) -> None:
+    target = listing.targets[entry.target]
+    said = (script.name, script.target, script.machine, script.kind, script.archs, script.ptx)
+    listed = (
+        entry.script,
+        entry.target,
+        listing.needs.machine,
+        target.kind,
+        target.archs,
+        target.ptx,
+    )
+    if (*said, script.toolkit) != (*listed, target.toolkit):
+        raise InconsistentError(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
+    carried = set(entry.programs)
+    order = dict.fromkeys(program for program in script.programs if program in carried)
+    if tuple(order) != entry.programs:
+        raise InconsistentError(f"{where}: the list names programs that are not of this script")
+
+
+def _check_dispatcher(where: str, directory: str) -> None:
+    """Check that the C dispatcher is the one that its own description names."""
+    if not os.path.isdir(directory):
+        return
+    try:
+        library = unseal(Path(directory, direct.FILE).read_bytes())["library"]
+        # The base name alone: a description could name any file of this machine.
+        found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
+    except (OSError, CorruptFileError, KeyError, TypeError) as error:
+        raise InconsistentError(f"{where}/{direct.FILE} is damaged: {error}") from None
+    if found != library["sha256"]:
+        raise InconsistentError(f"{where}: the dispatcher is not what was built")
+
+
+# The libraries of a cache.
+
+
+def code_problems(cache: Cache) -> Iterator[str]:
+    """Read the libraries of a cache again, and yield each whose code is not what its `meta.json`
+    says, in the order of hashes. What is not whole is left to the cache's own check."""
+    for program in programs(cache.tree):
+        entry = cache.lookup(program)
+        if entry is None or entry.status != Status.BUILT:
+            continue
+        where = f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"
+        try:
+            with open(os.path.join(entry.path, layout.LIBRARY), "rb") as file:
+                images = read_archs(file.read())
+        except (BinaryError, OSError) as error:
+            yield f"{where}: {error}"
+            continue
+        held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
+        said = {(image.get("kind"), image.get("arch")) for image in entry.meta.get("images", ())}
+        if held != said:
+            there, recorded = images_text(held), images_text(said)
+            yield f"{where} holds code for {there}; {layout.META} says {recorded}"

@@ -1,95 +1,102 @@
-"""From a cache to a package's contents: which files, with what digests, asking what of a host.
+"""From a cache to a package's contents: which scripts and files, with what digests and needs.
+
+The scripts are those that the project would build now: the plan is made again and compared with the
+cache, so that a package never holds what an edit has left behind. With `as_built` it is what the
+last build made, whatever has changed since, and no toolchain is needed.
 
 Every file is read and checked before anything is written: a program against its `meta.json`, a
 script against its own hash, headers against their `MANIFEST`. What GPU code a library holds is read
-from the library. A `meta.json` is sealed anew when not all of its files come along, so that it is
-true of the package, too. Two caches that hold the same programs give the same contents.
+from the library. A `meta.json` is checksummed again when not all of its files are packed, so that
+it is true of the package, too. Two caches that hold the same programs give the same contents.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from tilusbuild import __version__
 from tilusbuild.binary import BinaryError, read_archs, read_needs
+from tilusbuild.build.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import listed
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.package.coherent import digest_of_inputs, is_table
-from tilusbuild.package.contents import Contents, read_file
-from tilusbuild.package.errors import CannotPack
+from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.sections import PackageSection
+from tilusbuild.package.contents import Contents, HostRequirements, read_file
+from tilusbuild.package.errors import CannotPackError
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
-    Image,
+    PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    Target,
+    digest_of_inputs,
+    title_of,
 )
-from tilusbuild.package.needs import Together
-from tilusbuild.package.purpose import Purpose, of_program, of_script
-from tilusbuild.package.reach import reachable
-from tilusbuild.package.restrict import MENTION
+from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
+from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal
-from tilusbuild.runtime.tables import FILE as TABLE
+from tilusbuild.runtime.tables import read_tables
 from tilusbuild.state.hashing import sha256_bytes
 from tilusbuild.status import Status
 
 _AGAIN = "`tilusbuild cache verify --repair` removes what is damaged, `tilusbuild build` makes it"
+_BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to collect. `scripts` are (folder, hash) of instances that are whole in the cache."""
+class PackageOrder:
+    """A package to make: its name in the manifest, and what the manifest says of it."""
 
     name: str
-    version: str
+    package: PackageSection
     project: str
-    tool: str
-    scripts: tuple[tuple[str, str], ...]
-    purposes: frozenset[Purpose]
-    dispatched: bool = False
-    """Only the programs that dispatch can choose."""
+    version: str
+
+    @property
+    def title(self) -> str:
+        """What its files are called."""
+        return title_of(self.project, self.name)
+
+    @property
+    def purposes(self) -> frozenset[Purpose]:
+        """What the files that are packed are for."""
+        more: set[Purpose] = set()
+        for each in self.package.include:
+            more |= {"sources", "logs"} if each == "all" else {each}
+        return frozenset({"runtime", *more} - set(self.package.exclude))
 
 
-@dataclass(slots=True)
-class _Collected:
-    """What was found so far."""
-
-    origins: dict[str, bytes | str] = field(default_factory=dict)
-    files: dict[str, FileEntry] = field(default_factory=dict)
-    programs: dict[str, ProgramEntry] = field(default_factory=dict)
-    needs: Together = field(default_factory=Together)
-
-    def add(self, path: str, data: bytes, origin: bytes | str) -> None:
-        self.files[path] = FileEntry(len(data), sha256_bytes(data))
-        self.origins[path] = origin
-
-
-def collect(cache: Cache, wanted: Wanted) -> Contents:
-    """Read all that the package is to have. Raises `CannotPack`, `UnsafeName`, `ListMalformed`."""
-    found = _Collected()
+def collect(cache: Cache, order: PackageOrder, instances: Iterable[tuple[str, str]]) -> Contents:
+    """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
+    are whole in the cache. Raises `CannotPackError`, `UnsafeNameError`, `MalformedListError`."""
+    found = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
-    targets: dict[str, Target] = {}
-    for script, params in sorted(_read(cache, wanted), key=lambda pair: _order(pair[0])):
-        entries.append(_collect_script(cache, script, params, wanted, found))
+    targets: dict[str, PackageTarget] = {}
+    read = sorted(
+        _read(cache, instances), key=lambda each: (each[0].name, each[0].target, each[0].hash)
+    )
+    for script, params in read:
+        entries.append(found.add_script(script, params))
         cuda = script.kind == "cuda"
-        targets[script.target] = Target(
+        targets[script.target] = PackageTarget(
             "cuda" if cuda else "cpu", script.archs, script.ptx, script.toolkit if cuda else None
         )
     if not entries:
-        raise CannotPack("there is no script to pack")
-    tables = {path: file.sha256 for path, file in found.files.items() if is_table(path)}
+        raise CannotPackError("there is no script to pack")
     package = FileList(
-        name=wanted.name,
-        version=wanted.version,
-        project=wanted.project,
-        tool=wanted.tool,
-        inputs=digest_of_inputs([e.hash for e in entries], found.programs, tables),
+        name=order.name,
+        version=order.version,
+        project=order.project,
+        tool=__version__,
+        inputs=digest_of_inputs([e.hash for e in entries], found.programs, found.files),
         targets=targets,
         needs=found.needs.needs(),
         scripts=tuple(entries),
@@ -99,104 +106,192 @@ def collect(cache: Cache, wanted: Wanted) -> Contents:
     return Contents(package, package.encode(), found.origins, {})
 
 
-def _order(script: Script) -> tuple[str, str, str]:
-    return script.name, script.target, script.hash
-
-
-def _read(cache: Cache, wanted: Wanted) -> Iterable[tuple[Script, Mapping[str, str]]]:
-    for folder, digest in wanted.scripts:
-        path = cache.tree.script_path(folder, digest)
+def _read(
+    cache: Cache, instances: Iterable[tuple[str, str]]
+) -> Iterator[tuple[Script, Mapping[str, str]]]:
+    """Yield each script with its constants, as script.txt writes them."""
+    for directory, digest in instances:
+        path = cache.tree.script_path(directory, digest)
         try:
-            text = scripts.read_script(path, digest)
-            yield read_script(path), dict(_param(line) for line in text.params)
+            lines = scripts.read_script(path, digest).params
+            params = {name: value for name, _, value in (line.partition(" = ") for line in lines)}
+            yield read_script(path), params
         except (LoadError, CorruptFileError, OSError) as error:
-            raise CannotPack(str(error), hint=_AGAIN) from None
+            raise CannotPackError(str(error), hint=_AGAIN) from None
 
 
-def _param(line: str) -> tuple[str, str]:
-    name, _, value = line.partition(" = ")
-    return name, value
+@dataclass(slots=True)
+class _Collector:
+    """What was found so far. `dispatched`: only programs that dispatch can choose."""
+
+    cache: Cache
+    purposes: frozenset[Purpose]
+    dispatched: bool
+    origins: dict[str, bytes | str] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    programs: dict[str, ProgramEntry] = field(default_factory=dict)
+    needs: HostRequirements = field(default_factory=HostRequirements)
+
+    def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
+        numbers = self._numbers(script)
+        programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
+        entry = ScriptEntry(script.name, script.hash, script.target, params, programs, tables=False)
+        for name in layout.files_below(script.path):
+            if purpose_of_script(name) in self.purposes:
+                path = os.path.join(script.path, name)
+                data = read_file(path)
+                self._add(f"{entry.root}/{name}", data, path)
+                if name.endswith(".so"):
+                    self.needs.add(path, read_needs(data), "")
+        for program in programs:
+            if program not in self.programs:
+                self.programs[program] = self._add_program(script, program)
+        return replace(entry, tables=f"{entry.root}/{layout.TABLE_JSON}" in self.files)
+
+    def _numbers(self, script: Script) -> list[int]:
+        """Return the programs to pack, in the order of the plan."""
+        try:
+            built = set(range(len(script.programs))) - script.not_built.keys()
+            numbers = sorted(reachable(script) if self.dispatched else built)
+        except LoadError as error:
+            raise CannotPackError(str(error)) from None
+        if not numbers:
+            raise CannotPackError(
+                f"{script.label} has no program that was built",
+                hint="leave it out with `scripts` or `targets`; `tilusbuild explain` says why",
+            )
+        return numbers
+
+    def _add_program(self, script: Script, program: str) -> ProgramEntry:
+        entry = self.cache.lookup(program)
+        if entry is None or entry.status != Status.BUILT:
+            raise CannotPackError(f"program {program} of {script.label} is not whole", hint=_AGAIN)
+        root = f"{layout.PROGRAMS}/{program}"
+        texts: dict[str, bytes] = {}
+        for name, size, digest in listed(entry.meta):
+            if purpose_of_program(name) in self.purposes:
+                path = os.path.join(entry.path, name)
+                texts[name] = read_file(path)
+                self._add(f"{root}/{name}", texts[name], path)
+                if self.files[f"{root}/{name}"] != FileEntry(size, digest):
+                    raise CannotPackError(f"{path} is not what was built", hint=_AGAIN)
+        kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
+        meta = seal({**entry.meta, "files": kept})
+        self._add(f"{root}/{layout.META}", meta, meta)
+        for digest in layout.mentioned_headers(texts.get(layout.COMPILE_SH, b"")):
+            self._add_headers(digest)
+        try:
+            images = read_archs(texts[layout.LIBRARY])
+            needs = read_needs(texts[layout.LIBRARY])
+        except BinaryError as error:
+            raise CannotPackError(f"{root}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
+        self.needs.add(root, needs, texts[layout.OPTIONS_TXT].decode("utf-8", "replace"))
+        held = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
+        return ProgramEntry(script.name, script.target, held)
+
+    def _add_headers(self, digest: str) -> None:
+        root = f"{layout.INCLUDE}/{digest}"
+        if f"{root}/{layout.MANIFEST}" in self.files:
+            return
+        path = self.cache.include_path(digest)
+        try:
+            if problems := include_problems(path, digest):
+                name, what = problems[0]
+                raise CannotPackError(f"{root}/{name} {what}", hint=_AGAIN)
+            for name in layout.files_below(path):
+                self._add(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
+        except OSError as error:
+            raise CannotPackError(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
+
+    def _add(self, path: str, data: bytes, origin: bytes | str) -> None:
+        self.files[path] = FileEntry(len(data), sha256_bytes(data))
+        self.origins[path] = origin
 
 
-def _collect_script(
-    cache: Cache, script: Script, params: Mapping[str, str], wanted: Wanted, found: _Collected
-) -> ScriptEntry:
-    numbers = _numbers(script, dispatched=wanted.dispatched)
-    folder = f"{layout.SCRIPTS}/{os.path.basename(os.path.dirname(script.path))}/{script.hash}"
-    for name in layout.files_below(script.path):
-        if of_script(name) in wanted.purposes:
-            path = os.path.join(script.path, name)
-            data = read_file(path)
-            found.add(f"{folder}/{name}", data, path)
-            if name.endswith(".so"):
-                found.needs.add(path, read_needs(data), "")
-    programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
-    for program in programs:
-        if program not in found.programs:
-            found.programs[program] = _collect_program(cache, script, program, wanted, found)
-    tables = f"{folder}/{TABLE}" in found.files
-    return ScriptEntry(script.name, script.hash, script.target, params, programs, tables)
+def reachable(script: Script) -> frozenset[int]:
+    """Return the numbers of the programs that were built and that dispatch can choose, whatever the
+    sizes and the device. Raises `LoadError`."""
+    built = frozenset(range(len(script.programs))) - script.not_built.keys()
+    entries = {entry.program for table in read_tables(script) for entry in table.entries}
+    # A device with a table is served from the table. Any other is served by the rules, the model
+    # and the default, and a model chooses among what is there: with a table, the programs that only
+    # a model would choose may stay behind. Without one they may not.
+    if script.model is not None and not entries:
+        return built
+    chosen = entries | {rule.program for rule in script.rules}
+    if script.default is not None:
+        chosen.add(script.default)
+    found = built & chosen
+    # Without a default, and with none that was built, the first program serves.
+    return found if script.default in built else found | frozenset(sorted(built)[:1])
 
 
-def _numbers(script: Script, *, dispatched: bool) -> list[int]:
-    """Which programs to carry, in the order of the plan."""
-    try:
-        built = set(range(len(script.programs))) - script.not_built.keys()
-        numbers = sorted(reachable(script) if dispatched else built)
-    except LoadError as error:
-        raise CannotPack(str(error)) from None
-    if not numbers:
-        raise CannotPack(
-            f"{script.label} has no program that was built",
-            hint="leave it out with `scripts` or `targets`; `tilusbuild explain` says why",
+def current(project: Project, selection: Selection) -> tuple[tuple[str, str], ...]:
+    """Return (directory, hash) of the selected scripts as they are planned now. Raises
+    `InputError`, and `CannotPackError` when not all of it was built."""
+    instances = project.plan(selection).instances
+    missing = [
+        f"{instance.script}/{index} {instance.target.name}"
+        for instance in instances
+        for index, program in enumerate(instance.programs)
+        if project.cache.lookup(program) is None
+    ]
+    if missing:
+        total = sum(len(instance.programs) for instance in instances)
+        named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise CannotPackError(
+            f"{len(missing)} of {total} programs are not built, or out of date: {named}",
+            hint=_BUILD,
         )
-    return numbers
+    for instance in instances:
+        _check_published(project.cache, instance)
+    return tuple((instance.folder, instance.hash) for instance in instances)
 
 
-def _collect_program(
-    cache: Cache, script: Script, program: str, wanted: Wanted, found: _Collected
-) -> ProgramEntry:
-    entry = cache.lookup(program)
-    if entry is None or entry.status != Status.BUILT:
-        raise CannotPack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
-    folder = f"{layout.PROGRAMS}/{program}"
-    texts: dict[str, bytes] = {}
-    for name, size, digest in listed(entry.meta):
-        if of_program(name) not in wanted.purposes:
-            continue
-        path = os.path.join(entry.path, name)
-        data = read_file(path)
-        if FileEntry(len(data), sha256_bytes(data)) != FileEntry(size, digest):
-            raise CannotPack(f"{path} is not what was built", hint=_AGAIN)
-        found.add(f"{folder}/{name}", data, path)
-        texts[name] = data
-    kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
-    meta = seal({**entry.meta, "files": kept})
-    found.add(f"{folder}/{layout.META}", meta, meta)
-    for digest in sorted(set(MENTION.findall(texts.get("module/compile.sh", b"")))):
-        _collect_headers(cache, digest.decode(), found)
+def _check_published(cache: Cache, instance: PlannedInstance) -> None:
+    """Raise `CannotPackError` when a script's directory does not say what its programs are."""
     try:
-        images = read_archs(texts[layout.LIBRARY])
-        needs = read_needs(texts[layout.LIBRARY])
-    except BinaryError as error:
-        raise CannotPack(f"{folder}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
-    found.needs.add(folder, needs, texts[layout.OPTIONS_TXT].decode("utf-8", "replace"))
-    return ProgramEntry(
-        script.name, script.target, tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
-    )
+        found = read_script(cache.tree.script_path(instance.folder, instance.hash))
+    except LoadError as error:
+        raise CannotPackError(f"{instance.label} is not published: {error}", hint=_BUILD) from None
+    for index, program in enumerate(instance.programs):
+        entry = cache.lookup(program)
+        if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
+            raise CannotPackError(
+                f"what is published of {instance.label} is older than its programs", hint=_BUILD
+            )
 
 
-def _collect_headers(cache: Cache, digest: str, found: _Collected) -> None:
-    folder = f"{layout.INCLUDE}/{digest}"
-    if f"{folder}/{layout.MANIFEST}" in found.files:
-        return
-    path = cache.include_path(digest)
+def as_built(cache: Cache, manifest: Manifest, selection: Selection) -> tuple[tuple[str, str], ...]:
+    """Return (directory, hash) of the selected scripts as the last build made them: here, or
+    elsewhere, when all builds of a project of this name made the same. Raises `CannotPackError` and
+    `InputError`."""
     try:
-        problems = include_problems(path, digest)
-        if problems:
-            raise CannotPack(f"{folder}/{problems[0][0]} {problems[0][1]}", hint=_AGAIN)
-        for name in layout.files_below(path):
-            data = read_file(os.path.join(path, name))
-            found.add(f"{folder}/{name}", data, os.path.join(path, name))
-    except OSError as error:
-        raise CannotPack(f"{folder} cannot be read: {error.strerror}", hint=_AGAIN) from None
+        projects = cache.projects()
+    except CorruptFileError as error:
+        raise CannotPackError(str(error), hint=_BUILD) from None
+    having = projects.get(manifest.path)
+    named = {each for each in projects.values() if each.name == manifest.project.name}
+    if having is None and len(named) == 1:
+        (having,) = named
+    if having is None:
+        several = (
+            f", and {len(named)} different ones of other {manifest.project.name}" if named else ""
+        )
+        raise CannotPackError(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
+    pairs = {
+        (snake_case(script), target.name) for script, target in chosen_pairs(manifest, selection)
+    }
+    return tuple(_selected(cache, having.scripts, pairs))
+
+
+def _selected(
+    cache: Cache, built: Iterable[tuple[str, str]], pairs: set[tuple[str, str]]
+) -> Iterable[tuple[str, str]]:
+    for directory, digest in built:
+        try:
+            head = scripts.read_script(cache.tree.script_path(directory, digest), digest).head
+        except (CorruptFileError, FileNotFoundError) as error:
+            raise CannotPackError(f"scripts/{directory}/{digest}: {error}", hint=_BUILD) from None
+        if (directory, head.get("target", "")) in pairs:
+            yield directory, digest

@@ -1,22 +1,42 @@
-"""What goes into a package: its list, and where the bytes of each file come from.
+"""What goes into a package: its list, where the bytes of each file come from, and what it needs.
 
-Bytes are read when a carrier asks for them, and only handed out if they are those of the list: a
-cache that changes while it is packed ends in `CannotPack`, never in a package that does not verify.
-"""
+Bytes are read when a format's writer asks for them, and only handed out if they are those of the
+list: a cache that changes while it is packed ends in `CannotPackError`, never in a package that
+does not verify. What the libraries need of a host is what they say themselves; the instruction set
+is the exception: compilers seldom mark it, so it is also read off the recorded `-march` of host
+code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from tilusbuild.package.errors import CannotPack
-from tilusbuild.package.listing import FileEntry, FileList
+from tilusbuild.binary import Needs as LibraryNeeds
+from tilusbuild.binary import read_needs
+from tilusbuild.cache import layout
+from tilusbuild.package import names
+from tilusbuild.package.errors import CannotPackError
+from tilusbuild.package.listing import (
+    FileEntry,
+    FileList,
+    HostNeeds,
+    ProgramEntry,
+    digest_of_inputs,
+)
 from tilusbuild.state.hashing import sha256_bytes
+
+TVM_FFI_ABI = "0.1"
+"""The series of apache-tvm-ffi whose packed call (`TVMFFISafeCallType` in its c_api.h) a library's
+`__tvm_ffi_launch` has."""
+_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+_BASELINES = ("x86-64", "armv8-a")
+_MARCH = re.compile(r"(?<!\S)-march=([A-Za-z0-9_.+-]+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A package to carry. `encoded` is the list's text; `origins` has each listed file's bytes, or
+    """A package to write. `encoded` is the list's text; `origins` has each listed file's bytes, or
     the path to read them from; `beside` the attestations about the list, by their names."""
 
     listed: FileList
@@ -30,18 +50,125 @@ class Contents:
         return sha256_bytes(self.encoded)
 
     def read(self, path: str) -> bytes:
-        """A listed file's bytes. Raises `CannotPack` when they are not those listed."""
+        """Return a listed file's bytes. Raises `CannotPackError` when they are not those listed."""
         origin = self.origins[path]
         data = origin if isinstance(origin, bytes) else read_file(origin)
         if FileEntry(len(data), sha256_bytes(data)) != self.listed.files[path]:
-            raise CannotPack(f"{path} changed while it was packed", hint="pack again")
+            raise CannotPackError(f"{path} changed while it was packed", hint="pack again")
         return data
 
 
 def read_file(path: str) -> bytes:
-    """A file of the cache. Raises `CannotPack`."""
+    """Return the content of a file of the cache. Raises `CannotPackError`."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise CannotPack(f"{path} cannot be read: {error.strerror}") from None
+        raise CannotPackError(f"{path} cannot be read: {error.strerror}") from None
+
+
+# One target of several.
+
+
+def only_target(contents: Contents, target: str) -> Contents:
+    """Return the package NAME-TARGET, without attestations: those are about another list. Raises
+    `CannotPackError`."""
+    listed = contents.listed
+    scripts = tuple(script for script in listed.scripts if script.target == target)
+    programs: dict[str, ProgramEntry] = {}
+    for script in scripts:
+        for digest in script.programs:
+            owned = replace(listed.programs[digest], script=script.script, target=target)
+            programs.setdefault(digest, owned)
+    hashes = [script.hash for script in scripts]
+    kept = {*hashes, *programs, *_headers_of(contents, programs)}
+    files = {path: f for path, f in listed.files.items() if names.root_of(path)[2] in kept}
+    part = replace(
+        listed,
+        name=f"{listed.name}-{target}",
+        inputs=digest_of_inputs(hashes, programs, files),
+        targets={target: listed.targets[target]},
+        needs=_needs(contents, files),
+        scripts=scripts,
+        programs=programs,
+        files=files,
+    )
+    return Contents(part, part.encode(), contents.origins, {})
+
+
+def _headers_of(contents: Contents, programs: Iterable[str]) -> set[str]:
+    """Return the digests of the header directories that the programs' `compile.sh` name."""
+    paths = (f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" for program in programs)
+    texts = (contents.read(path) for path in paths if path in contents.listed.files)
+    return {digest for text in texts for digest in layout.mentioned_headers(text)}
+
+
+def _needs(contents: Contents, files: Iterable[str]) -> HostNeeds:
+    requirements = HostRequirements()
+    for path in files:
+        if path.endswith(".so"):
+            options = path.removesuffix(layout.LIBRARY) + layout.OPTIONS_TXT
+            text = contents.read(options) if options in contents.listed.files else b""
+            library = read_needs(contents.read(path))
+            requirements.add(path, library, text.decode("utf-8", "replace"))
+    return requirements.needs()
+
+
+# What a host must have.
+
+
+class HostRequirements:
+    """Collects libraries; `needs` is what the host must have for all of them together."""
+
+    def __init__(self) -> None:
+        self._machines: dict[str, str] = {}
+        self._isas: set[str] = set()
+        self._glibc: tuple[int, int] | None = None
+        self._libstdcxx: tuple[int, int, int] | None = None
+        self._libraries: set[str] = set()
+        self._tvm_ffi = False
+
+    def add(self, path: str, library: LibraryNeeds, options_txt: str) -> None:
+        """Add a library. `path` is for messages; `options_txt` how it was compiled, "" if
+        unknown."""
+        self._machines.setdefault(library.machine, path)
+        self._isas.update(_MARCH.findall(options_txt))
+        if library.isa is not None:
+            self._isas.add(library.isa)
+        if library.glibc is not None:
+            self._glibc = max(self._glibc or library.glibc, library.glibc)
+        if library.libstdcxx is not None:
+            self._libstdcxx = max(self._libstdcxx or library.libstdcxx, library.libstdcxx)
+        self._libraries.update(library.libraries)
+        self._tvm_ffi |= not library.missing("__tvm_ffi_launch")
+
+    def needs(self) -> HostNeeds:
+        """Return it. Raises `CannotPackError` for libraries of several machines, or none at all."""
+        if len(self._machines) != 1:
+            there = "; ".join(
+                f"{path} is for {machine}" for machine, path in self._machines.items()
+            )
+            raise CannotPackError(f"a package is for one machine: {there or 'there is no library'}")
+        return HostNeeds(
+            machine=next(iter(self._machines)),
+            isa=_highest(self._isas),
+            glibc=_dotted(self._glibc),
+            libraries=tuple(sorted(self._libraries)),
+            tvm_ffi=TVM_FFI_ABI if self._tvm_ffi else None,
+            libstdcxx=_dotted(self._libstdcxx),
+        )
+
+
+def _highest(isas: set[str]) -> str | None:
+    """Return one name for all: the highest level; what is not a level is joined to it."""
+    levels = [level for level in _LEVELS if level in isas][-1:]
+    others = sorted(isas.difference(_LEVELS))
+    if others:
+        levels = [level for level in levels if level not in _BASELINES]
+    # Baseline code needs nothing of a host of its machine.
+    found = "+".join([*levels, *(each for each in others if each not in _BASELINES)])
+    return None if found in ("", *_BASELINES) else found
+
+
+def _dotted(version: tuple[int, ...] | None) -> str | None:
+    return None if version is None else ".".join(map(str, version))

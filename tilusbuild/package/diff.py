@@ -1,4 +1,4 @@
-"""What changed between two packages, or caches: down to the schedule, and the line that differs.
+"""What changed between two packages, or caches: down to the schedule and the line that differs.
 
 Scripts are matched by name, target and constants, programs by their schedule. What makes a program
 another one is read off the two texts that its hash is made of, as `explain` does.
@@ -18,10 +18,9 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import find_entry, listed
 from tilusbuild.cache.listing import programs
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.package.arriving import Limits
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.opening import is_cache
-from tilusbuild.package.unpack import texts, unpacked
+from tilusbuild.package.read import is_cache, texts, unpacked
 from tilusbuild.plan.identity import value_text
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
@@ -33,12 +32,12 @@ Key: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PackageSide:
     """One of the two. `libraries` are the sha256 of the programs that are there, by hash."""
 
     root: str
     facts: Mapping[str, str]
-    """What is said of the whole, by what it is called."""
+    """What is known of the whole, by name."""
     scripts: Mapping[Key, Script]
     libraries: Mapping[str, str]
     units: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PackageChange:
     """One difference. `what` is "package", "entry", "script", "program", "table"; `kind` "added",
     "removed" or "changed". `label` says of what; `reasons` say how."""
 
@@ -56,7 +55,7 @@ class Change:
     reasons: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the fields of the event."""
         return {
             "what": self.what,
             "kind": self.kind,
@@ -66,24 +65,24 @@ class Change:
 
 
 @contextmanager
-def side(path: str, limits: Limits) -> Iterator[Side]:
-    """A package or a cache, opened for a comparison. Raises `PackageError`s, and `TilusbuildError`
+def side(path: str, limits: Limits) -> Iterator[PackageSide]:
+    """Open a package or a cache for a comparison. Raises `PackageError`s, and `TilusbuildError`
     for scripts that cannot be read."""
     if is_cache(path):
         yield _of_cache(Cache(path))
         return
     with unpacked(path, texts, limits) as package:
-        folder, listing = package.folder, package.listing
-        paths = [os.path.join(folder, layout.SCRIPTS, s.folder) for s in listing.scripts]
+        directory, listing = package.directory, package.listing
+        paths = [os.path.join(directory, s.root) for s in listing.scripts]
         libraries = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
         units = listing.part.unit_digests(listing) if listing.part else {}
-        yield Side(folder, _facts(listing), _scripts(paths, folder), libraries, units)
+        yield PackageSide(directory, _facts(listing), _scripts(paths, directory), libraries, units)
 
 
-def _of_cache(cache: Cache) -> Side:
+def _of_cache(cache: Cache) -> PackageSide:
     rooted = {pair for project in cache.projects().values() for pair in project.scripts}
     there = [(script.folder, script.hash) for script in cache.scripts()]
     current = [pair for pair in there if pair in rooted] or there
@@ -94,7 +93,7 @@ def _of_cache(cache: Cache) -> Side:
             digests = {name: digest for name, _, digest in listed(entry.meta)}
             libraries[program] = digests[layout.LIBRARY]
     paths = [cache.tree.script_path(*pair) for pair in current]
-    return Side(cache.root, {}, _scripts(paths, cache.root), libraries)
+    return PackageSide(cache.root, {}, _scripts(paths, cache.root), libraries)
 
 
 def _scripts(paths: Sequence[str], root: str) -> dict[Key, Script]:
@@ -126,44 +125,48 @@ def _facts(listing: FileList) -> dict[str, str]:
 # Comparing.
 
 
-def changes(a: Side, b: Side) -> Iterator[Change]:
-    """Everything that is not the same, the whole first, then script by script."""
+def changes(a: PackageSide, b: PackageSide) -> Iterator[PackageChange]:
+    """Yield everything that differs: the whole first, then script by script."""
     for name in dict.fromkeys([*a.facts, *b.facts]) if a.facts and b.facts else ():
         before, after = a.facts.get(name), b.facts.get(name)
         if before != after:
-            yield Change("package", "changed", name, (f"{before or 'none'} → {after or 'none'}",))
+            why = f"{before or 'none'} → {after or 'none'}"
+            yield PackageChange("package", "changed", name, (why,))
     for unit in sorted({*a.units, *b.units}):
         if a.units.get(unit) != b.units.get(unit):
-            kind = "added" if unit not in a.units else "changed" if unit in b.units else "removed"
-            yield Change("entry", kind, unit)
+            yield PackageChange("entry", _kind(a.units.get(unit), b.units.get(unit)), unit)
     for key in sorted({*a.scripts, *b.scripts}):
         old, new = a.scripts.get(key), b.scripts.get(key)
         if old is None or new is None:
             there = new or old
             assert there is not None  # noqa: S101 - the key is of one of them
-            kind = "removed" if new is None else "added"
-            yield Change("script", kind, there.label, (f"{len(there.programs)} programs",))
+            what = (f"{len(there.programs)} programs",)
+            yield PackageChange("script", _kind(old, new), there.label, what)
             continue
         yield from _programs(a, b, old, new)
         yield from _tables(old, new)
 
 
-def _programs(a: Side, b: Side, old: Script, new: Script) -> Iterator[Change]:
+def _kind(before: object, after: object) -> str:
+    return "added" if before is None else "removed" if after is None else "changed"
+
+
+def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Iterator[PackageChange]:
     before, after = _by_schedule(a, old), _by_schedule(b, new)
     for schedule in dict.fromkeys([*after, *before]):
         label = f"{new.label} ({schedule})" if schedule else new.label
         one, other = before.get(schedule), after.get(schedule)
         if one is None or other is None:
-            yield Change("program", "removed" if other is None else "added", label)
+            yield PackageChange("program", _kind(one, other), label)
         elif one != other:
-            yield Change("program", "changed", label, _reasons(a, b, one, other))
+            yield PackageChange("program", "changed", label, _reasons(a, b, one, other))
         elif a.libraries[one] != b.libraries[other]:
             why = "the same inputs gave other bytes"
-            yield Change("program", "changed", label, (why,))
+            yield PackageChange("program", "changed", label, (why,))
 
 
-def _by_schedule(where: Side, script: Script) -> dict[str, str]:
-    """The programs that are there, by their schedule as text."""
+def _by_schedule(where: PackageSide, script: Script) -> dict[str, str]:
+    """Return the programs that exist, by their schedule as text."""
     return {
         _values(script.schedule(number)): program
         for number, program in enumerate(script.programs)
@@ -171,7 +174,7 @@ def _by_schedule(where: Side, script: Script) -> dict[str, str]:
     }
 
 
-def _reasons(a: Side, b: Side, one: str, other: str) -> tuple[str, ...]:
+def _reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str, ...]:
     found: list[str] = []
     for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
         old, new = (
@@ -182,18 +185,17 @@ def _reasons(a: Side, b: Side, one: str, other: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _tables(old: Script, new: Script) -> Iterator[Change]:
+def _tables(old: Script, new: Script) -> Iterator[PackageChange]:
     before, after = _rows(old), _rows(new)
     for name in dict.fromkeys([*after, *before]):
         one, other = before.get(name), after.get(name)
         if one != other:
-            kind = "added" if one is None else "removed" if other is None else "changed"
-            changed = (f"{one or 'none'} → {other or 'none'}",) if kind == "changed" else ()
-            yield Change("table", kind, f"{new.label} {name}", changed)
+            changed = (f"{one} → {other}",) if one and other else ()
+            yield PackageChange("table", _kind(one, other), f"{new.label} {name}", changed)
 
 
 def _rows(script: Script) -> dict[str, str]:
-    """What the tables choose, by device and sizes: the schedule, and how that was found."""
+    """Return what the tables choose, by device and sizes: the schedule, and how it was found."""
     try:
         tables = read_tables(script)
     except LoadError as error:
@@ -219,9 +221,9 @@ def _text(path: str) -> str:
         raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def grouped(found: Sequence[Change]) -> Iterator[tuple[Change, list[str]]]:
-    """Changes of the same kind for the same reasons together, with their labels."""
-    groups: dict[tuple[object, ...], tuple[Change, list[str]]] = {}
+def grouped(found: Sequence[PackageChange]) -> Iterator[tuple[PackageChange, list[str]]]:
+    """Yield changes of the same kind for the same reasons together, with their labels."""
+    groups: dict[tuple[object, ...], tuple[PackageChange, list[str]]] = {}
     for change in found:
         key = (change.what, change.kind, change.reasons)
         groups.setdefault(key, (change, []))[1].append(change.label)

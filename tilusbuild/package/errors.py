@@ -1,15 +1,20 @@
 """What can be wrong with a package, each as a type of its own. All end a command with status 1.
 
-The types tell what was refused; the text names the file in question and says what would be right.
+The types say what was refused; the text names the file in question and says what would be right.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from tilusbuild.errors import TilusbuildError
 
 
 class PackageError(TilusbuildError):
-    """A package cannot be made, or what is there is no package that can be trusted."""
+    """A package cannot be made, or what is there is not a package that can be trusted."""
+
+    kind: ClassVar[str] = "PackageError"
+    """The name that `verify` reports, in text and in JSON. It outlives the names of the classes."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -20,65 +25,97 @@ class PackageError(TilusbuildError):
         return f"error: {self}{hint}"
 
 
-class CannotPack(PackageError):  # noqa: N818 - named for what is the case
+class CannotPackError(PackageError):
     """The cache does not hold what the package should, or the result cannot be put there."""
 
-
-class TooLarge(PackageError):  # noqa: N818 - named for what is the case
-    """A carrier exceeds `max-size`."""
+    kind = "CannotPack"
 
 
-class NoPackage(PackageError):  # noqa: N818 - named for what is the case
-    """There is no package here, or it is of no kind that is known."""
+class TooLargeError(PackageError):
+    """A format of the package exceeds `max-size`."""
+
+    kind = "TooLarge"
 
 
-class ListMalformed(PackageError):  # noqa: N818 - named for what is the case
+class NoPackageError(PackageError):
+    """There is no package here, or it is in no format that is known."""
+
+    kind = "NoPackage"
+
+
+class MalformedListError(PackageError):
     """`tilus-package.json` is not what a packer writes: its form, its limits, or what it says."""
 
+    kind = "ListMalformed"
 
-class UnsafeName(PackageError):  # noqa: N818 - named for what is the case
+
+class UnsafeNameError(PackageError):
     """A name that could lead out of the package, or that two files would share."""
 
-
-class UnsafeEntry(PackageError):  # noqa: N818 - named for what is the case
-    """Something in a carrier that is no plain file: a link, a device, a pipe."""
+    kind = "UnsafeName"
 
 
-class OverLimit(PackageError):  # noqa: N818 - named for what is the case
+class UnsafeEntryError(PackageError):
+    """Something in a container that is not a plain file: a link, a device, a pipe."""
+
+    kind = "UnsafeEntry"
+
+
+class OverLimitError(PackageError):
     """More bytes, more files or a larger window than a package may ask for."""
 
-
-class Truncated(PackageError):  # noqa: N818 - named for what is the case
-    """A carrier ends before all of it was there, or its container is damaged."""
+    kind = "OverLimit"
 
 
-class FileMissing(PackageError):  # noqa: N818 - named for what is the case
-    """A listed file is not there."""
+class TruncatedError(PackageError):
+    """A container ends before all of it was there, or is damaged."""
+
+    kind = "Truncated"
 
 
-class FileUnlisted(PackageError):  # noqa: N818 - named for what is the case
+class MissingFileError(PackageError):
+    """A listed file is missing."""
+
+    kind = "FileMissing"
+
+
+class UnlistedFileError(PackageError):
     """A file is there that the list does not name, or one is there twice."""
 
+    kind = "FileUnlisted"
 
-class FileChanged(PackageError):  # noqa: N818 - named for what is the case
+
+class ChangedFileError(PackageError):
     """A file has not the size or the digest that the list gives."""
 
+    kind = "FileChanged"
 
-class Incoherent(PackageError):  # noqa: N818 - named for what is the case
+
+class InconsistentError(PackageError):
     """Files that are what the list says, and do not belong together or to their names."""
 
+    kind = "Incoherent"
 
-class CodeMismatch(PackageError):  # noqa: N818 - named for what is the case
+
+class CodeMismatchError(PackageError):
     """A library holds other GPU code than the list says."""
 
+    kind = "CodeMismatch"
 
-class NotReproduced(PackageError):  # noqa: N818 - named for what is the case
+
+class NotReproducedError(PackageError):
     """A program compiled again gave other bytes."""
 
-
-class CannotInstall(PackageError):  # noqa: N818 - named for what is the case
-    """The place that a cache of another system belongs to cannot be written."""
+    kind = "NotReproduced"
 
 
-class SignatureRefused(PackageError):  # noqa: N818 - named for what is the case
+class CannotInstallError(PackageError):
+    """The place that a foreign cache belongs to cannot be written."""
+
+    kind = "CannotInstall"
+
+
+class SignatureRefusedError(PackageError):
     """No signature, a damaged one, or one of somebody else."""
+
+    kind = "SignatureRefused"

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from tilusbuild.package.arriving import Arrival
+    from tilusbuild.package.extract import PackageMember
     from tilusbuild.package.listing import FileList
-    from tilusbuild.package.values import Field
+    from tilusbuild.package.model import Field
 
 OTHERS = {"adopted": ("caches", "tilusbuild.interop.kind")}
 """By their keys in the list: the root directory of the files, and the module. A key must sort
@@ -25,7 +25,7 @@ _BY_ROOT = dict(OTHERS.values())
 
 
 class ContentChecker(Protocol):
-    def wants(self, arrival: Arrival) -> bool:
+    def wants(self, member: PackageMember) -> bool:
         """Return whether a file's content is checked, not its digest alone."""
 
     def check(self, path: str, data: bytes) -> None:

@@ -1,46 +1,51 @@
 """`tilus-package.json`: what a package is. Everything else of it is a file that this list names.
 
 The form is RFC 8785 canonical JSON: equal lists are equal bytes, and the sha256 of those bytes is
-the package's name in every carrier. A list holds strings, whole numbers, true, false and null. It
+the package's name in every format. A list holds strings, whole numbers, true, false and null. It
 says nothing of who packed it, when, or where.
 
-`parse` takes bytes from anybody. It accepts exactly what `encode` makes of a list that is coherent:
-every script and program that is named has its files, every file belongs to one, every name is safe.
-Anything else is `ListMalformed`, or `UnsafeName`.
+`parse` takes bytes from anybody. It accepts exactly what `encode` makes of a list that agrees with
+itself: every script and program that is named has its files, every file belongs to one, every name
+is safe. Anything else is `MalformedListError`, or `UnsafeNameError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import rfc8785
 
-from tilusbuild.package import images, kinds
-from tilusbuild.package.coherent import check
-from tilusbuild.package.errors import ListMalformed
-from tilusbuild.package.images import Image as Image
+from tilusbuild.cache import layout
+from tilusbuild.package import kinds, names
+from tilusbuild.package.errors import MalformedListError
 from tilusbuild.package.kinds import Part
-from tilusbuild.package.values import Field, decode
+from tilusbuild.package.model import (
+    PROGRAM_FILES,
+    SCRIPT_FILES,
+    Field,
+    Image,
+    decode,
+    plain,
+    read_images,
+)
 from tilusbuild.runtime.names import snake_case
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.hashing import sha256_bytes, sha256_text
 
 SCHEMA = 1
 TOOL = "tilusbuild"
-MOST_BYTES = 64 << 20
-MOST_FILES = 1_000_000
-LARGEST_FILE = 1 << 40
+MAX_LIST_SIZE = 64 << 20
+MAX_FILES = 1_000_000
+MAX_FILE_SIZE = 1 << 40
+_MAX_PARAM = 65536
 
 ANY_MACHINE = "any"
 """`needs.machine` of a package of another kind without host code."""
 
-_HEAD = ("schema", "name", "version", "project", "tool", "inputs")
-_BODY = ("targets", "needs", "scripts", "programs", "files")
-
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PackageTarget:
     """A target of the manifest. `toolkit` is the CUDA toolkit's version; None for the CPU."""
 
     kind: Literal["cuda", "cpu"]
@@ -50,8 +55,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What the libraries ask of a host. None: they ask for nothing of the kind.
+class HostNeeds:
+    """What the libraries need of a host. None: nothing of the kind.
 
     `machine` as `uname -m` says it, or "any" for a package of another kind without host code;
     `isa` an x86-64 level or what `-march` was; `glibc` the lowest version ("2.17"); `libraries` the
@@ -70,8 +75,8 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class ScriptEntry:
     """An instance of a script for a target. `params` are its constants, as script.txt writes them;
-    `programs` those of its programs that are carried, in the order of the plan; `tables`: whether a
-    dispatch table is carried."""
+    `programs` those of its programs that are packed, in the order of the plan; `tables`: whether a
+    dispatch table is packed."""
 
     script: str
     hash: str
@@ -81,14 +86,19 @@ class ScriptEntry:
     tables: bool
 
     @property
-    def folder(self) -> str:
-        """The folder below `scripts`."""
-        return f"{snake_case(self.script)}/{self.hash}"
+    def place(self) -> tuple[str, str]:
+        """The name of the directory below `scripts`, and the hash below that."""
+        return snake_case(self.script), self.hash
+
+    @property
+    def root(self) -> str:
+        """The path of its directory."""
+        return "/".join((layout.SCRIPTS, *self.place))
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramEntry:
-    """A program that is carried, and the first of the scripts and targets that have it."""
+    """A program that is packed, and the first of the scripts and targets that have it."""
 
     script: str
     target: str
@@ -106,29 +116,32 @@ class FileEntry:
 @dataclass(frozen=True, slots=True)
 class FileList:
     """The whole list. `tool` is the version of tilusbuild that made it; `inputs` is
-    `coherent.digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of
-    another kind has a `part`, and neither targets, scripts nor programs."""
+    `digest_of_inputs`; `scripts` are sorted by script, target and hash. A list of another kind has
+    a `part`, and neither targets, scripts nor programs."""
 
     name: str
     version: str
     project: str
     tool: str
     inputs: str
-    targets: Mapping[str, Target]
-    needs: Needs
+    targets: Mapping[str, PackageTarget]
+    needs: HostNeeds
     scripts: tuple[ScriptEntry, ...]
     programs: Mapping[str, ProgramEntry]
     files: Mapping[str, FileEntry]
     part: Part | None = None
 
     def encode(self) -> bytes:
-        """The one text of the list. Raises `ListMalformed` for one that `parse` would refuse."""
+        """Return the one text of the list. Raises `MalformedListError` for one that `parse` would
+        refuse."""
         value = _value(self)
         _list(Field("", value))
         check(self)
         data = rfc8785.dumps(value)
-        if len(data) > MOST_BYTES:
-            raise ListMalformed(f"the list would have {len(data)} bytes, more than {MOST_BYTES}")
+        if len(data) > MAX_LIST_SIZE:
+            raise MalformedListError(
+                f"the list would have {len(data)} bytes, more than {MAX_LIST_SIZE}"
+            )
         return data
 
     @property
@@ -143,7 +156,7 @@ class FileList:
 
     @property
     def summary(self) -> str:
-        """Say in a few words what the package holds."""
+        """A few words on what the package holds."""
         if self.part is not None:
             return self.part.summary
         return f"{len(self.scripts)} scripts, {len(self.programs)} programs"
@@ -155,132 +168,267 @@ class FileList:
 
 
 def title_of(project: str, name: str) -> str:
-    """The project and the package, where its name does not begin with the project's."""
+    """Return the package's name, with the project's where it does not begin with that."""
     return name if name == project or name.startswith(f"{project}-") else f"{project}-{name}"
 
 
+# The text.
+
+
 def parse(data: bytes) -> FileList:
-    """The list that these bytes are. Raises `ListMalformed` and `UnsafeName`, and nothing else."""
-    if len(data) > MOST_BYTES:
-        raise ListMalformed(f"the list has {len(data)} bytes; at most {MOST_BYTES} are read")
+    """Return the list that these bytes are. Raises `MalformedListError` and `UnsafeNameError`, and
+    nothing else."""
+    if len(data) > MAX_LIST_SIZE:
+        raise MalformedListError(
+            f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read"
+        )
     value = decode(data)
     found = _list(Field("", value))
     check(found)
+    # The package is named by the sha256 of these bytes: two texts of one list would be two names.
     if rfc8785.dumps(value) != data:
-        raise ListMalformed("the list is not in its canonical form (RFC 8785)")
+        raise MalformedListError("the list is not in its canonical form (RFC 8785)")
     return found
 
 
 def _value(found: FileList) -> dict[str, Any]:
-    more = {} if found.part is None else {found.part.key: found.part.value()}
-    return {
-        **more,
+    value: dict[str, Any] = {
         "schema": SCHEMA,
-        "name": found.name,
-        "version": found.version,
-        "project": found.project,
         "tool": {"name": TOOL, "version": found.tool},
-        "inputs": found.inputs,
-        "targets": {
-            name: {"kind": t.kind, "archs": list(t.archs), "ptx": t.ptx, "toolkit": t.toolkit}
-            for name, t in found.targets.items()
-        },
-        "needs": {
-            "machine": found.needs.machine,
-            "isa": found.needs.isa,
-            "glibc": found.needs.glibc,
-            "libraries": list(found.needs.libraries),
-            "tvm_ffi": found.needs.tvm_ffi,
-            "libstdcxx": found.needs.libstdcxx,
-        },
-        "scripts": [
-            {
-                "script": s.script,
-                "hash": s.hash,
-                "target": s.target,
-                "params": dict(s.params),
-                "programs": list(s.programs),
-                "tables": s.tables,
-            }
-            for s in found.scripts
-        ],
-        "programs": {
-            digest: {
-                "script": p.script,
-                "target": p.target,
-                "images": images.values(p.images),
-            }
-            for digest, p in found.programs.items()
-        },
-        "files": {
-            path: {"size": file.size, "sha256": file.sha256} for path, file in found.files.items()
-        },
+        **{key: plain(getattr(found, key)) for key in _PLAIN},
     }
+    return value if found.part is None else {found.part.key: found.part.value(), **value}
+
+
+_PLAIN = (
+    *("name", "version", "project", "inputs"),
+    *("targets", "needs", "scripts", "programs", "files"),
+)
+"""The keys whose values are the fields of `FileList`."""
 
 
 def _list(field: Field) -> FileList:
     there = field.value if isinstance(field.value, dict) else {}
     more = [key for key in kinds.OTHERS if key in there]
-    schema, name, version, project, tool, inputs, *rest = field.table(*_HEAD, *_BODY, *more)
-    targets, needs, scripts, programs, files, *others = rest
-    if schema.integer(1 << 20) != SCHEMA:
-        raise ListMalformed(f"a list of schema {schema.value}; this version reads {SCHEMA}")
-    tool_name, tool_version = tool.table("name", "version")
-    tool_name.one_of(TOOL)
-    machine, isa, glibc, libraries, tvm_ffi, libstdcxx = needs.table(
-        "machine", "isa", "glibc", "libraries", "tvm_ffi", "libstdcxx"
-    )
-    return FileList(
-        name=name.name(),
-        version=version.name(),
-        project=project.name(),
-        tool=tool_version.name(),
-        inputs=inputs.digest(),
-        targets={key: _target(value) for key, value in targets.mapping()},
-        needs=Needs(
-            machine=machine.one_of("x86_64", "aarch64", *([ANY_MACHINE] if more else [])),
-            isa=isa.optional(Field.name),
-            glibc=glibc.optional(Field.version),
-            libraries=tuple(each.text(255) for each in libraries.items()),
-            tvm_ffi=tvm_ffi.optional(Field.version),
-            libstdcxx=libstdcxx.optional(Field.version),
-        ),
-        scripts=tuple(_script(each) for each in scripts.items()),
-        programs={key: _program(value) for key, value in programs.mapping()},
-        files={key: _file(value) for key, value in files.mapping(MOST_FILES)},
-        part=kinds.kind_with_key(more[0]).read(others[0]) if others else None,
+    machines = ("x86_64", "aarch64", *([ANY_MACHINE] if more else []))
+
+    def make(schema: int, **values: Any) -> FileList:
+        part = values.pop(more[0]) if more else None
+        return FileList(**values, part=part)
+
+    return field.record(
+        make,
+        schema=_schema,
+        name=Field.name,
+        version=Field.name,
+        project=Field.name,
+        tool=_tool,
+        inputs=Field.digest,
+        targets=lambda each: each.mapping(_target),
+        needs=lambda each: _needs(each, machines),
+        scripts=lambda each: each.array(_script),
+        programs=lambda each: each.mapping(_program),
+        files=lambda each: each.mapping(_file, MAX_FILES),
+        **{key: kinds.kind_with_key(key).read for key in more},
     )
 
 
-def _target(field: Field) -> Target:
-    kind, archs, ptx, toolkit = field.table("kind", "archs", "ptx", "toolkit")
-    return Target(
-        kind=kind.one_of("cuda", "cpu"),
-        archs=tuple(each.name() for each in archs.items()),
-        ptx=ptx.flag(),
-        toolkit=toolkit.optional(Field.version),
+def _schema(field: Field) -> int:
+    found = field.integer(1 << 20)
+    if found != SCHEMA:
+        raise MalformedListError(f"a list of schema {found}; this version reads {SCHEMA}")
+    return found
+
+
+def _tool(field: Field) -> str:
+    name, version = field.table("name", "version")
+    name.one_of(TOOL)
+    return version.name()
+
+
+def _version(field: Field) -> str | None:
+    return field.optional(Field.version)
+
+
+def _needs(field: Field, machines: tuple[str, ...]) -> HostNeeds:
+    return field.record(
+        HostNeeds,
+        machine=lambda each: each.one_of(*machines),
+        isa=lambda each: each.optional(Field.name),
+        glibc=_version,
+        libraries=lambda each: each.array(lambda name: name.text(255)),
+        tvm_ffi=_version,
+        libstdcxx=_version,
+    )
+
+
+def _target(field: Field) -> PackageTarget:
+    return field.record(
+        PackageTarget,
+        kind=lambda each: each.one_of("cuda", "cpu"),
+        archs=lambda each: each.array(Field.name),
+        ptx=Field.flag,
+        toolkit=_version,
     )
 
 
 def _script(field: Field) -> ScriptEntry:
-    script, digest, target, params, programs, tables = field.table(
-        "script", "hash", "target", "params", "programs", "tables"
-    )
-    return ScriptEntry(
-        script=script.name(),
-        hash=digest.digest(),
-        target=target.name(),
-        params={key: value.text(65536) for key, value in params.mapping()},
-        programs=tuple(each.digest() for each in programs.items()),
-        tables=tables.flag(),
+    return field.record(
+        ScriptEntry,
+        script=Field.name,
+        hash=Field.digest,
+        target=Field.name,
+        params=lambda each: each.mapping(lambda value: value.text(_MAX_PARAM)),
+        programs=lambda each: each.array(Field.digest),
+        tables=Field.flag,
     )
 
 
 def _program(field: Field) -> ProgramEntry:
-    script, target, held = field.table("script", "target", "images")
-    return ProgramEntry(script.name(), target.name(), images.read(held))
+    return field.record(ProgramEntry, script=Field.name, target=Field.name, images=read_images)
 
 
 def _file(field: Field) -> FileEntry:
-    size, digest = field.table("size", "sha256")
-    return FileEntry(size.integer(LARGEST_FILE), digest.digest())
+    return field.record(
+        FileEntry, size=lambda each: each.integer(MAX_FILE_SIZE), sha256=Field.digest
+    )
+
+
+# Whether a list agrees with itself. Asked before it is written and after it was read.
+
+
+def check(found: FileList) -> None:
+    """Raise `MalformedListError` for the first thing that is not as it must be, and
+    `UnsafeNameError`."""
+    names.check_paths(found.files)
+    if list(found.needs.libraries) != sorted(set(found.needs.libraries)):
+        _refuse("needs.libraries is not sorted")
+    if found.part is not None:
+        if found.scripts or found.programs or found.targets:
+            _refuse(f"it lists both programs and {found.part.summary}")
+        found.part.check(found)
+    _check_scripts(found)
+    _check_programs(found)
+    _check_owners(found)
+    entries = found.part.inputs() if found.part else ()
+    hashes = [script.hash for script in found.scripts]
+    if found.inputs != digest_of_inputs(hashes, found.programs, found.files, entries):
+        _refuse("the digest of the inputs is another one")
+
+
+def digest_of_inputs(
+    scripts: Iterable[str],
+    programs: Iterable[str],
+    files: Mapping[str, FileEntry],
+    entries: Iterable[str] = (),
+) -> str:
+    """Return one digest for what was packed: sha256 over a line each for the scripts' hashes, the
+    programs', the dispatch tables' paths and digests, and what another kind names, all sorted."""
+    lines = [f"script {each}" for each in sorted(scripts)]
+    lines += [f"program {each}" for each in sorted(programs)]
+    lines += [f"table {files[path].sha256} {path}" for path in sorted(files) if _is_table(path)]
+    lines += [f"entry {path}" for path in sorted(entries)]
+    return sha256_text("".join(f"{line}\n" for line in lines))
+
+
+def _is_table(path: str) -> bool:
+    return path.startswith(layout.SCRIPTS) and path.rpartition("/")[2] == layout.TABLE_JSON
+
+
+def _check_scripts(found: FileList) -> None:
+    keys = [(each.script, each.target, each.hash) for each in found.scripts]
+    if keys != sorted(set(keys)) or len({each.hash for each in found.scripts}) != len(keys):
+        _refuse("the scripts are not sorted, or one is there twice")
+    for script in found.scripts:
+        if script.target not in found.targets:
+            _refuse(f"script {script.script} is for a target {script.target} that is not listed")
+        for digest in script.programs:
+            if digest not in found.programs:
+                _refuse(f"script {script.script} has a program {digest} that is not listed")
+        _check_listed(found, script.root, SCRIPT_FILES)
+        if script.tables != (f"{script.root}/{layout.TABLE_JSON}" in found.files):
+            _refuse(f"script {script.script} and the files disagree on its dispatch tables")
+    if used := found.targets.keys() - {script.target for script in found.scripts}:
+        _refuse(f"no script is for the target {min(used)}")
+
+
+def _check_programs(found: FileList) -> None:
+    owners: dict[str, tuple[str, str]] = {}
+    for script in found.scripts:
+        for each in script.programs:
+            owners.setdefault(each, (script.script, script.target))
+    for digest, program in found.programs.items():
+        if not layout.is_hash(digest):
+            _refuse(f"{digest!r:.80} is not a program's hash")
+        if owners.get(digest) != (program.script, program.target):
+            _refuse(f"program {digest} is not that of the first script and target that have it")
+        _check_listed(found, f"{layout.PROGRAMS}/{digest}", PROGRAM_FILES)
+
+
+def _check_listed(found: FileList, prefix: str, wanted: Iterable[str]) -> None:
+    for name in wanted:
+        if f"{prefix}/{name}" not in found.files:
+            _refuse(f"{prefix}/{name} is not listed")
+
+
+def _check_owners(found: FileList) -> None:
+    """Refuse a file that belongs to nothing: it would be installed without being checked."""
+    places = {script.place for script in found.scripts}
+    for path in found.files:
+        kind, directory, digest = names.root_of(path)
+        if kind == layout.PROGRAMS and digest not in found.programs:
+            _refuse(f"{path} belongs to no listed program")
+        if kind == layout.SCRIPTS and (directory, digest) not in places:
+            _refuse(f"{path} belongs to no listed script")
+        if found.part is None and kinds.kind_at(kind):
+            _refuse(f"{path} is below {kind}, of which the list says nothing")
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise MalformedListError(problem)
+
+
+# Layers: one for each script and target, so that what changes together travels together, and what
+# did not change is not sent again. The list alone decides.
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Some of a package's files, sorted. A program belongs to the script and target that the list
+    gives it. `script` and `target` are "" for the layer of headers, which many programs share; for
+    one of another kind `script` is the directory below the kind's root."""
+
+    script: str
+    target: str
+    paths: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return f"{self.script} {self.target}".rstrip() if self.script else "headers"
+
+
+def named_layers(found: FileList) -> tuple[Layer, ...]:
+    """Return the layers, by script and target."""
+    owners = {script.hash: (script.script, script.target) for script in found.scripts}
+    parts: dict[tuple[str, str], list[str]] = {}
+    headers: list[str] = []
+    for path in sorted(found.files):
+        kind, _, digest = names.root_of(path)
+        if kind == layout.INCLUDE:
+            headers.append(path)
+            continue
+        if kind == layout.SCRIPTS:
+            owner = owners[digest]
+        elif kind == layout.PROGRAMS:
+            owner = (found.programs[digest].script, found.programs[digest].target)
+        else:
+            owner = (digest, "")
+        parts.setdefault(owner, []).append(path)
+    made = [Layer(script, target, tuple(parts[script, target])) for script, target in sorted(parts)]
+    return (*made, Layer("", "", tuple(headers))) if headers else tuple(made)
+
+
+def layers(found: FileList) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of each layer."""
+    return tuple(layer.paths for layer in named_layers(found))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from tilusbuild.cache import layout
 from tilusbuild.package import kinds
-from tilusbuild.package.errors import UnsafeName
+from tilusbuild.package.errors import UnsafeNameError
 
 LIST = "tilus-package.json"
 ATTESTATIONS = "attestations"
@@ -24,48 +24,51 @@ SIGNATURE, PROVENANCE, SBOM = (
 BESIDE = (SIGNATURE, PROVENANCE, SBOM)
 """Files about the list, which are never in it."""
 
-LONGEST_PATH = 4096
-LONGEST_PART = 255
+MAX_PATH = 4096
+MAX_PART = 255
 
 
 def check_path(path: str) -> None:
-    """Raises `UnsafeName` unless this can be a listed file: relative, in its one spelling, below
-    `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST` or the root of another kind."""
+    """Raise `UnsafeNameError` unless this can be a listed file: relative, in its one spelling,
+    below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST` or the root of another kind."""
     problem = _problem(path)
     if problem:
-        raise UnsafeName(f"{path!r:.200} cannot name a file of a package: {problem}")
+        raise UnsafeNameError(f"{path!r:.200} cannot name a file of a package: {problem}")
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Raises `UnsafeName` for a name that is refused, for two that only differ in case or in the
-    spelling of a letter, and for a file where another needs a folder."""
+    """Raise `UnsafeNameError` for a name that is refused, for two that only differ in case or in
+    the spelling of a letter, and for a file where another needs a directory."""
     seen: dict[str, str] = {}
     for path in paths:
         check_path(path)
+        # On a file system that folds, the second would overwrite the first after it was checked.
         folded = fold(path)
         if folded in seen:
-            raise UnsafeName(f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks")
+            raise UnsafeNameError(
+                f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks"
+            )
         seen[folded] = path
-    folders: set[str] = set()
+    directories: set[str] = set()
     for folded, path in seen.items():
-        folder = folded.rpartition("/")[0]
-        while folder and folder not in folders:
-            if folder in seen:
-                raise UnsafeName(f"{path!r:.200} would be in a folder that is a file")
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
+        directory = folded.rpartition("/")[0]
+        while directory and directory not in directories:
+            if directory in seen:
+                raise UnsafeNameError(f"{path!r:.200} would be in a directory that is a file")
+            directories.add(directory)
+            directory = directory.rpartition("/")[0]
 
 
 def fold(path: str) -> str:
-    """The same for all names that some file system takes for one."""
+    """Return the same for all names that some file system takes for one."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def root_of(path: str) -> tuple[str, str, str]:
-    """(root, script folder, hash) of a checked path; the folder is "" but for scripts. The hash of
-    another kind's file is the directory below the kind's root."""
+    """Return (root, script directory, hash) of a checked path; the directory is "" but for scripts.
+    The hash of another kind's file is the directory below the kind's root."""
     parts = path.split("/", 3)
     if parts[0] == layout.SCRIPTS:
         return parts[0], parts[1], parts[2]
@@ -73,10 +76,12 @@ def root_of(path: str) -> tuple[str, str, str]:
 
 
 def _problem(path: str) -> str | None:
-    if len(path) > LONGEST_PATH or len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH:
-        return f"longer than {LONGEST_PATH} bytes"
+    if len(path) > MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > MAX_PATH:
+        return f"longer than {MAX_PATH} bytes"
+    # A terminal obeys control characters, and shows text in another order after some others.
     if not path.isprintable():
         return "it holds a character that cannot be printed"
+    # On Windows a backslash separates, and zip tools there and here read names differently.
     if "\\" in path:
         return "it holds a backslash"
     if path.startswith("/"):
@@ -85,8 +90,8 @@ def _problem(path: str) -> str | None:
     for part in parts:
         if part in ("", ".", ".."):
             return f"it has a part {part!r}"
-        if len(part.encode("utf-8", "surrogatepass")) > LONGEST_PART:
-            return f"a part is longer than {LONGEST_PART} bytes"
+        if len(part.encode("utf-8", "surrogatepass")) > MAX_PART:
+            return f"a part is longer than {MAX_PART} bytes"
     return _root_problem(parts)
 
 
@@ -102,5 +107,5 @@ def _root_problem(parts: list[str]) -> str | None:
     elif root not in (layout.PROGRAMS, layout.INCLUDE):
         return f"it is not below {layout.SCRIPTS}, {layout.PROGRAMS} or {layout.INCLUDE}"
     if len(rest) < 2 or not layout.is_hash(rest[0]):
-        return "a file is below a folder that is named by 64 hex digits"
+        return "a file is below a directory that is named by 64 hex digits"
     return None

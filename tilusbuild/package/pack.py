@@ -1,47 +1,56 @@
-"""A package from a project: collected once, and written in each of the carriers that are wanted.
+"""`tilusbuild package`: from the cache and the manifest to packages in each of the wanted formats.
 
-Nothing is built here. What the carriers hold follows from the cache, the manifest, this version of
-tilusbuild and `SOURCE_DATE_EPOCH`; not from who packs, where, or with how many cores.
+Nothing is built here. What is written follows from the cache, the manifest, this version of
+tilusbuild and `SOURCE_DATE_EPOCH`; not from who packs, where, or with how many cores. Everything is
+made in a private directory beside its place, and moved there when all of it is done: whole or not
+at all, and never over something that is not a package of tilusbuild.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from tilusbuild import __version__
 from tilusbuild.build.project import Project
+from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package import output
-from tilusbuild.package.collect import Wanted, collect
+from tilusbuild.package import names
+from tilusbuild.package.collect import PackageOrder, as_built, collect, current
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import TooLarge
+from tilusbuild.package.errors import CannotPackError, TooLargeError
+from tilusbuild.package.formats.archive import write_archive, write_layer
+from tilusbuild.package.formats.directory import write_directory
+from tilusbuild.package.formats.frames import MAGIC as ZSTD_MAGIC
+from tilusbuild.package.formats.oci import ARTIFACT, INDEX, write_oci
+from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
 from tilusbuild.package.formats.wheels import write_wheels
-from tilusbuild.package.formats.write_archive import write_archive
-from tilusbuild.package.formats.write_directory import write_directory
-from tilusbuild.package.formats.write_oci import write_oci
-from tilusbuild.package.listing import title_of
-from tilusbuild.package.purpose import Purpose
-from tilusbuild.package.sizes import layer_sizes, layer_table, program_sizes, program_table
-from tilusbuild.package.uptodate import as_built, current
+from tilusbuild.package.listing import Layer, named_layers
+from tilusbuild.plan.identity import sections
 from tilusbuild.plan.selection import Selection
+from tilusbuild.state.files import sync_folder
+from tilusbuild.table import Cell, table
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
-"""What makes the attestations about a package, by their names in it."""
+"""From a package to the attestations about it, by their names in it."""
 FORMATS = ("dir", "tar.zst", "wheel", "oci")
-_LARGEST_SHOWN = 10
-_LAST = 4354819199
+_MAX_SHOWN = 10
+_MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A carrier that was written: its format, path and bytes. `digest` is the list's; None for the
-    wheel that only finds others."""
+class PackageFile:
+    """A file or directory that was written: its format, path and bytes. `digest` is the list's;
+    None for the wheel that only finds others."""
 
     format: str
     path: str
@@ -49,23 +58,8 @@ class Made:
     digest: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A package to make: its name in the manifest, and what the manifest says of it."""
-
-    name: str
-    package: PackageSection
-    project: str
-    version: str
-
-    @property
-    def title(self) -> str:
-        """What its files are called."""
-        return title_of(self.project, self.name)
-
-
-def orders(manifest: Manifest, name: str | None) -> list[Order]:
-    """The packages that are meant: one, or all; of a manifest without any, the whole project.
+def orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
+    """Return the packages to make: one, or all; of a manifest without any, the whole project.
 
     Raises `InputError`.
     """
@@ -77,73 +71,56 @@ def orders(manifest: Manifest, name: str | None) -> list[Order]:
             f'no package "{name}" in {manifest.path}', hint=did_you_mean(name, declared)
         )
     return [
-        Order(each, package, manifest.project.name, manifest.project.version)
+        PackageOrder(each, package, manifest.project.name, manifest.project.version)
         for each, package in declared.items()
         if name in (None, each)
     ]
 
 
-def gather(project: Project, order: Order, *, level: int, unchecked: bool = False) -> Contents:
+def gather(
+    project: Project, order: PackageOrder, *, level: int, unchecked: bool = False
+) -> Contents:
     """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
-    since. Raises `InputError`, `CannotPack`, `UnsafeName`, `ListMalformed`."""
-    package = order.package
-    selection = Selection(package.scripts or (), package.targets or (), level)
+    since. Raises `InputError`, `CannotPackError`, `UnsafeNameError`, `MalformedListError`."""
+    selection = Selection(order.package.scripts or (), order.package.targets or (), level)
     if unchecked:
         scripts = as_built(project.cache, project.manifest, selection)
     else:
         scripts = current(project, selection)
-    wanted = Wanted(
-        name=order.name,
-        version=order.version,
-        project=order.project,
-        tool=__version__,
-        scripts=scripts,
-        purposes=_purposes(package),
-        dispatched=package.programs == "dispatched",
-    )
-    return collect(project.cache, wanted)
-
-
-def _purposes(package: PackageSection) -> frozenset[Purpose]:
-    more: set[Purpose] = set()
-    for each in package.include:
-        more |= {"sources", "logs"} if each == "all" else {each}
-    return frozenset({"runtime", *more} - set(package.exclude))
+    return collect(project.cache, order, scripts)
 
 
 def write(
-    order: Order,
+    order: PackageOrder,
     contents: Contents,
     formats: Sequence[str],
-    folder: str,
+    directory: str,
     *,
     attest: Attest = lambda contents: {},
     time: int | None = None,
-) -> list[Made]:
-    """Write a package's carriers into a folder: all of them, or none. Raises `TooLarge`,
-    `CannotPack` and `InputError`."""
+) -> list[PackageFile]:
+    """Write a package in each format into a directory: in all of them, or none. Raises
+    `TooLargeError`, `CannotPackError` and `InputError`."""
     time = source_date() if time is None else time
-    with output.staging(folder) as made_in:
+    with _staging(directory) as staged:
         made = []
         for form in formats:
-            for name, digest in _write(form, order, contents, made_in, attest, time):
-                size = _size(os.path.join(made_in, name))
-                made.append(Made(form, os.path.join(folder, name), size, digest))
+            for name, digest in _write(form, order, contents, staged, attest, time):
+                size = _size(os.path.join(staged, name))
+                made.append(PackageFile(form, os.path.join(directory, name), size, digest))
         _check_size(order, contents, made)
-        files = [os.path.basename(each.path) for each in made]
-        output.check_replaceable(folder, files)
-        output.move(made_in, folder, files)
+        _publish(staged, directory, [os.path.basename(each.path) for each in made])
     return made
 
 
 def _write(
-    form: str, order: Order, contents: Contents, folder: str, attest: Attest, time: int
+    form: str, order: PackageOrder, contents: Contents, directory: str, attest: Attest, time: int
 ) -> Iterator[tuple[str, str | None]]:
-    """Write one carrier, or several wheels; the names of what was made, each with its digest."""
+    """Write one format; yield the names of what was made, each with its list's digest."""
     stem = f"{order.title}-{order.version}"
     if form == "wheel":
         yield from write_wheels(
-            order.title, contents, attest, folder, split=order.package.split, time=time
+            order.title, contents, attest, directory, split=order.package.split, time=time
         )
         return
     name, writer = {
@@ -151,20 +128,20 @@ def _write(
         "tar.zst": (f"{stem}.tar.zst", write_archive),
         "oci": (f"{stem}.oci", write_oci),
     }[form]
-    writer(replace(contents, beside=attest(contents)), os.path.join(folder, name), time=time)
+    writer(replace(contents, beside=attest(contents)), os.path.join(directory, name), time=time)
     yield name, contents.digest
 
 
-def _check_size(order: Order, contents: Contents, made: Sequence[Made]) -> None:
-    most = order.package.max_size
+def _check_size(order: PackageOrder, contents: Contents, made: Sequence[PackageFile]) -> None:
+    limit = order.package.max_size
     for form in dict.fromkeys(each.format for each in made):
         size = sum(each.size for each in made if each.format == form)
-        if most is not None and size > most:
-            raise TooLarge(
-                f"package {order.name} as {form} has {size} bytes, more than max-size, {most}",
+        if limit is not None and size > limit:
+            raise TooLargeError(
+                f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
                 hint=f"{layer_table(layer_sizes(contents))}\nthe largest programs:\n"
-                f"{program_table(program_sizes(contents), _LARGEST_SHOWN)}\n"
-                'less is carried with `scripts`, `targets`, `programs = "dispatched"`, `exclude`',
+                f"{program_table(program_sizes(contents), _MAX_SHOWN)}\n"
+                'less is packed with `scripts`, `targets`, `programs = "dispatched"`, `exclude`',
             )
 
 
@@ -179,10 +156,201 @@ def _size(path: str) -> int:
 
 
 def source_date() -> int:
-    """`SOURCE_DATE_EPOCH`, in seconds since 1970; 0 when it is not set. Raises `InputError`."""
+    """Return `SOURCE_DATE_EPOCH`, in seconds since 1970; 0 when it is not set. Raises
+    `InputError`."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
-    if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or int(text) > _LAST:
+    if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or int(text) > _MAX_TIME:
         raise input_error(
-            f"SOURCE_DATE_EPOCH is {text!r}", hint=f"it is seconds since 1970, at most {_LAST}"
+            f"SOURCE_DATE_EPOCH is {text!r}", hint=f"it is seconds since 1970, at most {_MAX_TIME}"
         )
     return int(text)
+
+
+# Putting packages in their place.
+
+
+_PREFIX = ".tmp-"
+_MAX_ATTEMPTS = 100
+
+
+@contextmanager
+def _staging(output: str) -> Iterator[str]:
+    """Make a private directory in `output`, removed after the block. Raises `InputError` for a
+    place that cannot be written, and `CannotPackError` when the disk refuses."""
+    try:
+        os.makedirs(output, exist_ok=True)
+        staged = tempfile.mkdtemp(prefix=_PREFIX, dir=output)
+    except OSError as error:
+        raise input_error(f"--output {output}: {error.strerror}") from None
+    try:
+        yield staged
+    except OSError as error:
+        raise CannotPackError(f"{error.filename or output}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _publish(staged: str, output: str, made: Sequence[str]) -> None:
+    """Move what was made to its places. Of two who pack at once, the later stays. Raises `OSError`,
+    and `CannotPackError` when a name is taken by something that is not a package."""
+    for name in made:
+        path = os.path.join(output, name)
+        if os.path.lexists(path) and not is_ours(path):
+            raise CannotPackError(
+                f"{path} exists, and is not a package of tilusbuild",
+                hint="remove it, or name another directory with --output",
+            )
+    for name in made:
+        for attempt in range(_MAX_ATTEMPTS):
+            old = os.path.join(staged, f"{_PREFIX}old-{attempt}-{name}")
+            if _move(os.path.join(staged, name), os.path.join(output, name), old):
+                break
+        else:
+            raise OSError(errno.EBUSY, "others keep putting packages here", name)
+    sync_folder(output)
+
+
+def _move(made: str, place: str, old: str) -> bool:
+    """Return whether it could be moved; not when somebody else was quicker."""
+    # No rename replaces a directory that is not empty: the old one is moved away before, so for an
+    # instant there is none, but never a part of one. A file is replaced by the one rename.
+    if os.path.isdir(place):
+        with suppress(FileNotFoundError):
+            os.rename(place, old)
+    try:
+        os.rename(made, place)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        if os.path.isdir(old):
+            os.rename(old, place)
+        raise
+    return True
+
+
+def is_ours(path: str) -> bool:
+    """Whether this looks like a package, in whatever format. Links are not followed."""
+    if os.path.islink(path):
+        return False
+    if os.path.isdir(path):
+        return os.path.isfile(os.path.join(path, names.LIST)) or _is_layout(path)
+    with suppress(OSError, zipfile.BadZipFile):
+        if path.endswith(".whl"):
+            return _is_wheel(path)
+        with open(path, "rb") as file:
+            start = file.read(1 << 17)
+        return start.startswith(ZSTD_MAGIC) and _begins_with_list(start)
+    return False
+
+
+def _is_layout(path: str) -> bool:
+    try:
+        with open(os.path.join(path, INDEX), "rb") as file:
+            return ARTIFACT.encode() in file.read(1 << 20)
+    except OSError:
+        return False
+
+
+def _is_wheel(path: str) -> bool:
+    ours = re.compile(rf"\w+/({INSIDE}/{re.escape(names.LIST)}|{RUNTIME}/loading\.py)")
+    with zipfile.ZipFile(path) as archive:
+        return any(ours.fullmatch(name) for name in archive.namelist())
+
+
+def _begins_with_list(start: bytes) -> bool:
+    import zstandard
+
+    try:
+        stream = zstandard.ZstdDecompressor().stream_reader(start)
+        return stream.read(len(names.LIST) + 1) == names.LIST.encode() + b"\0"
+    except zstandard.ZstdError:
+        return False
+
+
+# Sizes: by script and target, and by program with its schedule. A layer is packed as a whole, so
+# what a program takes of it, packed, cannot be said; its files' own sizes can.
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSize:
+    """A layer: how many programs it has, its files' bytes, and what it takes as a zstd frame."""
+
+    layer: Layer
+    programs: int
+    files: int
+    packed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSize:
+    """A program: its files' bytes, and its constants and schedule as program.txt has them."""
+
+    hash: str
+    script: str
+    target: str
+    files: int
+    schedule: Mapping[str, str]
+
+
+def layer_sizes(contents: Contents) -> list[LayerSize]:
+    """Return every layer, the largest first; packs them to know. Raises `CannotPackError`."""
+    found = []
+    for layer in named_layers(contents.listed):
+        counter = _Counter()
+        write_layer(contents, layer, counter, time=0, end=False)
+        files = sum(contents.listed.files[path].size for path in layer.paths)
+        programs = {path.split("/")[1] for path in layer.paths if path.startswith(layout.PROGRAMS)}
+        found.append(LayerSize(layer, len(programs), files, counter.size))
+    return sorted(found, key=lambda each: (-each.packed, each.layer.label))
+
+
+def program_sizes(contents: Contents) -> list[ProgramSize]:
+    """Return every program, the largest first. Raises `CannotPackError`."""
+    listed = contents.listed
+    sizes = dict.fromkeys(listed.programs, 0)
+    for path, file in listed.files.items():
+        if path.startswith(f"{layout.PROGRAMS}/"):
+            sizes[path.split("/")[1]] += file.size
+    found = []
+    for digest, program in listed.programs.items():
+        text = contents.read(f"{layout.PROGRAMS}/{digest}/{layout.PROGRAM_TXT}")
+        said = sections(text.decode("utf-8", "replace"))
+        schedule = {**said.get("params", {}), **said.get("schedule", {})}
+        found.append(ProgramSize(digest, program.script, program.target, sizes[digest], schedule))
+    return sorted(found, key=lambda each: (-each.files, each.script, each.target, each.hash))
+
+
+def layer_table(sizes: list[LayerSize]) -> str:
+    """Return the layers as a table."""
+    rows: list[tuple[Cell, ...]] = [
+        (each.layer.script or "headers", each.layer.target, each.programs, each.files, each.packed)
+        for each in sizes
+    ]
+    counts = [(each.programs, each.files, each.packed) for each in sizes]
+    rows.append(("all", "", *map(sum, zip(*counts, strict=True))))
+    return table(("script", "target", "programs", "bytes", "packed"), rows)
+
+
+def program_table(sizes: list[ProgramSize], limit: int | None = None) -> str:
+    """Return the programs as a table, or the first `limit` of them."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            each.script,
+            each.target,
+            each.files,
+            each.hash[:12],
+            " ".join(f"{name}={value}" for name, value in each.schedule.items()),
+        )
+        for each in sizes[:limit]
+    ]
+    return table(("script", "target", "bytes", "program", "schedule"), rows)
+
+
+class _Counter:
+    """Counts what is written to it."""
+
+    size = 0
+
+    def write(self, data: bytes, /) -> int:
+        self.size += len(data)
+        return len(data)

@@ -1,4 +1,4 @@
-"""What a package would do on a machine that is not here: what loads, what is chosen, what lacks.
+"""Whether a package would run on a given machine: what loads, what is chosen, what is missing.
 
 The rules are the runtime's own, asked about a device that is only described. Nothing of the package
 is run and no driver is asked. What is not said of the machine is not judged.
@@ -13,29 +13,31 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilusbuild.build.explain import sections
-from tilusbuild.package.listing import FileList, Needs
+from tilusbuild.package.listing import FileList, HostNeeds
+from tilusbuild.package.model import numbers_of
+from tilusbuild.plan.identity import sections
 from tilusbuild.runtime import buckets, candidates, library
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
+from tilusbuild.runtime.names import instance_label
 from tilusbuild.runtime.script import TEXT, Script, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
 NEWEST_DRIVER = 99_990
-"""A driver that supports every CUDA version, for where none is named."""
-_MOST_CHOICES = 4096
+"""A driver that supports every CUDA version: the one of a machine whose driver is not named."""
+_MAX_CHOICES = 4096
 _RANGE = re.compile(r"\brange (-?\d*)\.\.(-?\d*)", re.ASCII)
 _LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """A machine. None: not said, and not compared."""
+class DescribedHost:
+    """A machine that a package is to run on. None: not said, and not compared."""
 
     device: Device
     machine: str
@@ -46,7 +48,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class BucketCoverage:
     """Who serves the buckets of the declared size range: how many, by the source of the choice.
 
     `buckets` is how many there are, `judged` how many of them were asked for. `sizes` is the range
@@ -70,14 +72,14 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class InstanceReport:
     """An instance of a script on the machine. `chosen` is None when nothing of it runs there."""
 
     label: str
     params: Mapping[str, object]
     chosen: Script | None
     judged: tuple[Evaluation, ...]
-    coverage: Coverage | None
+    coverage: BucketCoverage | None
     tables: tuple[str, ...]
     """The GPUs that the dispatch tables in use were measured on."""
     problems: tuple[str, ...]
@@ -89,11 +91,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Preflight:
-    """The answers, and what of the host itself is not enough."""
+class PreflightReport:
+    """The instances, and what of the host itself is not enough."""
 
-    host: Host
-    answers: tuple[Answer, ...]
+    host: DescribedHost
+    answers: tuple[InstanceReport, ...]
     problems: tuple[str, ...]
 
     @property
@@ -102,35 +104,39 @@ class Preflight:
         return not self.problems and not any(answer.problems for answer in self.answers)
 
 
-def preflight(listing: FileList, folder: str, host: Host) -> Preflight:
-    """Ask for one machine. `folder` holds the scripts of the package.
+def preflight(listing: FileList, directory: str, host: DescribedHost) -> PreflightReport:
+    """Check for one machine. `directory` holds the scripts of the package.
 
     Raises `LoadError` for scripts that the runtime would not read.
     """
     carried = {each.hash: frozenset(each.programs) for each in listing.scripts}
     groups: dict[tuple[str, str], list[Script]] = {}
     for each in listing.scripts:
-        script = read_script(os.path.join(folder, "scripts", each.folder))
+        script = read_script(os.path.join(directory, each.root))
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
     answers = tuple(_answer(listing, group, carried, host) for group in groups.values())
     needed = any(answer.chosen for answer in answers)
-    return Preflight(host, answers, tuple(host_problems(listing.needs, host)) if needed else ())
+    return PreflightReport(
+        host, answers, tuple(host_problems(listing.needs, host)) if needed else ()
+    )
 
 
 # One instance.
 
 
 def _answer(
-    listing: FileList, scripts: Sequence[Script], carried: Mapping[str, frozenset[str]], host: Host
-) -> Answer:
-    fixed = ", ".join(f"{name}={value}" for name, value in scripts[0].params.items())
-    label = scripts[0].name + (f"[{fixed}]" if fixed else "")
+    listing: FileList,
+    scripts: Sequence[Script],
+    carried: Mapping[str, frozenset[str]],
+    host: DescribedHost,
+) -> InstanceReport:
+    label = instance_label(scripts[0].name, scripts[0].params)
     try:
         chosen, judged = candidates.best(scripts, host.device, host.machine)
     except (ProgramNotFoundError, AmbiguousScriptError) as error:
         judged = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
         what = str(error).splitlines()[0]
-        return Answer(label, scripts[0].params, None, judged, None, (), (what,))
+        return InstanceReport(label, scripts[0].params, None, judged, None, (), (what,))
     there = frozenset(i for i, p in enumerate(chosen.programs) if p in carried[chosen.hash])
     problems = [*_code_problems(listing, chosen, there, host)]
     tables = _tables(chosen, host)
@@ -141,15 +147,18 @@ def _answer(
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
-    return Answer(label, chosen.params, chosen, judged, coverage, measured_on, tuple(problems))
+    return InstanceReport(
+        label, chosen.params, chosen, judged, coverage, measured_on, tuple(problems)
+    )
 
 
 def _code_problems(
-    listing: FileList, script: Script, there: frozenset[int], host: Host
+    listing: FileList, script: Script, there: frozenset[int], host: DescribedHost
 ) -> Iterator[str]:
-    """Programs whose own code, as read from the binary, does not run where the target's would."""
+    """Yield programs whose own code, as read from the binary, does not run where the target's
+    would."""
     if not there:
-        yield f"none of the programs of {script.label} is carried"
+        yield f"none of the programs of {script.label} is in the package"
     if host.device.kind != "cuda":
         return
     for program in sorted(there):
@@ -161,8 +170,9 @@ def _code_problems(
             yield str(error)
 
 
-def _tables(script: Script, host: Host) -> list[Table]:
-    """Those that hold on the device, or on some GPU of its architecture when it has no name."""
+def _tables(script: Script, host: DescribedHost) -> list[Table]:
+    """Return the tables that hold on the device, or on some GPU of its architecture when it has no
+    name."""
     wanted = host.device.fingerprint(script.hash)
     return [
         table
@@ -178,11 +188,11 @@ def _tables(script: Script, host: Host) -> list[Table]:
 # Sizes.
 
 
-def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -> Coverage:
+def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -> BucketCoverage:
     ranges = _ranges(script, entries)
     known = [sizes for sizes in ranges.values() if sizes is not None]
     if len(known) < len(ranges):
-        return Coverage(ranges, 0, 0, {})
+        return BucketCoverage(ranges, 0, 0, {})
     axes = [
         buckets.up_to(to_bucket, *sizes, limit=1 << 16)
         for to_bucket, sizes in zip(script.buckets, known, strict=True)
@@ -191,15 +201,15 @@ def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -
     sources: dict[str, int] = {}
     others = dict.fromkeys(_integers(script), 1)
     judged = 0
-    for key in itertools.islice(_spread(axes, count), _MOST_CHOICES):
+    for key in itertools.islice(_spread(axes, count), _MAX_CHOICES):
         choice = chooser.choose({**others, **dict(zip(script.keys, key, strict=True))})
         sources[choice.source] = sources.get(choice.source, 0) + 1
         judged += 1
-    return Coverage(ranges, count, judged, sources)
+    return BucketCoverage(ranges, count, judged, sources)
 
 
 def _ranges(script: Script, entries: Sequence[TableEntry]) -> dict[str, tuple[int, int] | None]:
-    """The declared range of each key, else what was measured."""
+    """Return the declared range of each key, else what was measured."""
     with open(os.path.join(script.path, TEXT), encoding="utf-8", errors="replace") as file:
         declared = sections(file.read()).get("args", {})
     found: dict[str, tuple[int, int] | None] = {}
@@ -213,8 +223,8 @@ def _ranges(script: Script, entries: Sequence[TableEntry]) -> dict[str, tuple[in
 
 
 def _spread(axes: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
-    """All combinations, or `_MOST_CHOICES` of them evenly spread over all."""
-    for number in range(0, count, max(1, -(-count // _MOST_CHOICES))):
+    """Yield all combinations, or `_MAX_CHOICES` of them evenly spread over all."""
+    for number in range(0, count, max(1, -(-count // _MAX_CHOICES))):
         key, rest = [], number
         for axis in reversed(axes):
             rest, place = divmod(rest, len(axis))
@@ -229,17 +239,17 @@ def _integers(script: Script) -> list[str]:
 # The host.
 
 
-def host_problems(needs: Needs, host: Host) -> Iterator[str]:
-    """What of the host is not enough for the libraries."""
+def host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
+    """Yield what of the host is not enough for the libraries."""
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
     for what, needed, there in (
         ("glibc", needs.glibc, host.glibc),
         ("libstdc++ symbols GLIBCXX", needs.libstdcxx, host.libstdcxx),
     ):
-        if needed and there and _numbers(there) < _numbers(needed):
+        if needed and there and numbers_of(there) < numbers_of(needed):
             yield f"the libraries need {what} {needed}, and the host has {there}"
-    if needs.tvm_ffi and host.tvm_ffi and _numbers(host.tvm_ffi)[:2] != _numbers(needs.tvm_ffi):
+    if needs.tvm_ffi and host.tvm_ffi and numbers_of(host.tvm_ffi)[:2] != numbers_of(needs.tvm_ffi):
         yield f"the libraries are for tvm-ffi {needs.tvm_ffi}, and the host has {host.tvm_ffi}"
     if needs.isa and host.isa:
         yield from _isa_problem(needs.isa, host.isa)
@@ -254,7 +264,3 @@ def _isa_problem(needed: str, there: str) -> Iterator[str]:
 def _level(name: str) -> int | None:
     match = _LEVEL.fullmatch(name)
     return None if match is None else int(match[1] or 1)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in version.split("."))

@@ -17,22 +17,19 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.listing import programs
 from tilusbuild.package import names
-from tilusbuild.package.arriving import Limits
-from tilusbuild.package.errors import FileMissing
+from tilusbuild.package.errors import MissingFileError
+from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.opening import is_cache
-from tilusbuild.package.unpack import unpacked
+from tilusbuild.package.read import is_cache, unpacked
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.state.hashing import sha256_file
 from tilusbuild.status import Status
 
-_SCRIPT = "module/compile.sh"
-
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     """A program that was compiled again. `trouble` says why it could not be."""
 
     program: str
@@ -54,7 +51,7 @@ class Rebuilt:
         return f"{where}: made sha256 {self.made}, recorded {self.recorded}"
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the fields of the event."""
         return {
             "program": self.program,
             "same": self.same,
@@ -64,10 +61,10 @@ class Rebuilt:
         }
 
 
-def rebuild(path: str, share: float, limits: Limits) -> Iterator[Rebuilt]:
+def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     """Compile a share (0 to 1) of the programs of a package or a cache again, at least one.
 
-    Raises `PackageError`s: `FileMissing` for a package without sources.
+    Raises `PackageError`s: `MissingFileError` for a package without sources.
     """
     if is_cache(path):
         yield from _all(os.path.abspath(path), _recorded(Cache(path), share))
@@ -78,11 +75,12 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[Rebuilt]:
             program: files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in sample(package.listing.programs, share)
         }
-        yield from _all(package.folder, recorded)
+        yield from _all(package.directory, recorded)
 
 
 def sample(found: Iterable[str], share: float) -> set[str]:
-    """The programs whose hashes are in the lowest part of all that there can be; at least one."""
+    """Return the programs whose hashes are in the lowest share of all possible ones; at least
+    one."""
     ordered = sorted(found)
     chosen = {each for each in ordered if int(each[:15], 16) < share * (1 << 60)}
     return chosen or set(ordered[:1])
@@ -100,9 +98,9 @@ def _recorded(cache: Cache, share: float) -> dict[str, str]:
 def _needed(listing: FileList, share: float) -> set[str]:
     chosen = sample(listing.programs, share)
     for program in sorted(chosen):
-        if f"{layout.PROGRAMS}/{program}/{_SCRIPT}" not in listing.files:
-            raise FileMissing(
-                f"{layout.PROGRAMS}/{program}/{_SCRIPT} is not carried",
+        if f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" not in listing.files:
+            raise MissingFileError(
+                f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH} is not packed",
                 hint="only a package that includes its sources can be built again",
             )
     return {
@@ -112,28 +110,29 @@ def _needed(listing: FileList, share: float) -> set[str]:
     }
 
 
-def _all(root: str, recorded: Mapping[str, str]) -> Iterator[Rebuilt]:
-    """As many at once as there are cores, in the order of hashes."""
+def _all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
+    """Compile as many at once as there are cores; yield in the order of hashes."""
     runner = LocalRunner()
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-rebuild-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-rebuild-") as directory:
         try:
             with ThreadPoolExecutor(usable_cores()) as pool:
                 yield from pool.map(
-                    lambda item: _one(root, folder, runner, *item), sorted(recorded.items())
+                    lambda item: _one(root, directory, runner, *item), sorted(recorded.items())
                 )
         finally:
             runner.close()
 
 
-def _one(root: str, folder: str, runner: Runner, program: str, recorded: str) -> Rebuilt:
-    made = os.path.join(folder, program)
-    script = os.path.join(root, layout.PROGRAMS, program, _SCRIPT)
-    environment = {**os.environ, "TMPDIR": folder}
+def _one(root: str, directory: str, runner: Runner, program: str, recorded: str) -> RebuildResult:
+    made = os.path.join(directory, program)
+    script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
+    environment = {**os.environ, "TMPDIR": directory}
     try:
-        finished = runner.run(Command(("bash", script, made), folder, environment))
+        finished = runner.run(Command(("bash", script, made), directory, environment))
     except OSError as error:
-        return Rebuilt(program, recorded, None, str(error))
+        return RebuildResult(program, recorded, None, str(error))
     if not finished.ok:
         lines = finished.output.decode(errors="replace").splitlines()
-        return Rebuilt(program, recorded, None, lines[-1] if lines else f"exit {finished.status}")
-    return Rebuilt(program, recorded, sha256_file(made))
+        trouble = lines[-1] if lines else f"exit {finished.status}"
+        return RebuildResult(program, recorded, None, trouble)
+    return RebuildResult(program, recorded, sha256_file(made))

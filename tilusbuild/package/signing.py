@@ -1,51 +1,74 @@
-"""Signatures of packages: DSSE envelopes around the statements of `attest`, made and checked.
+"""Signatures of packages: DSSE envelopes around in-toto statements, made and checked.
 
-With a local key nothing is asked of a network, nor is when a signature is checked. Keyless signing
+Three statements (v1) have one subject, the sha256 of `tilus-package.json`: a release, SLSA
+provenance (v1), and a CycloneDX bill of materials. They follow from the list alone, so the same
+package has the same statements whoever packs it: no host, no user, no time.
+
+With a local key the network is never used, nor is it when a signature is checked. Keyless signing
 asks Sigstore for a certificate of the identity that runs it, and checking such a signature uses
 the trusted root that was last fetched. A signature counts only when it is over this very list:
-whoever checks compares the subject with the sha256 of the bytes that lie there.
+whoever checks compares the subject with the sha256 of the bytes that are there.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import rfc8785
+
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.package import attest, names
+from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import SignatureRefused
+from tilusbuild.package.errors import SignatureRefusedError as SignatureRefusedError
+from tilusbuild.package.listing import FileList
 from tilusbuild.state.hashing import sha256_bytes
 
-_DSSE = "payloadType"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PAYLOAD = "application/vnd.in-toto+json"
+RELEASE = "https://in-toto.io/attestation/release/v0.1"
+SLSA = "https://slsa.dev/provenance/v1"
+CYCLONEDX = "https://cyclonedx.org/bom"
+BUILD_TYPE = "https://github.com/tilusbuild/tilusbuild/docs/packages.md"
+PREDICATES = {names.SIGNATURE: RELEASE, names.PROVENANCE: SLSA, names.SBOM: CYCLONEDX}
+"""What each of the files attests."""
 _INSTALL = "pip install 'tilusbuild[sign]'"
-_MOST_KEY = 64 << 10
+_MAX_KEY_SIZE = 64 << 10
 
 Sign = Callable[[bytes], bytes]
-"""From a statement to the file that carries it, signed."""
+"""From a statement to the bytes of its file, signed."""
 
 
-class NotSigned(SignatureRefused):
+class NotSignedError(SignatureRefusedError):
     """There is no signature."""
 
+    kind = "NotSigned"
 
-class SignatureUnknown(SignatureRefused):
+
+class UnknownSignatureError(SignatureRefusedError):
     """A signature of a form, or with an algorithm, that is not known here."""
 
+    kind = "SignatureUnknown"
 
-class WrongSigner(SignatureRefused):
+
+class WrongSignerError(SignatureRefusedError):
     """Somebody else signed, or what was signed is not what is there."""
 
+    kind = "WrongSigner"
 
-class SignedOther(SignatureRefused):
+
+class SignedListMismatchError(SignatureRefusedError):
     """The signature is good, and about another package: this one's list was changed since."""
+
+    kind = "SignedOther"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SignaturePolicy:
     """Whose signature is asked for: a public key's (a PEM file), or an identity's as `issuer`
     vouches for it."""
 
@@ -55,7 +78,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class SignatureInfo:
     """Who signed, and what of the attestations is signed too, as predicates by their names."""
 
     by: str
@@ -64,49 +87,50 @@ class Signed:
 
 
 def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
-    """What attests a package: `signer` is the PEM file of a private key, or "keyless".
+    """Return what attests a package: `signer` is the PEM file of a private key, or "keyless".
 
-    Raises `InputError` for what is no key, `TilusbuildError` where a library is missing.
+    Raises `InputError` for what is not a key, `TilusbuildError` where a library is missing.
     """
     sign = _keyless() if signer == "keyless" else _with_key(signer)
     _library("cyclonedx", "attest")
     return lambda contents: {
-        name: sign(statement) for name, statement in attest.statements(contents).items()
+        name: sign(statement) for name, statement in statements(contents).items()
     }
 
 
-def check_signature(list_bytes: bytes, attestations: Mapping[str, bytes], policy: Policy) -> Signed:
+def check_signature(
+    list_bytes: bytes, attestations: Mapping[str, bytes], policy: SignaturePolicy
+) -> SignatureInfo:
     """Check every attestation of a package against the list and the policy.
 
-    Raises `NotSigned`, `SignatureUnknown`, `WrongSigner`, `SignedOther`; `InputError` for a policy
-    that is none; `TilusbuildError` where a library is missing.
-    """
+    Raises `NotSignedError`, `UnknownSignatureError`, `WrongSignerError`, `SignedListMismatchError`;
+    `InputError` for a policy that names nobody; `TilusbuildError` where a library is missing."""
     if names.SIGNATURE not in attestations:
-        raise NotSigned("the package is not signed", hint="`package --sign` signs one")
+        raise NotSignedError("the package is not signed", hint="`package --sign` signs one")
     digest = sha256_bytes(list_bytes)
     verify = _by_key(policy.key) if policy.key is not None else _by_identity(policy)
     predicates = {}
     for name, data in sorted(attestations.items()):
         statement = _statement(name, verify(name, data))
-        if statement["predicateType"] != attest.PREDICATES.get(name):
-            raise SignatureUnknown(f"{name} attests {statement['predicateType']!r:.80}")
+        if statement["predicateType"] != PREDICATES.get(name):
+            raise UnknownSignatureError(f"{name} attests {statement['predicateType']!r:.80}")
         if {"name": names.LIST, "digest": {"sha256": digest}} not in statement["subject"]:
-            raise SignedOther(
+            raise SignedListMismatchError(
                 f"{name} is about another package: {names.LIST} here has sha256 {digest}"
             )
         predicates[name] = statement["predicate"]
-    return Signed(policy.key or policy.identity or "", digest, predicates)
+    return SignatureInfo(policy.key or policy.identity or "", digest, predicates)
 
 
 def _statement(name: str, payload: bytes) -> dict[str, Any]:
     try:
         statement = json.loads(payload)
-        known = statement["_type"] == attest.STATEMENT and isinstance(statement["subject"], list)
+        known = statement["_type"] == STATEMENT and isinstance(statement["subject"], list)
         if not known or not isinstance(statement["predicate"], dict):
-            raise ValueError("no in-toto statement")
+            raise ValueError("not an in-toto statement")
         return {**statement, "predicateType": str(statement["predicateType"])}
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise SignatureUnknown(f"{name} carries no in-toto statement v1: {error}") from None
+        raise UnknownSignatureError(f"{name} is not an in-toto statement v1: {error}") from None
 
 
 # Local keys.
@@ -120,15 +144,15 @@ def _with_key(path: str) -> Sign:
         signer = signers.CryptoSigner(private)
     except Exception as error:
         raise input_error(
-            f"{path}: no private key that can sign: {error}",
+            f"{path}: not a private key that can sign: {error}",
             hint="a PEM file without a password, of an Ed25519 or ECDSA key, as of"
             " `openssl genpkey -algorithm ed25519`",
         ) from None
 
     def sign(statement: bytes) -> bytes:
-        envelope = _library("securesystemslib.dsse").Envelope(statement, attest.PAYLOAD, {})
+        envelope = _library("securesystemslib.dsse").Envelope(statement, PAYLOAD, {})
         envelope.sign(signer)
-        return _text(envelope.to_dict())
+        return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
     return sign
 
@@ -139,14 +163,16 @@ def _by_key(path: str) -> Callable[[str, bytes], bytes]:
     try:
         key = signers.SSlibKey.from_crypto(serialization.load_pem_public_key(_pem(path)))
     except Exception as error:
-        raise input_error(f"{path}: no public key: {error}", hint="a PEM file") from None
+        raise input_error(f"{path}: not a public key: {error}", hint="a PEM file") from None
 
     def verify(name: str, data: bytes) -> bytes:
         envelope = _envelope(name, data)
         try:
             envelope.verify([key], 1)
         except Exception:
-            raise WrongSigner(f"{name} is not signed by {path}, or was changed since") from None
+            raise WrongSignerError(
+                f"{name} is not signed by {path}, or was changed since"
+            ) from None
         payload: bytes = envelope.payload
         return payload
 
@@ -156,25 +182,21 @@ def _by_key(path: str) -> Callable[[str, bytes], bytes]:
 def _envelope(name: str, data: bytes) -> Any:
     try:
         value = json.loads(data)
-        if value[_DSSE] != attest.PAYLOAD:
-            raise ValueError(f"a payload of type {value[_DSSE]!r:.80}")
+        if value["payloadType"] != PAYLOAD:
+            raise ValueError(f"a payload of type {value['payloadType']!r:.80}")
         return _library("securesystemslib.dsse").Envelope.from_dict(value)
     except TilusbuildError:
         raise
     except Exception as error:
-        raise SignatureUnknown(f"{name} is no DSSE envelope: {error!r:.200}") from None
+        raise UnknownSignatureError(f"{name} is not a DSSE envelope: {error!r:.200}") from None
 
 
 def _pem(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(_MOST_KEY)
+            return file.read(_MAX_KEY_SIZE)
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
-
-
-def _text(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 # Keyless, through Sigstore.
@@ -200,7 +222,7 @@ def _keyless() -> Sign:
     return sign
 
 
-def _by_identity(policy: Policy) -> Callable[[str, bytes], bytes]:
+def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
     if policy.identity is None or policy.issuer is None:
         raise input_error(
             "whose signature is to be asked for?", hint="--key PEM, or --identity and --issuer"
@@ -212,13 +234,15 @@ def _by_identity(policy: Policy) -> Callable[[str, bytes], bytes]:
         try:
             bundle = models.Bundle.from_json(data)
         except Exception as error:
-            raise SignatureUnknown(f"{name} is no Sigstore bundle: {error!r:.200}") from None
+            raise UnknownSignatureError(
+                f"{name} is not a Sigstore bundle: {error!r:.200}"
+            ) from None
         try:
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
         except Exception as error:
-            raise WrongSigner(f"{name} is not signed by {policy.identity}: {error}") from None
-        if kind != attest.PAYLOAD:
-            raise SignatureUnknown(f"{name} holds a payload of type {kind!r:.80}")
+            raise WrongSignerError(f"{name} is not signed by {policy.identity}: {error}") from None
+        if kind != PAYLOAD:
+            raise UnknownSignatureError(f"{name} holds a payload of type {kind!r:.80}")
         found: bytes = payload
         return found
 
@@ -230,3 +254,91 @@ def _library(name: str, what: str = "signatures") -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise TilusbuildError(f"{what} need {error.name}\n  {_INSTALL}") from None
+
+
+# What is attested of a package: that this is it, how it came to be, what is in it.
+
+
+def statements(contents: Contents) -> dict[str, bytes]:
+    """Return the statements' bytes, by the names of their files in a package."""
+    listed, digest = contents.listed, contents.digest
+    predicates = {
+        names.SIGNATURE: {"purl": _purl(listed), "releaseId": digest},
+        names.PROVENANCE: _provenance(listed),
+        names.SBOM: _materials(listed, digest),
+    }
+    return {name: _encoded(digest, PREDICATES[name], said) for name, said in predicates.items()}
+
+
+def _encoded(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
+    return rfc8785.dumps(
+        {
+            "_type": STATEMENT,
+            "subject": [{"name": names.LIST, "digest": {"sha256": digest}}],
+            "predicateType": kind,
+            "predicate": dict(predicate),
+        }
+    )
+
+
+def _purl(listed: FileList) -> str:
+    return f"pkg:generic/{listed.title}@{listed.version}"
+
+
+def _provenance(listed: FileList) -> dict[str, Any]:
+    """Return what the build was asked for, and what it was made from."""
+    toolkits = sorted({t.toolkit for t in listed.targets.values() if t.toolkit is not None})
+    dependencies: list[dict[str, Any]] = [
+        {"name": f"script {each.script} for {each.target}", "digest": {"sha256": each.hash}}
+        for each in listed.scripts
+    ]
+    dependencies += [{"name": "cuda-toolkit", "annotations": {"version": v}} for v in toolkits]
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {
+                "command": ["tilusbuild", "package", listed.name],
+                "targets": {name: list(t.archs) for name, t in listed.targets.items()},
+            },
+            "internalParameters": {"inputs": listed.inputs},
+            "resolvedDependencies": dependencies,
+        },
+        "runDetails": {"builder": {"id": f"tilusbuild {listed.tool}"}},
+    }
+
+
+def _materials(listed: FileList, digest: str) -> dict[str, Any]:
+    """Return the libraries as components, and what they need of a host."""
+    from cyclonedx.model import HashAlgorithm, HashType
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output import make_outputter
+    from cyclonedx.schema import OutputFormat, SchemaVersion
+
+    def hashed(text: str) -> HashType:
+        return HashType(alg=HashAlgorithm.SHA_256, content=text)
+
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{digest}"))
+    bom.metadata.component = Component(
+        type=ComponentType.LIBRARY,
+        name=listed.title,
+        version=listed.version,
+        bom_ref=digest,
+        hashes=[hashed(digest)],
+    )
+    for path, file in listed.files.items():
+        if path.endswith(".so"):
+            bom.components.add(
+                Component(
+                    type=ComponentType.FILE, name=path, bom_ref=path, hashes=[hashed(file.sha256)]
+                )
+            )
+    for library in listed.needs.libraries:
+        bom.components.add(
+            Component(type=ComponentType.LIBRARY, name=library, bom_ref=f"host:{library}")
+        )
+    bom.register_dependency(bom.metadata.component, bom.components)
+    outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
+    made: dict[str, Any] = json.loads(outputter.output_as_string())
+    made["metadata"].pop("timestamp", None)  # of the packing: the same package is the same bytes
+    return made

@@ -100,3 +100,37 @@ def script_text(
             section("programs", (f"{index} {digest}" for index, digest in enumerate(programs))),
         ]
     )
+
+
+def sections(text: str) -> dict[str, dict[str, str]]:
+    """Parse a program.txt, options.txt or script.txt: return its blocks by title as keys and
+    values; the title "" is what comes first.
+
+    A line of a block without a key of its own is its own key. In `headers` the name is the key.
+    """
+    found: dict[str, dict[str, str]] = {"": {}}
+    title = ""
+    for line in text.splitlines():
+        if line.startswith("[") and line.endswith("]"):
+            title = line[1:-1]
+            found[title] = {}
+        elif line:
+            key, value = _pair(title, line)
+            found[title][key] = value
+    return found
+
+
+def _pair(title: str, line: str) -> tuple[str, str]:
+    if title in ("headers", "generated"):
+        digest, _, name = line.partition("  ")
+        return name, digest
+    if title == "toolchain":
+        name, _, rest = line.partition(" ")
+        return name, rest
+    if title == "args":
+        name, _, rest = line.partition(": ")
+        return name, rest
+    if title == "commands":
+        return line.split(" ", 1)[0] + " … " + line.rsplit(" ", 1)[-1], line
+    key, separator, value = line.partition(" = ")
+    return (key, value) if separator else (line, "")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.expr import Value
+from tilusbuild.runtime.names import instance_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,4 @@ class PlannedInstance:
     @property
     def label(self) -> str:
         """What a person calls it: `matmul[dtype=f16] h100`."""
-        return label(self.script, self.params, self.target.name)
-
-
-def label(script: str, params: Mapping[str, Value], target: str) -> str:
-    """What a person calls an instance."""
-    fixed = ", ".join(f"{name}={value}" for name, value in params.items())
-    return f"{script}[{fixed}] {target}" if fixed else f"{script} {target}"
+        return instance_label(self.script, self.params, self.target.name)

@@ -18,10 +18,11 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import Manifest, expression, signature_of
 from tilusbuild.plan import identity
-from tilusbuild.plan.model import Target, label
+from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
 from tilusbuild.render.closure import Closure, Headers
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.runtime.names import instance_label
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
 from tilusbuild.toolchain import DigestMemory, Toolchain
@@ -94,7 +95,7 @@ class ScriptInstance:
     @property
     def label(self) -> str:
         """What a person calls the instance."""
-        return label(self.script, self.params, self.target.name)
+        return instance_label(self.script, self.params, self.target.name)
 
     @property
     def pipeline(self) -> Pipeline:

@@ -15,8 +15,9 @@ from tilusbuild.arch import combined
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import Target, label
+from tilusbuild.plan.model import Target
 from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.runtime.names import instance_label
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.t1 import T1Space, read_t1
@@ -160,6 +161,6 @@ def reports(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, Spa
         for params in instances_of(manifest, script, target.name):
             spec = spec_of(manifest, script, target, params)
             try:
-                yield label(script, params, target.name), report(build(spec))
+                yield instance_label(script, params, target.name), report(build(spec))
             except SpaceError as error:
                 raise located(manifest, script, target.name, error) from None

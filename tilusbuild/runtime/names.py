@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def snake_case(name: str) -> str:
@@ -12,6 +12,12 @@ def snake_case(name: str) -> str:
     """
     parts = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name))
     return parts.lower().replace("-", "_")
+
+
+def instance_label(script: str, params: Mapping[str, object], target: str = "") -> str:
+    """Return what a person calls an instance: `matmul[dtype=f16] h100`."""
+    fixed = ", ".join(f"{name}={value}" for name, value in params.items())
+    return f"{script}[{fixed}] {target}".rstrip() if fixed else f"{script} {target}".rstrip()
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tilusbuild.runtime import buckets
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.expression import Function, function_of
+from tilusbuild.runtime.names import instance_label
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
 
@@ -93,8 +94,7 @@ class Script(NamedTuple):
     @property
     def label(self) -> str:
         """What a person calls it: `matmul[dtype=f16] h100`."""
-        fixed = ", ".join(f"{name}={value}" for name, value in self.params.items())
-        return f"{self.name}[{fixed}] {self.target}" if fixed else f"{self.name} {self.target}"
+        return instance_label(self.name, self.params, self.target)
 
     def schedule(self, program: int) -> dict[str, Value]:
         """The parameters of one program. Raises `IndexError`."""

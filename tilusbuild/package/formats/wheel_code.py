@@ -13,7 +13,7 @@ from tilusbuild import runtime
 from tilusbuild.runtime.places import ENTRY_POINTS
 
 INSIDE = "tilus"
-"""The folder of the package in the module."""
+"""The directory of the package in the module."""
 RUNTIME = "_runtime"
 _LAYER = "tilusbuild.runtime"
 
@@ -73,18 +73,18 @@ def folders():
 
 
 def part(title: str, target: str, shim: str) -> dict[str, bytes]:
-    """The code of a wheel with one target of several; names are relative to the module."""
+    """Return the code of a wheel with one target of several; names are relative to the module."""
     text = _PART.format(title=title, target=target, shim=shim, inside=INSIDE)
     return {"__init__.py": text.encode()}
 
 
 def single(title: str, module: str) -> dict[str, bytes]:
-    """The code of a wheel with all targets."""
+    """Return the code of a wheel with all targets."""
     return _loading(title, module, _SINGLE.format(inside=INSIDE))
 
 
 def shim(title: str, module: str, distribution: str) -> dict[str, bytes]:
-    """The code of the wheel that finds those of the targets by their entry points."""
+    """Return the code of the wheel that finds those of the targets by their entry points."""
     finding = _SHIM.format(
         group=ENTRY_POINTS, prefix=f"{distribution}.", title=title, distribution=distribution
     )
@@ -97,12 +97,12 @@ def _loading(title: str, module: str, finding: str) -> dict[str, bytes]:
 
 
 def runtime_copy(module: str) -> dict[str, bytes]:
-    """tilusbuild's runtime as `MODULE._runtime`: its imports name itself."""
-    folder = os.path.dirname(os.path.abspath(runtime.__file__))
+    """Return tilusbuild's runtime as `MODULE._runtime`, with its imports naming that."""
+    directory = os.path.dirname(os.path.abspath(runtime.__file__))
     found = {}
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(os.listdir(directory)):
         if name.endswith(".py"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
+            with open(os.path.join(directory, name), encoding="utf-8") as file:
                 text = file.read()
             copied = text.replace(_LAYER, f"{module}.{RUNTIME}")
             found[f"{RUNTIME}/{name}"] = copied.encode()

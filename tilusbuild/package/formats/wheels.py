@@ -1,46 +1,105 @@
-"""Which wheels a package makes, and what they are called.
+"""A package as wheels, for pip: one for each target and a small one that finds them, or all in one.
 
 With one target, or without `split`, there is one wheel, and its list is the package's. Otherwise
 each target is a package by itself, NAME-TARGET, in a wheel by itself, and a small wheel without
 kernels finds those that are installed. It offers each as an extra: `pip install NAME[TARGET]`.
+
+A zip's times, order and modes are fixed, so equal packages are equal bytes as long as zlib is the
+same. The tag says the least glibc and libstdc++ that the libraries load with; libraries that no
+manylinux policy allows give a plain `linux` tag, which PyPI refuses and other indexes take.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import stat
+import time as clock
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from keyword import iskeyword
 
-from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import CannotPack
+from tilusbuild.package import names
+from tilusbuild.package.contents import Contents, only_target
+from tilusbuild.package.errors import CannotPackError
 from tilusbuild.package.formats import wheel_code
-from tilusbuild.package.formats.write_wheel import Distribution, write_wheel
-from tilusbuild.package.restrict import only_target
+from tilusbuild.package.formats.directory import finish
+from tilusbuild.package.formats.wheel_code import INSIDE
+from tilusbuild.package.listing import FileList, HostNeeds
+from tilusbuild.package.model import mode_of, numbers_of
+from tilusbuild.runtime.places import ENTRY_POINTS
+from tilusbuild.state.hashing import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_MIN_TIME = 315532800
+"""1980-01-01, the least time that a zip can say."""
+_MIN_GLIBC = (2, 17)
+_ALLOWED = frozenset(
+    (
+        *("libc.so.6", "libm.so.6", "libmvec.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1"),
+        *("libutil.so.1", "libresolv.so.2", "libnsl.so.1", "libanl.so.1", "libatomic.so.1"),
+        *("libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
+    )
+)
+"""Libraries that every manylinux platform has (auditwheel 6.8, manylinux-policy.json); the
+loader's own name is what they depend on."""
+_LIBSTDCXX = ((19, 17), (22, 24), (24, 27), (28, 31), (29, 34), (30, 35), (33, 39))
+"""GLIBCXX_3.4.N → the first manylinux_2_M that has it (auditwheel 6.8, both machines)."""
+_PYTHON = ">=3.10"
+_TVM_FFI = "apache-tvm-ffi>=0.1.9"
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A wheel to write. `name` is normalized as PEP 503 has it, `version` as PEP 440;
+    `requires` are its dependencies besides tvm-ffi; `extras` the extras, each with what it needs;
+    `entry` its entry point in the group of packages, as (name, object)."""
+
+    name: str
+    version: str
+    summary: str
+    code: Mapping[str, bytes]
+    requires: tuple[str, ...] = ()
+    extras: tuple[tuple[str, str], ...] = ()
+    entry: tuple[str, str] | None = None
+
+    @property
+    def module(self) -> str:
+        """The name to import."""
+        return self.name.replace("-", "_")
+
+    def file(self, listed: FileList | None) -> str:
+        """Return the wheel's file name."""
+        return f"{self.module}-{self.version}-{tag_of(_needs_of(listed))}.whl"
+
+    @property
+    def dist_info(self) -> str:
+        """The directory with the wheel's metadata."""
+        return f"{self.module}-{self.version}.dist-info"
+
+
+# Which wheels, and what they are called.
 
 
 def write_wheels(
     title: str,
     contents: Contents,
     attest: Callable[[Contents], Mapping[str, bytes]],
-    folder: str,
+    directory: str,
     *,
     split: bool,
     time: int,
 ) -> Iterator[tuple[str, str | None]]:
-    """Write them; their names, each with the digest of its list. Raises `CannotPack`, `OSError`."""
-    for wheel, carried in _wheels(title, contents, split=split):
-        name = wheel.file(carried)
-        if carried is None:
-            write_wheel(wheel, None, os.path.join(folder, name), time=time)
-            yield name, None
-        else:
-            carried = replace(carried, beside=attest(carried))
-            write_wheel(wheel, carried, os.path.join(folder, name), time=time)
-            yield name, carried.digest
+    """Write the wheels; yield their names, each with the digest of its list. Raises
+    `CannotPackError`, `OSError`."""
+    for wheel, held in _wheels(title, contents, split=split):
+        if held is not None:
+            held = replace(held, beside=attest(held))
+        name = wheel.file(None if held is None else held.listed)
+        write_wheel(wheel, held, os.path.join(directory, name), time=time)
+        yield name, None if held is None else held.digest
 
 
 def _wheels(
@@ -48,7 +107,7 @@ def _wheels(
 ) -> Iterator[tuple[Distribution, Contents | None]]:
     name, version = normalized(title), _version(contents.listed.version)
     if not name[0].isalpha() or iskeyword(name):
-        raise CannotPack(
+        raise CannotPackError(
             f'"{title}" cannot name a wheel', hint="Python imports it: it begins with a letter"
         )
     targets = sorted(contents.listed.targets)
@@ -57,7 +116,7 @@ def _wheels(
         return
     parts = {target: f"{name}-{normalized(target)}" for target in targets}
     if len(set(parts.values())) < len(parts):
-        raise CannotPack(
+        raise CannotPackError(
             f"two of the targets {', '.join(targets)} would make one wheel",
             hint="in a wheel's name, capitals, `.`, `_` and `-` are all one: rename a target",
         )
@@ -69,7 +128,7 @@ def _wheels(
 
 
 def whole(title: str, version: str) -> Distribution:
-    """The one wheel of a package. Raises `CannotPack`."""
+    """Return the one wheel of a package. Raises `CannotPackError`."""
     name = normalized(title)
     module = name.replace("-", "_")
     code, entry = wheel_code.single(title, module), (name, f"{module}:path")
@@ -77,7 +136,7 @@ def whole(title: str, version: str) -> Distribution:
 
 
 def part_of(title: str, target: str, version: str) -> Distribution:
-    """The wheel of one target of several. Raises `CannotPack`."""
+    """Return the wheel of one target of several. Raises `CannotPackError`."""
     name, version = normalized(title), _version(version)
     part = f"{name}-{normalized(target)}"
     code = wheel_code.part(title, target, name.replace("-", "_"))
@@ -91,10 +150,13 @@ def _summary(title: str) -> str:
 
 
 def normalized(name: str) -> str:
-    """A distribution's name as PEP 503 compares it. Raises `CannotPack` for what cannot be one."""
+    """Return a distribution's name as PEP 503 compares it. Raises `CannotPackError` for what cannot
+    be one."""
     found = re.sub(r"[-_.]+", "-", name).lower()
     if not _NAME.fullmatch(found):
-        raise CannotPack(f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit")
+        raise CannotPackError(
+            f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit"
+        )
     return found
 
 
@@ -104,7 +166,127 @@ def _version(text: str) -> str:
     try:
         return str(Version(text))
     except InvalidVersion:
-        raise CannotPack(
+        raise CannotPackError(
             f'"{text}" cannot be the version of a wheel',
             hint="`version` in [project] as PEP 440 has it, as in 1.2.0 or 1.2.0rc1",
         ) from None
+
+
+def _needs_of(listed: FileList | None) -> HostNeeds | None:
+    return None if listed is None else listed.needs
+
+
+def tag_of(needs: HostNeeds | None) -> str:
+    """Return the tag of a wheel with libraries that need this, or with none."""
+    return "py3-none-any" if needs is None else f"py3-none-{platform(needs)}"
+
+
+def platform(needs: HostNeeds) -> str:
+    """Return the platform that has all that the libraries need."""
+    if not set(needs.libraries) <= _ALLOWED:
+        return f"linux_{needs.machine}"
+    least = max(_MIN_GLIBC, numbers_of(needs.glibc or "0"))
+    if needs.libstdcxx is not None:
+        wanted = numbers_of(needs.libstdcxx)[-1]
+        minors = [minor for having, minor in _LIBSTDCXX if having >= wanted]
+        if not minors:
+            return f"linux_{needs.machine}"
+        least = max(least, (2, minors[0]))
+    return f"manylinux_{least[0]}_{least[1]}_{needs.machine}"
+
+
+# What is in a wheel. `check_wheel` makes the same again from the list.
+
+
+def members(
+    wheel: Distribution, listed: FileList | None, heads: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes | str]]:
+    """Yield the name of each file but the record, in order, with its bytes, or with its path in the
+    package. `heads` are the list and the attestations by name; without `listed` there is code
+    alone."""
+    for name in sorted(wheel.code):
+        yield f"{wheel.module}/{name}", wheel.code[name]
+    for name, data in heads.items():
+        yield f"{wheel.module}/{INSIDE}/{name}", data
+    for path in sorted(listed.files) if listed is not None else ():
+        yield f"{wheel.module}/{INSIDE}/{path}", path
+    yield from metadata(wheel, _needs_of(listed))
+
+
+def write_wheel(wheel: Distribution, contents: Contents | None, path: str, *, time: int) -> None:
+    """Write the file, with a package or with code alone. `time`: every entry's, in seconds since
+    1970. Raises `CannotPackError` and `OSError`."""
+    listed, heads, lines = None, {}, []
+    if contents is not None:
+        listed, heads = contents.listed, {names.LIST: contents.encoded, **contents.beside}
+    date = clock.gmtime(max(time, _MIN_TIME))[:6]
+    with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members(wheel, listed, heads):
+            data = contents.read(content) if contents and isinstance(content, str) else content
+            assert isinstance(data, bytes)  # noqa: S101 - paths are a package's
+            _put(archive, name, data, date)
+            lines.append(record_line(name, sha256_bytes(data), len(data)))
+        record = f"{wheel.dist_info}/RECORD"
+        _put(archive, record, "".join([*lines, last_line(record)]).encode(), date)
+        archive.close()
+        finish(out)
+
+
+def _put(
+    archive: zipfile.ZipFile, name: str, data: bytes, date: tuple[int, int, int, int, int, int]
+) -> None:
+    info = zipfile.ZipInfo(name, date)
+    info.create_system = 3  # Unix: a mode is meant
+    info.external_attr = (stat.S_IFREG | mode_of(name)) << 16
+    info.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(info, data)
+
+
+def metadata(wheel: Distribution, needs: HostNeeds | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the files with the wheel's metadata, in their order, without the record."""
+    yield f"{wheel.dist_info}/METADATA", _metadata(wheel)
+    yield f"{wheel.dist_info}/WHEEL", _wheel(needs)
+    if wheel.entry is not None:
+        text = f"[{ENTRY_POINTS}]\n{wheel.entry[0]} = {wheel.entry[1]}\n"
+        yield f"{wheel.dist_info}/entry_points.txt", text.encode()
+
+
+def record_line(name: str, sha256: str, size: int) -> str:
+    """Return a file's line in the record (PEP 376)."""
+    digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+    return f"{_quoted(name)},sha256={digest},{size}\n"
+
+
+def last_line(name: str) -> str:
+    """Return the record's line for itself."""
+    return f"{_quoted(name)},,\n"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name.replace(chr(34), chr(34) * 2)}"' if "," in name or '"' in name else name
+
+
+def _metadata(wheel: Distribution) -> bytes:
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {wheel.name}",
+        f"Version: {wheel.version}",
+        f"Summary: {wheel.summary}",
+        f"Requires-Python: {_PYTHON}",
+        *(f"Requires-Dist: {each}" for each in (_TVM_FFI, *wheel.requires)),
+    ]
+    for extra, needed in wheel.extras:
+        lines += [f"Provides-Extra: {extra}", f'Requires-Dist: {needed}; extra == "{extra}"']
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _wheel(needs: HostNeeds | None) -> bytes:
+    from tilusbuild import __version__
+
+    lines = [
+        "Wheel-Version: 1.0",
+        f"Generator: tilusbuild {__version__}",
+        f"Root-Is-Purelib: {'true' if needs is None else 'false'}",
+        f"Tag: {tag_of(needs)}",
+    ]
+    return ("\n".join(lines) + "\n").encode()

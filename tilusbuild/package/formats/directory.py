@@ -1,0 +1,197 @@
+"""A package as a directory: the files under their own names, ready to be loaded from in place.
+
+What is written has modes of its own, whatever the umask, and is on the disk before the writer
+returns. What is read is plain files only: links are detected and refused, never followed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Protocol
+
+from tilusbuild.cache.disk import RealDisk
+from tilusbuild.package import names
+from tilusbuild.package.contents import Contents
+from tilusbuild.package.errors import (
+    NoPackageError,
+    OverLimitError,
+    TruncatedError,
+    UnsafeEntryError,
+)
+from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item, mode_of
+
+_MAX_ENTRIES = 2 * MAX_FILES
+
+
+# Writing.
+
+
+class Sink(Protocol):
+    """Something to write bytes to."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
+def write_directory(contents: Contents, path: str, *, time: int) -> None:
+    """Write the directory `path`, which must not exist. All modification times are `time`, in
+    seconds since 1970. Raises `CannotPackError` and `OSError`."""
+    make_directory(path)
+    made = {""}
+    for name in contents.listed.files:
+        _put(path, name, contents.read(name), time, made)
+    for name, data in {**contents.beside, names.LIST: contents.encoded}.items():
+        _put(path, name, data, time, made)
+    # Below before above, and after all files: whatever is put into a directory changes its time.
+    for directory in sorted(made, reverse=True):
+        os.utime(os.path.join(path, directory).rstrip("/"), (time, time))
+    sync_all(path)
+
+
+def _put(path: str, name: str, data: bytes, time: int, made: set[str]) -> None:
+    _make_directories(path, os.path.dirname(name), made)
+    file = os.path.join(path, name)
+    write_file(file, data, mode_of(name))
+    os.utime(file, (time, time))
+
+
+def _make_directories(path: str, directory: str, made: set[str]) -> None:
+    if directory not in made:
+        _make_directories(path, os.path.dirname(directory), made)
+        make_directory(os.path.join(path, directory))
+        made.add(directory)
+
+
+def make_directory(path: str) -> None:
+    """Make a directory that everybody may read. Raises `OSError`."""
+    os.mkdir(path)
+    # Not by the mode of mkdir, which the umask cuts: a deployment's other users load from here.
+    os.chmod(path, 0o755)  # noqa: S103
+
+
+def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Write a new file with this mode. Raises `OSError`."""
+    with open(path, "xb") as file:
+        file.write(data)
+        os.fchmod(file.fileno(), mode)
+
+
+def finish(file: BinaryIO) -> None:
+    """Sync a file that was written for everybody to read. Raises `OSError`."""
+    file.flush()
+    os.fchmod(file.fileno(), 0o644)
+    os.fsync(file.fileno())
+
+
+def sync_all(path: str) -> None:
+    """Sync a whole directory: all of its files, then their names. Raises `OSError`."""
+    disk = RealDisk()
+    found = list(os.walk(path))
+    disk.sync([os.path.join(where, name) for where, _, files in found for name in files])
+    for where, _, _ in found:
+        disk.sync_folder(where)
+
+
+# Reading.
+
+
+class DirectoryReader:
+    """The package in the directory at `path`."""
+
+    kind = "directory"
+    packed: int | None = None
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def list_bytes(self) -> bytes:
+        return read_plain(os.path.join(self.path, names.LIST), names.LIST, MAX_LIST_SIZE)
+
+    def attestations(self) -> dict[str, bytes]:
+        paths = {name: os.path.join(self.path, name) for name in names.BESIDE}
+        return {
+            name: read_plain(path, name, MAX_ATTESTATION_SIZE)
+            for name, path in paths.items()
+            if os.path.lexists(path)
+        }
+
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+        for name in _files_below(self.path):
+            if name != names.LIST and name not in names.BESIDE:
+                with _opened(os.path.join(self.path, name), name) as item:
+                    yield item
+
+    def close(self) -> None:
+        return None
+
+
+def read_plain(path: str, name: str, limit: int) -> bytes:
+    """Return a plain file's content. Raises `NoPackageError` when it is missing,
+    `UnsafeEntryError` for anything else than a file, `OverLimitError` for more than `limit` bytes,
+    and `TruncatedError`."""
+    with _opened(path, name) as item:
+        return item.content(limit)
+
+
+@contextmanager
+def _opened(path: str, name: str) -> Iterator[Item]:
+    """Open a plain file as an item. Raises as `read_plain`; a disk's errors are
+    `TruncatedError`."""
+
+    def read(count: int) -> bytes:
+        try:
+            return file.read(count) or b""
+        except OSError as error:
+            raise TruncatedError(f"{name!r:.200} cannot be read: {error.strerror}") from None
+
+    handle = open_plain(path, name)
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        yield Item(name, os.fstat(handle).st_size, read)
+
+
+def open_plain(path: str, name: str) -> int:
+    """Open a plain file for reading, and return its descriptor. Raises as `read_plain`."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafeEntryError(f"{name!r:.200} is {_what(found.st_mode)}, not a plain file")
+        # Whoever replaces the file by a link or a pipe after the check gains nothing: the link is
+        # not followed, and opening the pipe does not block.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NoPackageError(f"there is no {name}") from None
+    except (OSError, ValueError) as error:
+        raise TruncatedError(f"{name!r:.200} cannot be read: {error}") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UnsafeEntryError(f"{name!r:.200} is not a plain file")
+    return handle
+
+
+def _files_below(directory: str) -> Iterator[str]:
+    """Yield the relative names of all that is not a directory, sorted within each directory. Links
+    are not followed."""
+    waiting = [""]
+    seen = 0
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            with os.scandir(os.path.join(directory, prefix)) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            raise TruncatedError(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
+        seen += len(entries)
+        # Millions of empty directories would keep a verifier busy with nothing that is listed.
+        if seen > _MAX_ENTRIES:
+            raise OverLimitError(f"more than {_MAX_ENTRIES} names")
+        below = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        waiting += [f"{prefix}{name}/" for name in reversed(below)]
+        yield from (prefix + e.name for e in entries if not e.is_dir(follow_symlinks=False))
+
+
+def _what(mode: int) -> str:
+    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
+    return next((words for test, words in kinds if test(mode)), "a device or a socket")

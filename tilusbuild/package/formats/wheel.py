@@ -1,0 +1,275 @@
+"""A wheel as it is read: a zip file with the package in `<import name>/tilus`, and what pip needs.
+
+Zip says everything twice, and readers differ in which they believe; whatever does not agree with
+itself is refused: names in two spellings, entries that overlap, bytes that belong to none. Only
+stored and deflated entries are read: other methods may ask for gigabytes of memory. An import runs
+a wheel's code, and pip believes its metadata; both follow from the list, so `check_wheel` makes
+them again from it and compares.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from tilusbuild import __version__
+from tilusbuild.package import names
+from tilusbuild.package.errors import (
+    CannotPackError,
+    InconsistentError,
+    NoPackageError,
+    OverLimitError,
+    TruncatedError,
+    UnlistedFileError,
+    UnsafeEntryError,
+)
+from tilusbuild.package.formats.directory import open_plain
+from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
+from tilusbuild.package.formats.wheels import (
+    Distribution,
+    last_line,
+    members,
+    part_of,
+    record_line,
+    whole,
+)
+from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList, title_of
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item
+from tilusbuild.state.hashing import sha256_bytes
+
+MAGIC = b"PK\x03\x04"
+_LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")
+_DIST_INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR_SIZE, _END64_SIZE = 20, 56
+_MAX_ENTRIES = MAX_FILES + 100
+_MAX_DIRECTORY_SIZE = 32 << 20
+"""Bytes of a zip's directory, of 200,000 files. In memory it takes ten times that."""
+_MAX_OTHER_SIZE = 64 << 20
+_MAX_OTHERS = 200
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+"""What zipfile raises for a damaged file."""
+
+
+class WheelReader:
+    """The package in the file at `path`. Raises `PackageError`s."""
+
+    kind = "wheel"
+
+    def __init__(self, path: str) -> None:
+        handle = open_plain(path, os.path.basename(path))
+        self._file: IO[bytes] = os.fdopen(handle, "rb")
+        try:
+            size = os.fstat(handle).st_size
+            self.packed: int | None = size
+            _check_directory(self._file, size)
+            self._zip = _opened(self._file)
+            self._entries = _checked(self._zip.infolist())
+            self.module = _module(self._entries)
+        except BaseException:
+            self._file.close()
+            raise
+        self._prefix = f"{self.module}/{INSIDE}/"
+
+    def list_bytes(self) -> bytes:
+        return self._content(self._prefix + names.LIST, MAX_LIST_SIZE)
+
+    def attestations(self) -> dict[str, bytes]:
+        there = [name for name in names.BESIDE if self._prefix + name in self._entries]
+        return {name: self._content(self._prefix + name, MAX_ATTESTATION_SIZE) for name in there}
+
+    def others(self) -> dict[str, bytes]:
+        """Return what is beside the package: the module's code, and what pip reads."""
+        strangers = [name for name in self._entries if not name.startswith(self._prefix)]
+        if len(strangers) > _MAX_OTHERS:
+            raise OverLimitError(f"the wheel has {len(strangers)} files beside the package")
+        return {name: self._content(name, _MAX_OTHER_SIZE) for name in strangers}
+
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+        for name in self._entries:
+            path = name.removeprefix(self._prefix)
+            if path == name:
+                self._check_other(name)
+            elif path != names.LIST and path not in names.BESIDE:
+                with self._entry(name) as item:
+                    yield item._replace(path=path)
+
+    def close(self) -> None:
+        self._zip.close()
+        self._file.close()
+
+    def _check_other(self, name: str) -> None:
+        """Raise `UnlistedFileError` for a file that is neither the module's code nor pip's."""
+        directory, _, file = name.rpartition("/")
+        of_pip = directory.endswith(".dist-info") and "/" not in directory and file in _DIST_INFO
+        code = directory in (self.module, f"{self.module}/{RUNTIME}") and file.endswith(".py")
+        if not of_pip and not code:
+            raise UnlistedFileError(f"{name!r:.200} is in the wheel, and not listed")
+
+    def _content(self, name: str, limit: int) -> bytes:
+        if name not in self._entries:
+            raise NoPackageError(f"there is no {name}")
+        with self._entry(name) as item:
+            return item.content(limit)
+
+    @contextmanager
+    def _entry(self, name: str) -> Iterator[Item]:
+        """Open an entry. What zipfile raises for a damaged one is `TruncatedError`."""
+
+        def read(count: int) -> bytes:
+            with _as_truncated(f"{name!r:.200} in the wheel"):
+                return member.read(count)
+
+        with _as_truncated(f"{name!r:.200} in the wheel"):
+            member = self._zip.open(self._entries[name])
+        with member:
+            yield Item(name, self._entries[name].file_size, read)
+
+
+@contextmanager
+def _as_truncated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        raise TruncatedError(f"{what} is damaged: {error}") from None
+
+
+def _check_directory(file: IO[bytes], size: int) -> None:
+    """Check the size of the zip's directory before zipfile reads it whole, and that it comes right
+    before the end: bytes in between would be in no entry and in no digest."""
+    file.seek(max(0, size - _END.size - _LOCATOR_SIZE))
+    locator, end = file.read(_LOCATOR_SIZE), file.read(_END.size)
+    if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
+        raise TruncatedError("the wheel is truncated, or bytes follow its end")
+    *_, length, offset, comment = _END.unpack(end)
+    at = size - _END.size
+    if locator.startswith(b"PK\x06\x07"):
+        at -= _LOCATOR_SIZE + _END64_SIZE
+        file.seek(max(0, at))
+        end64 = file.read(_END64_SIZE)
+        if at < 0 or not end64.startswith(b"PK\x06\x06"):
+            raise TruncatedError("the wheel's directory is damaged")
+        length, offset = struct.unpack_from("<QQ", end64, 40)
+    elif comment:
+        raise TruncatedError("the wheel holds bytes that belong to no entry")
+    if length > _MAX_DIRECTORY_SIZE:
+        raise OverLimitError(f"the wheel's directory has {length} bytes")
+    if offset + length != at:
+        raise TruncatedError("the wheel holds bytes that belong to no entry")
+
+
+def _opened(file: IO[bytes]) -> zipfile.ZipFile:
+    with _as_truncated("the wheel"):
+        return zipfile.ZipFile(file)
+
+
+def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    """Return the entries by name, in the order of their bytes."""
+    if len(infos) > _MAX_ENTRIES:
+        raise OverLimitError(f"the wheel has {len(infos)} entries")
+    found: dict[str, zipfile.ZipInfo] = {}
+    end = 0
+    for info in sorted(infos, key=lambda each: each.header_offset):
+        name = info.orig_filename
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG) or name.endswith("/"):
+            what = "a link" if kind == stat.S_IFLNK else "not a plain file"
+            raise UnsafeEntryError(f"{name!r:.200} is {what}")
+        # LZMA allocates the dictionary that the entry asks for; an encrypted entry asks a password.
+        if info.compress_type not in _METHODS or info.flag_bits & 1:
+            raise UnsafeEntryError(
+                f"{name!r:.200} is packed or encrypted in a way that is not read"
+            )
+        # zipfile cuts a name at a null byte, and takes a Unicode name from an extra field; others
+        # do not, and would unpack the file elsewhere.
+        if name != info.filename:
+            raise UnsafeEntryError(f"{name!r:.200} has a second name")
+        if name in found:
+            raise UnlistedFileError(f"{name!r:.200} is there twice")
+        # Entries that share their bytes make a bomb of any size without a large directory.
+        if info.header_offset < end or (not found and info.header_offset):
+            raise TruncatedError(f"{name!r:.200} overlaps another entry, or bytes stand before it")
+        end = info.header_offset + 30 + len(name) + info.compress_size
+        found[name] = info
+    return found
+
+
+def _module(entries: dict[str, zipfile.ZipInfo]) -> str:
+    lists = [match[1] for name in entries if (match := _LIST.fullmatch(name))]
+    if len(lists) != 1:
+        raise NoPackageError(f"the wheel holds {len(lists) or 'no'} packages of kernels")
+    return lists[0]
+
+
+# What is beside the package.
+
+
+def check_wheel(reader: WheelReader, listing: FileList) -> None:
+    """Compare the wheel's code, metadata and record with what this version writes for the list.
+
+    Raises `InconsistentError`, and what reading raises.
+    """
+    # The code is a copy of a version's own runtime, so no other version can make it again.
+    if listing.tool != __version__:
+        raise InconsistentError(
+            f"the wheel's own code is of tilusbuild {listing.tool}; this is {__version__}",
+            hint="verify it with that version, or take another format",
+        )
+    there = {name: _unordered(name, data) for name, data in reader.others().items()}
+    made = [_others(reader, listing, wheel) for wheel in _distributions(listing)]
+    if there in made:
+        return
+    expected = next((m for m in made if f"{reader.module}/__init__.py" in m), {})
+    different = [n for n in {**there, **expected} if there.get(n) != expected.get(n)]
+    odd = min(different, key=lambda name: (name.endswith("/RECORD"), name))
+    raise InconsistentError(f"{odd} is not what a wheel of this package has")
+
+
+def _distributions(listing: FileList) -> Iterator[Distribution]:
+    """Yield what a wheel with this list can be: a whole package, or one target of several."""
+    try:
+        yield whole(listing.title, listing.version)
+        for target in listing.targets:
+            if listing.name.endswith(f"-{target}") and len(listing.targets) == 1:
+                title = title_of(listing.project, listing.name.removesuffix(f"-{target}"))
+                yield part_of(title, target, listing.version)
+    except CannotPackError:
+        return
+
+
+def _others(reader: WheelReader, listing: FileList, wheel: Distribution) -> dict[str, bytes]:
+    """Return every file beside the package, the record among them."""
+    heads = {names.LIST: reader.list_bytes(), **reader.attestations()}
+    found, lines = {}, []
+    for name, content in members(wheel, listing, heads):
+        if isinstance(content, str):
+            size, digest = listing.files[content].size, listing.files[content].sha256
+        else:
+            size, digest = len(content), sha256_bytes(content)
+            if not name.startswith(f"{wheel.module}/{INSIDE}/"):
+                found[name] = content
+        lines.append(record_line(name, digest, size))
+    record = f"{wheel.dist_info}/RECORD"
+    found[record] = _unordered(record, "".join([*lines, last_line(record)]).encode())
+    return found
+
+
+def _unordered(name: str, data: bytes) -> bytes:
+    """Return a record with its lines sorted: they may come in any order."""
+    return b"".join(sorted(data.splitlines(keepends=True))) if name.endswith("/RECORD") else data

@@ -1,0 +1,138 @@
+"""Opening a package, and taking some of its files out for those who only read them.
+
+What a path is, is decided by what is in it: names and endings say nothing about a package. What is
+unpacked is a temporary directory that is laid out like a cache, and somebody else's content: every
+file in it was listed, and had the size and the digest that the list gives, and the scripts are such
+as the runtime reads. Nothing else of the package was checked.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.errors import input_error
+from tilusbuild.package import names
+from tilusbuild.package.check import Checker
+from tilusbuild.package.errors import NoPackageError, PackageError
+from tilusbuild.package.extract import Limits, check_limits, members, write_member
+from tilusbuild.package.formats import frames, oci, wheel
+from tilusbuild.package.formats.archive import ArchiveReader
+from tilusbuild.package.formats.directory import DirectoryReader
+from tilusbuild.package.listing import FileList, layers, parse
+from tilusbuild.package.model import Reader
+
+_PICKLE = b"\x80"
+_KNOWN = "a package is a directory, a .tar.zst, a wheel, or an OCI image layout"
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Reader]:
+    """Open the package at a path. Every `PackageError` of the block is raised with the path in its
+    message.
+
+    Raises `NoPackageError`, what opening the container raises, and `InputError` for a file that
+    cannot be read."""
+    try:
+        reader = _reader(path)
+        try:
+            yield reader
+        finally:
+            reader.close()
+    except PackageError as error:
+        if path not in str(error):
+            error.args = (f"{path}: {error}",)
+        raise
+
+
+def is_cache(path: str) -> bool:
+    """Whether a directory is a cache tree."""
+    return os.path.isfile(os.path.join(path, layout.TAG)) and not _has(path, names.LIST)
+
+
+def _reader(path: str) -> Reader:
+    if os.path.isdir(path):
+        return _of_directory(path)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise input_error(f"{path!r} cannot be read: {what}") from None
+    if start == frames.MAGIC:
+        return ArchiveReader(path)
+    if start == wheel.MAGIC:
+        return wheel.WheelReader(path)
+    if start[:1] == _PICKLE:
+        raise NoPackageError("it looks like a pickle, and nothing is ever unpickled", hint=_KNOWN)
+    raise NoPackageError(f"a file that begins with {start!r}", hint=_KNOWN)
+
+
+def _of_directory(path: str) -> Reader:
+    if _has(path, names.LIST):
+        return DirectoryReader(path)
+    if _has(path, oci.LAYOUT):
+        return oci.OciReader(path)
+    if is_cache(path):
+        raise NoPackageError(
+            "it is a cache tree, not a package", hint="`tilusbuild package` packs one"
+        )
+    raise NoPackageError(f"a directory without {names.LIST}", hint=_KNOWN)
+
+
+def _has(path: str, name: str) -> bool:
+    return os.path.lexists(os.path.join(path, name))
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedPackage:
+    """A list, and the directory that holds the files that were asked for."""
+
+    listing: FileList
+    directory: str
+
+
+@contextmanager
+def unpacked(
+    path: str, choose: Callable[[FileList], set[str]], limits: Limits
+) -> Iterator[UnpackedPackage]:
+    """Unpack the paths that `choose` picks from the list; they are removed after the block.
+
+    Raises `PackageError`s.
+    """
+    with (
+        opened(path) as reader,
+        tempfile.TemporaryDirectory(prefix="tilusbuild-package-") as directory,
+    ):
+        listing = parse(reader.list_bytes())
+        check_limits(listing, reader, limits)
+        chosen = choose(listing)
+        skip = {n for n, part in enumerate(layers(listing)) if chosen.isdisjoint(part)}
+        checker = Checker(listing, directory)
+        for member in members(reader, listing, skip):
+            if member.path not in chosen:
+                continue
+            if names.root_of(member.path)[0] == layout.SCRIPTS:
+                checker.take(member, keep=True)
+            else:
+                for _ in write_member(member, directory):
+                    pass
+        checker.finish()
+        yield UnpackedPackage(listing, directory)
+
+
+def of_scripts(listing: FileList) -> set[str]:
+    """Return what the runtime reads of scripts."""
+    return {path for path in listing.files if names.root_of(path)[0] == layout.SCRIPTS}
+
+
+def texts(listing: FileList) -> set[str]:
+    """Return what people read: scripts, and what each program is made of."""
+    wanted = (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
+    return of_scripts(listing) | {
+        f"{layout.PROGRAMS}/{program}/{name}" for program in listing.programs for name in wanted
+    }
