@@ -15,7 +15,9 @@ from pathlib import Path
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry
+from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.install import install_program, install_script
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
@@ -204,9 +206,8 @@ def _publish(cache: Cache, listing: FileList, missing: set[str], directory: str)
             cache.publish_include(digest, _files_of(os.path.join(directory, root)))
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
-            entry = install_program(
-                cache, program, os.path.join(directory, layout.PROGRAMS, program)
-            )
+            path = os.path.join(directory, layout.PROGRAMS, program)
+            entry = install_program(cache, program, path)
             _check_same(cache, listing, entry)  # somebody may have built it since it was missing
     for script in listing.scripts:
         path = os.path.join(directory, script.root)
