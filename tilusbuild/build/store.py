@@ -53,12 +53,16 @@ class BuildStore:
     def lookup(self, program: str, /) -> Entry | None:
         path = self._cache.program_path(program)
         stamp = self._seen.get(program)
+        # meta.json is what makes a directory an entry: without it there is none, whatever the
+        # library says.
         same = stamp is not None and stamp_of(os.path.join(path, LIBRARY)) == stamp
         if same and os.path.exists(os.path.join(path, META)):
             return Entry(program, path, Status.BUILT, {})
         return self._cache.lookup(program)
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+        # From the first compile on, not from the start: a build that finds everything must not wait
+        # for a collection, and must work in a cache that cannot be written.
         with self._guard:
             if not self._in_use:
                 self._kept.enter_context(self._cache.in_use())

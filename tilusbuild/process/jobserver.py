@@ -1,4 +1,4 @@
-"""GNU make's jobserver: a client of one, and a pool of our own for the threads of compilers.
+"""GNU make's jobserver: a client, and a pool of our own for the threads of compilers.
 
 `make -jN` puts N-1 bytes, its tokens, into a pipe that everything it starts shares. Who was started
 by make may do one thing at a time; for each further one it reads a byte first, and writes the same
@@ -105,6 +105,8 @@ class Jobserver:
         self._note = note
         self._read = self._write = -1
         try:
+            # Opened again by its path: O_NONBLOCK belongs to the open file, and set on make's own
+            # it would make every other client's blocking read fail with EAGAIN.
             self._read = os.open(address.read, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._write = os.open(address.write, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
@@ -144,6 +146,9 @@ class Jobserver:
             return False
         if not token:
             return False
+        # Noted after it was read: killed in between we lose a token, which make reports. Noted
+        # before, a token that we never got would be "given back", and make would run one job more
+        # than it was asked to.
         self._held += token
         self._note(self.path, self._held)
         return True
@@ -151,6 +156,7 @@ class Jobserver:
     def release(self) -> None:
         """Give one back that was taken."""
         token, self._held = self._held[-1:], self._held[:-1]
+        # Noted before it is written, for the same reason as in `try_acquire`.
         self._note(self.path, self._held)
         os.write(self._write, token)
 
@@ -205,6 +211,8 @@ class TokenPool(Jobserver):
         """Make it whole: a compiler that was killed did not give back what it had."""
         if self._held:
             return
+        # nvcc that was killed with `--threads` gave nothing back. Nothing runs now, so whatever is
+        # missing is lost: empty the pipe, and fill it.
         with suppress(BlockingIOError):
             while os.read(self._read, len(self._tokens) + 1):
                 pass
