@@ -48,7 +48,7 @@ class PlannedPart:
 
     instances: tuple[PlannedInstance, ...]
     script_instances: tuple[ScriptInstance, ...]
-    said: str
+    declared: str
     """Everything that the manifest says about it."""
     dependencies: Dependencies
 
@@ -117,7 +117,7 @@ class Replanner:
 
     selection: Selection
     found: Found
-    check: Callable[[], None]
+    between_renders: Callable[[], None]
     """Called between two renderings; what it raises ends the planning."""
     _scans: Scans = field(default_factory=dict)
     _renders: int = 0
@@ -141,29 +141,31 @@ class Replanner:
         self, project: Project, state: PlanState | None, dirty: Collection[Part]
     ) -> PlanState:
         self._renders = 0
-        # The manifest may say another one now.
+        # The manifest may declare another level now.
         self.selection = replace(self.selection, level=project.settings.level.value)
         planner = project.planner(self.selection)
         planner.renderer = _renderer(project)
         planner.scans = self._scans
         if state is not None and state.toolchain != planner.toolchain:
+            # Every hash has the toolchain in it: nothing of the old plan can be kept.
             state = None
         parts: dict[Part, PlannedPart] = {}
         drafts: dict[Part, list[_Draft]] = {}
         problems = _Problems()
         pairs = dict(self._pairs(project.manifest))
-        olds = state.parts if state is not None else {}
+        old_parts = state.parts if state is not None else {}
         for part, target in pairs.items():
-            old = olds.get(part)
+            old = old_parts.get(part)
             if (
                 old is not None
                 and part not in dirty
-                and old.said == self._said(project.manifest, part)
+                and old.declared == self._declared(project.manifest, part)
             ):
                 parts[part] = old
                 continue
             with problems.of(part):
                 drafts[part] = self._drafts(planner, part, target, old)
+        # The default schedules of all parts before the others of any: they are compiled meanwhile.
         for whole in (False, True):
             for part, started in drafts.items():
                 with problems.of(part):
@@ -171,7 +173,8 @@ class Replanner:
                         self._make(draft, whole=whole)
         for part in pairs:
             if part in problems.parts:
-                parts.update({part: olds[part]} if part in olds else {})
+                # Wrong now: it stays as it was when it was last right, if it ever was.
+                parts.update({part: old_parts[part]} if part in old_parts else {})
             elif part in drafts:
                 parts[part] = self._finished(planner, part, drafts[part])
         ordered = {part: parts[part] for part in pairs if part in parts}
@@ -180,7 +183,7 @@ class Replanner:
             planner.toolchain,
             ordered,
             self._renders,
-            _together(project, ordered),
+            _whole_plan(project, ordered),
             tuple(problems.diagnostics),
             frozenset(problems.parts),
         )
@@ -193,7 +196,7 @@ class Replanner:
         self, planner: Planner, part: Part, target: Target, old: PlannedPart | None
     ) -> list[_Draft]:
         script = part[0]
-        if old is not None and old.said == self._said(planner.manifest, part):
+        if old is not None and old.declared == self._declared(planner.manifest, part):
             headers = planner.headers(script)
             return [
                 _Draft(script_instance.renewed(planner.renderer, headers), instance)
@@ -203,7 +206,7 @@ class Replanner:
             ]
         drafts = []
         for script_instance in planner.script_instances(script, target):
-            self.check()
+            self.between_renders()
             level = self.selection.level
             schedules, default = chosen(
                 planner.manifest, script, target, script_instance.space, level
@@ -220,7 +223,7 @@ class Replanner:
         for index in indices:
             if index in draft.programs or index >= len(old.schedules):
                 continue
-            self.check()
+            self.between_renders()
             self._renders += 1
             program = draft.script_instance.render(
                 draft.script_instance.space[old.schedules[index]]
@@ -237,9 +240,11 @@ class Replanner:
             manifest, part[0], script_instances, planner.headers(part[0]).roots
         )
         instances = tuple(draft.finished() for draft in drafts)
-        return PlannedPart(instances, script_instances, self._said(manifest, part), dependencies)
+        return PlannedPart(
+            instances, script_instances, self._declared(manifest, part), dependencies
+        )
 
-    def _said(self, manifest: Manifest, part: Part) -> str:
+    def _declared(self, manifest: Manifest, part: Part) -> str:
         """Return everything that the manifest, and a T1 file that it names, say about a part."""
         name, target = part
         script = manifest.scripts[name]
@@ -280,7 +285,7 @@ def _renderer(project: Project) -> Renderer:
     return Renderer(project.manifest.root, bytecode_dir=folder)
 
 
-def _together(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
+def _whole_plan(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
     instances = tuple(i for planning in parts.values() for i in planning.instances)
     script_instances = tuple(m for planning in parts.values() for m in planning.script_instances)
     manifest = project.manifest
