@@ -38,7 +38,7 @@ def hints(tmp_path: Path) -> Iterator[Hints]:
 def test_a_save_is_told_and_droppings_and_the_cache_are_not(hints: Hints, tmp_path: Path) -> None:
     (tmp_path / "kernels/cache").mkdir(parents=True)
     hints.observer.follow({str(tmp_path): False, str(tmp_path / "kernels"): True})
-    assert hints.observer.trouble is None
+    assert hints.observer.unavailable is None
     for name in ("cache/lib.so", ".a.j2.swp", "4913"):
         (tmp_path / "kernels" / name).write_text("x")
     (tmp_path / "kernels/a.j2").write_text("x")
@@ -66,7 +66,7 @@ def test_another_folder_under_the_same_name_is_followed(hints: Hints, tmp_path: 
 
 def test_a_folder_that_is_gone_is_no_error(hints: Hints, tmp_path: Path) -> None:
     hints.observer.follow({str(tmp_path / "gone"): True})
-    assert hints.observer.trouble is None
+    assert hints.observer.unavailable is None
 
 
 def test_an_overflow_is_a_hint(hints: Hints) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tilusbuild.watch.observer import mounted, silent, watch_roots, why_poll
+from tilusbuild.watch.observer import file_system_of, gives_no_events, polling_reason, watch_roots
 
 FOLDERS = {"/", "/p", "/p/kernels", "/p/kernels/deep", "/p/src", "/p/src/.cache", "/usr/bin", "/x"}
 
@@ -52,14 +52,14 @@ me@host: /mnt/ssh fuse.sshfs rw 0 0
     ],
 )
 def test_the_file_system_of_a_path(path: str, kind: str) -> None:
-    assert mounted(path, MOUNTS) == kind
+    assert file_system_of(path, MOUNTS) == kind
 
 
 def test_network_file_systems_give_no_events_and_overlays_do() -> None:
-    assert [silent(kind) for kind in ("nfs4", "fuse.sshfs", "cifs", "9p")] == [True] * 4
-    assert [silent(kind) for kind in ("overlay", "ext4", "tmpfs", "")] == [False] * 4
-    assert why_poll(["/work", "/home/me"], MOUNTS) == (
+    assert [gives_no_events(kind) for kind in ("nfs4", "fuse.sshfs", "cifs", "9p")] == [True] * 4
+    assert [gives_no_events(kind) for kind in ("overlay", "ext4", "tmpfs", "")] == [False] * 4
+    assert polling_reason(["/work", "/home/me"], MOUNTS) == (
         "/home/me is on nfs4, where changes give no events"
     )
-    assert why_poll(["/work"], MOUNTS) is None
-    assert why_poll(["/work"], "") is None
+    assert polling_reason(["/work"], MOUNTS) is None
+    assert polling_reason(["/work"], "") is None

@@ -27,7 +27,7 @@ class _EnoughError(Exception):
 class Hints:
     """An observer that tells what the test says."""
 
-    trouble: str | None = None
+    unavailable: str | None = None
 
     def __call__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> Hints:
         self.hint = hint

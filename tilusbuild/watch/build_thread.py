@@ -77,7 +77,7 @@ class BuildThread:
         with self._guard:
             return self._state is not None
 
-    def suits(self, project: Project, toolchain: Toolchain) -> bool:
+    def can_build(self, project: Project, toolchain: Toolchain) -> bool:
         """Return whether programs of this project's plan can be built by this build."""
         own = self._project
         return (

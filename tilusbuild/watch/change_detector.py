@@ -22,7 +22,7 @@ from tilusbuild.watch.dependencies import (
     is_editor_temp_file,
     is_within,
 )
-from tilusbuild.watch.observer import Observer, Watcher, watch_roots, why_poll
+from tilusbuild.watch.observer import Observer, Watcher, polling_reason, watch_roots
 
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
@@ -238,7 +238,7 @@ class ChangeDetector:
             mounts = ""
         self._roots = watch_roots(paths, root, cache)
         self._watcher.follow(self._roots)
-        self.polling = why_poll([root, *self._roots], mounts) or self._watcher.trouble
+        self.polling = polling_reason([root, *self._roots], mounts) or self._watcher.unavailable
 
     def close(self) -> None:
         """No hint comes after this."""

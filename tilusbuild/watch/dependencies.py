@@ -153,7 +153,7 @@ def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) 
     return Dependencies(frozenset((*toolchain.witnesses(), *folders)), _TOOLS)
 
 
-def everything(root: str, cache: str) -> frozenset[str]:
+def project_files(root: str, cache: str) -> frozenset[str]:
     """Return all directories and sources of a project but hidden ones: what to watch while
     something is wrong and nobody can say what would mend it."""
     found: set[str] = set()

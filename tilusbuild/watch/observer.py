@@ -38,7 +38,7 @@ from tilusbuild.watch.dependencies import is_editor_temp_file, is_within
 MAX_PLACES = 64
 """More places would cost more than they bring: what lies elsewhere is polled."""
 
-_SILENT = frozenset((
+_NO_EVENTS = frozenset((
     "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "drvfs", "gfs2", "glusterfs", "gpfs",
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf",
     "virtiofs", "vmhgfs", "wekafs",
@@ -97,7 +97,7 @@ def _nearest(path: str, is_folder: Callable[[str], bool]) -> str:
     return path
 
 
-def mounted(path: str, mounts: str) -> str:
+def file_system_of(path: str, mounts: str) -> str:
     """Return the type of the file system that a path is on, by the text of /proc/mounts; "" if
     unknown."""
     best, kind = "", ""
@@ -112,15 +112,15 @@ def mounted(path: str, mounts: str) -> str:
     return kind
 
 
-def silent(kind: str) -> bool:
+def gives_no_events(kind: str) -> bool:
     """Return whether a file system of this type has changes without events."""
-    return kind in _SILENT or kind.startswith("fuse")
+    return kind in _NO_EVENTS or kind.startswith("fuse")
 
 
-def why_poll(paths: Iterable[str], mounts: str) -> str | None:
+def polling_reason(paths: Iterable[str], mounts: str) -> str | None:
     """Return why events do not do for these paths, in words; None when they do."""
     for path in paths:
-        if silent(kind := mounted(path, mounts)):
+        if gives_no_events(kind := file_system_of(path, mounts)):
             return f"{path} is on {kind}, where changes give no events"
     return None
 
@@ -149,7 +149,7 @@ _LIMITS = {
 class Watcher(Protocol):
     """What a session needs of an observer."""
 
-    trouble: str | None
+    unavailable: str | None
 
     def follow(self, watch_roots: Mapping[str, bool]) -> None: ...
 
@@ -159,8 +159,8 @@ class Watcher(Protocol):
 class Observer:
     """Calls `hint(path)`, on a thread of its own, for what happens in the places that it follows.
 
-    Nothing is reported of editors' temporary files and of what lies below `ignored`. `trouble` says
-    in words why events are not to be had.
+    Nothing is reported of editors' temporary files and of what lies below `ignored`. `unavailable`
+    says in words why events are not to be had.
     """
 
     def __init__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> None:
@@ -173,14 +173,14 @@ class Observer:
         self._logger.addHandler(self._log)
         self._propagated, self._logger.propagate = self._logger.propagate, False
         self._observer: BaseObserver | None = None
-        self.trouble: str | None = None
+        self.unavailable: str | None = None
 
     def follow(self, watch_roots: Mapping[str, bool]) -> None:
         """Watch these directories, each with everything below it or not, and no others.
 
         A directory that is another one than before under the same name is watched again.
         """
-        wanted = {path: (below, *_identity(path)) for path, below in watch_roots.items()}
+        wanted = {path: (below, *_device_and_inode(path)) for path, below in watch_roots.items()}
         for path in [p for p, (_, key) in self._watches.items() if wanted.get(p) != key]:
             watch, _ = self._watches.pop(path)
             with suppress(KeyError, OSError):
@@ -207,7 +207,7 @@ class Observer:
             return  # gone meanwhile: the look that follows sees that
         except OSError as error:
             limit = _LIMITS.get(error.errno or 0, "")
-            self.trouble = f"no events for {path}: {error.strerror or error}{limit}"
+            self.unavailable = f"no events for {path}: {error.strerror or error}{limit}"
 
     def _started(self) -> BaseObserver:
         if self._observer is None:
@@ -241,7 +241,7 @@ class _Overflow(logging.Handler):
         self._lost()
 
 
-def _identity(path: str) -> tuple[object, ...]:
+def _device_and_inode(path: str) -> tuple[object, ...]:
     try:
         status = os.stat(path)
     except OSError:

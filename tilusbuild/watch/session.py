@@ -29,7 +29,7 @@ from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.build_thread import BuildEnded, BuildThread
 from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
-from tilusbuild.watch.dependencies import Dependencies, Part, everything
+from tilusbuild.watch.dependencies import Dependencies, Part, project_files
 from tilusbuild.watch.execute import CommandRun
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
@@ -290,7 +290,7 @@ class Session:
         before, self._broken = self._broken, error.render()
         self._resting = False
         project = self._project
-        paths = {project.manifest.path, *everything(project.manifest.root, project.cache.root)}
+        paths = {project.manifest.path, *project_files(project.manifest.root, project.cache.root)}
         if isinstance(error, InputError):
             named = (d.place.path for d in error.diagnostics if d.place is not None)
             paths.update(os.path.join(project.manifest.root, path) for path in named)
@@ -308,7 +308,7 @@ class Session:
         if self._build_thread is None:
             self._start(self._project, toolchain)
         building = self._build_thread
-        if building is not None and building.suits(self._project, toolchain):
+        if building is not None and building.can_build(self._project, toolchain):
             building.want(job, instead)
             if not self._head_start:
                 self._head_start = True
@@ -354,7 +354,7 @@ class Session:
 
     def _build(self, state: PlanState) -> None:
         building = self._build_thread
-        if building is not None and not building.suits(state.project, state.toolchain):
+        if building is not None and not building.can_build(state.project, state.toolchain):
             building.abandon()
             building = None
         if building is None or not building.replace(state):

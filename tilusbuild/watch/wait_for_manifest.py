@@ -17,7 +17,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.state.hashing import sha256_file
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector, Hint
-from tilusbuild.watch.dependencies import Dependencies, everything
+from tilusbuild.watch.dependencies import Dependencies, project_files
 from tilusbuild.watch.screen import Screen
 
 
@@ -82,7 +82,7 @@ class _Waiting:
 
     def _changed(self, began: int) -> bool:
         """Wait for a change in the project since it was read; False when a signal came instead."""
-        paths = everything(self._root, self._cache) | {self._manifest}
+        paths = project_files(self._root, self._cache) | {self._manifest}
         dependencies = {ANYTHING: Dependencies(paths)}
         self._detector.follow(set(paths), self._root, self._cache)
         found = self._detector.check(dependencies, started=began)
