@@ -1,4 +1,4 @@
-"""Caches of other systems: recognised by content, listed, verified, thinned out."""
+"""Foreign caches: recognised by content, listed, verified, cleaned up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches of other systems, packed here and installed there."""
+"""Foreign caches, packed here and installed there."""
 
 from __future__ import annotations
 
