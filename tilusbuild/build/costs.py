@@ -1,22 +1,89 @@
-"""What is known of each program of a plan: of its compile from the cache's history, of its code
-from its entry.
+"""What programs cost: to compile in seconds and memory, as code in registers, spills and bytes.
 
-The history keeps one record for each place in a plan. Only a record of this very program counts:
-after an edit, or a build of another level, another program's time may stand there.
+Compiles are known from the cache's history, code from the cache's entries. The history keeps one
+record for each place in a plan, and only a record of this very program counts: after an edit, or a
+build of another level, the time of another program may be there. What is not known is None, counts
+as nothing and is an empty cell; a program that several scripts share counts once in the sums.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, ClassVar
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, listed
 from tilusbuild.engine.history import History
+from tilusbuild.expr import Value
 from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Plan
-from tilusbuild.report.costs import Cost, Usage
-from tilusbuild.status import Status
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import counted
+from tilusbuild.status import KNOWN_IN_CACHE, Status
+from tilusbuild.table import Cell, cell_text, table
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one kernel for one architecture: registers of a thread, and bytes of its spill stores and
+    spill loads together."""
+
+    kernel: str
+    arch: str
+    registers: int
+    spills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost(Line):
+    """What a program costs. Also a line of `report --json`."""
+
+    event: ClassVar[str] = "program"
+    script: str
+    target: str
+    label: str
+    hash: str
+    status: Status
+    values: Mapping[str, Value]
+    """Constants, parameters and derived values."""
+    seconds: float | None = None
+    """Of its last compile: the sum over the compile's processes."""
+    peak_rss: int | None = None
+    """Bytes: the largest of the compile's processes."""
+    library: int | None = None
+    """Bytes of lib.so."""
+    usages: tuple[Usage, ...] = ()
+
+    @property
+    def registers(self) -> int | None:
+        """The most that one of its kernels takes."""
+        return max((usage.registers for usage in self.usages), default=None)
+
+    @property
+    def spills(self) -> int | None:
+        """The most bytes that one of its kernels spills."""
+        return max((usage.spills for usage in self.usages), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Several programs together."""
+
+    programs: int
+    statuses: Mapping[str, int]
+    timed: int
+    """Of how many the seconds are known: the next three fields are about these."""
+    seconds: float
+    median: float | None
+    longest: float | None
+    peak_rss: int | None
+    library: int
+    registers: int | None
+    spilling: int
+    """How many spill."""
 
 
 def costs(plan: Plan, cache: Cache) -> list[Cost]:
@@ -49,3 +116,121 @@ def _usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
         for kernel, archs in kernels.items()
         for arch, used in archs.items()
     )
+
+
+# Sums and text.
+
+
+def total(costs: Iterable[Cost]) -> Total:
+    """The sums of some programs, each counted once."""
+    once = _distinct(costs)
+    seconds = [cost.seconds for cost in once if cost.seconds is not None]
+    statuses = [cost.status for cost in once]
+    return Total(
+        programs=len(once),
+        statuses={status: statuses.count(status) for status in KNOWN_IN_CACHE},
+        timed=len(seconds),
+        seconds=round(sum(seconds), 3),
+        median=median(seconds) if seconds else None,
+        longest=max(seconds, default=None),
+        peak_rss=max((c.peak_rss for c in once if c.peak_rss is not None), default=None),
+        library=sum(cost.library or 0 for cost in once),
+        registers=max((c.registers for c in once if c.registers is not None), default=None),
+        spilling=sum(bool(cost.spills) for cost in once),
+    )
+
+
+def totals(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
+    """By script and target, in their order."""
+    groups: dict[tuple[str, str], list[Cost]] = {}
+    for cost in costs:
+        groups.setdefault((cost.script, cost.target), []).append(cost)
+    return {pair: total(group) for pair, group in groups.items()}
+
+
+def _distinct(costs: Iterable[Cost]) -> list[Cost]:
+    """Each program once: of those that share it, one whose compile is remembered."""
+    found: dict[str, Cost] = {}
+    for cost in costs:
+        known = found.get(cost.hash)
+        if known is None or known.seconds is None:
+            found[cost.hash] = cost
+    return list(found.values())
+
+
+def most(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: int) -> list[Cost]:
+    """The `top` programs with most of something; those with none of it are left out."""
+    ranked = sorted(_distinct(costs), key=lambda cost: -(key(cost) or 0))
+    return [cost for cost in ranked if key(cost)][:top]
+
+
+def costs_text(costs: Sequence[Cost], top: int) -> str:
+    """The sums, and the `top` programs of each kind."""
+    everything = total(costs)
+    rows = [_total_row(*pair, each) for pair, each in totals(costs).items()]
+    if len(rows) > 1:
+        rows.append(_total_row("all", "", everything))
+    parts = [table(_TOTALS, rows)]
+    if everything.timed < everything.programs:
+        programs = counted(everything.programs, "program")
+        parts.append(f"the compiles of {everything.timed} of {programs} are remembered\n")
+    for title, key in _RANKINGS.items():
+        ranked = most(costs, key, top)
+        if ranked:
+            parts.append(f"{title}\n\n" + table(_PROGRAMS, map(_program_row, ranked)))
+    return "\n".join(parts)
+
+
+_RANKINGS: Mapping[str, Callable[[Cost], float | None]] = {
+    "Slowest to compile": lambda cost: cost.seconds,
+    "Most spills": lambda cost: cost.spills,
+    "Largest libraries": lambda cost: cost.library,
+}
+
+_TOTALS = (
+    *("script", "target", "programs", "built", "refused", "total s", "median s", "max s"),
+    *("peak MB", "registers", "spilling", "lib.so KB"),
+)
+_PROGRAMS = (
+    *("program", "hash", "status", "s", "peak MB", "registers", "spill bytes", "lib.so KB"),
+    "schedule",
+)
+
+
+def _total_row(script: str, target: str, each: Total) -> tuple[Cell, ...]:
+    return (
+        script,
+        target,
+        each.programs,
+        each.statuses[Status.BUILT],
+        each.statuses[Status.FAILED] + each.statuses[Status.PRUNED],
+        _seconds(each.seconds if each.timed else None),
+        _seconds(each.median),
+        _seconds(each.longest),
+        _scaled(each.peak_rss, 1e6),
+        each.registers,
+        each.spilling,
+        _scaled(each.library, 1e3),
+    )
+
+
+def _program_row(cost: Cost) -> tuple[Cell, ...]:
+    return (
+        cost.label,
+        cost.hash[:12],
+        cost.status,
+        _seconds(cost.seconds),
+        _scaled(cost.peak_rss, 1e6),
+        cost.registers,
+        cost.spills,
+        _scaled(cost.library, 1e3),
+        " ".join(f"{name}={cell_text(value)}" for name, value in cost.values.items()),
+    )
+
+
+def _seconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 2)
+
+
+def _scaled(size: int | None, unit: float) -> int | None:
+    return None if size is None else round(size / unit)

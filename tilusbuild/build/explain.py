@@ -197,14 +197,3 @@ def grouped(
     for each in explanations:
         groups.setdefault((each.state, *each.reasons), []).append(each)
     yield from groups.items()
-
-
-def as_json(explanation: Explanation) -> Mapping[str, object]:
-    """One line of `explain --json`."""
-    return {
-        "event": "explanation",
-        "program": explanation.label,
-        "hash": explanation.hash,
-        "state": explanation.state,
-        "reasons": list(explanation.reasons),
-    }

@@ -14,7 +14,7 @@ from tilusbuild.report.jsonl import Line, Scalar
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
-    from tilusbuild.report.graph import Graph
+    from tilusbuild.build.graph import Graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,7 @@ class GraphSummary(Line):
 
 def run(arguments: GraphArgs) -> int:
     """Print the graph. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.build.graph import graph
-    from tilusbuild.report.graph import dot
+    from tilusbuild.build.graph import dot, graph
 
     with options.project(arguments) as project:
         plan = project.plan(options.selected(arguments, project))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilusbuild.build.costs import Cost, Total, costs, costs_text, total, totals
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.output import emit
-from tilusbuild.report.costs import Cost, Total, costs_text, total, totals
 from tilusbuild.report.jsonl import Line
 
 
@@ -43,7 +43,6 @@ class CostSummary(Line):
 
 def run(arguments: ReportArgs) -> int:
     """Print the report. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.build.costs import costs
     from tilusbuild.errors import input_error
 
     if arguments.top < 0:

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.dispatch import latency, tables
@@ -152,21 +152,6 @@ class Look:
             ]
             tables.record(self.script, dict(fingerprint), entries)
         return kept, curve(times)
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "instance": self.script.label,
-            "path": self.script.path,
-            "keys": list(self.script.keys),
-            "rules": [{"when": r.source, "program": r.program} for r in self.script.rules],
-            "model": self.script.model.source if self.script.model else None,
-            "default": self.script.default,
-            "tables": [
-                {"fingerprint": dict(t.fingerprint), "entries": [list(e.key) for e in t.entries]}
-                for t in self.tables
-            ],
-        }
 
 
 def looks(manifest: Manifest, cache: str, script: str, target: str | None) -> Iterator[Look]:

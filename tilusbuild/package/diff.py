@@ -54,15 +54,6 @@ class PackageChange:
     label: str
     reasons: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields of the event."""
-        return {
-            "what": self.what,
-            "kind": self.kind,
-            "label": self.label,
-            "reasons": list(self.reasons),
-        }
-
 
 @contextmanager
 def side(path: str, limits: Limits) -> Iterator[PackageSide]:

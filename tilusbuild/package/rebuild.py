@@ -50,16 +50,6 @@ class RebuildResult:
             return f"{where} is reproduced"
         return f"{where}: made sha256 {self.made}, recorded {self.recorded}"
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields of the event."""
-        return {
-            "program": self.program,
-            "same": self.same,
-            "recorded": self.recorded,
-            "made": self.made,
-            "trouble": self.trouble,
-        }
-
 
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     """Compile a share (0 to 1) of the programs of a package or a cache again, at least one.
