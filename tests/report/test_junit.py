@@ -126,7 +126,7 @@ def test_what_stopped_the_build_is_an_error(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told_and_fails_nothing(tmp_path: Path) -> None:
     stderr = io.StringIO()
     JUnitReporter(str(tmp_path / "no/such"), stderr).emit(summary(ok=True))
-    assert stderr.getvalue().startswith(f"error: {tmp_path}/no/such is not written: No such file")
+    assert stderr.getvalue().startswith(f"error: cannot write {tmp_path}/no/such: No such file")
 
 
 @given(st.text())

@@ -47,7 +47,7 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.build.shards import parse_shard
     from tilusbuild.engine.config import BuildConfig
     from tilusbuild.errors import input_error
-    from tilusbuild.report.choose import Results
+    from tilusbuild.report.choose import ResultReporter
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     if arguments.history is not None and shard is None:
@@ -69,7 +69,7 @@ def run(arguments: BuildArgs) -> int:
             shard=shard,
             times=arguments.history,
         )
-    if isinstance(display, Results):
+    if isinstance(display, ResultReporter):
         display.check()
     return result.summary.exit_status
 

@@ -13,8 +13,8 @@ from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.report.plain import PlainReporter
 
 
-class Several:
-    """Tells each of some reporters."""
+class CompositeReporter:
+    """Passes every event to each of several reporters."""
 
     def __init__(self, *reporters: Reporter) -> None:
         self._reporters = reporters
@@ -32,8 +32,8 @@ class Several:
             reporter.close()
 
 
-class Results(Several):
-    """Events for programs on `stdout`, and whatever else is told."""
+class ResultReporter(CompositeReporter):
+    """Writes JSON to `stdout`, and passes every event to the other reporters."""
 
     def __init__(self, stdout: TextIO, *others: Reporter) -> None:
         from tilusbuild.report.jsonl import JsonReporter
@@ -58,8 +58,8 @@ def choose(
 ) -> Reporter:
     """The reporter for a command. Imports no display that it does not need."""
     if json:
-        beside = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
-        return Results(stdout, beside)
+        others = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
+        return ResultReporter(stdout, others)
     if not quiet and can_redraw(stderr, env):
         from tilusbuild.report.live import LiveReporter
 
@@ -86,7 +86,7 @@ def with_files(
         from tilusbuild.report.github import GithubReporter
 
         more.append(GithubReporter(stderr, env, root))
-    return Several(reporter, *more) if more else reporter
+    return CompositeReporter(reporter, *more) if more else reporter
 
 
 def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:

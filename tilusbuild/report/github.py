@@ -19,14 +19,14 @@ from tilusbuild.report.plain import shard_line
 from tilusbuild.report.summary import sums
 from tilusbuild.report.text import Stream, cleaned, counted, one_line
 
-_MOST_ANNOTATIONS = 10
-_MOST_ROWS = 200
-_MOST_LOG = 4000
-_MOST_BYTES = 1000 << 10
+_MAX_ANNOTATIONS = 10
+_MAX_ROWS = 200
+_MAX_LOG = 4000
+_MAX_BYTES = 1000 << 10
 
 
 class GithubReporter:
-    """Speaks when the build is over. `root` is the project's folder."""
+    """Writes when the build has ended. `root` is the directory of the project."""
 
     def __init__(self, stderr: TextIO, environment: Mapping[str, str], root: str) -> None:
         self._out = Stream(stderr)
@@ -36,13 +36,14 @@ class GithubReporter:
         self._shard: Sharded | None = None
 
     def emit(self, event: Event, /) -> None:
-        if isinstance(event, Sharded):
-            self._shard = event
-        elif isinstance(event, Summary):
-            for line in self._annotations(event):
-                self._out.write(line)
-            if self._file:
-                self._append(self._file, "".join(_markdown(event, self._shard)))
+        match event:
+            case Sharded():
+                self._shard = event
+            case Summary():
+                for line in self._annotations(event):
+                    self._out.write(line)
+                if self._file:
+                    self._append(self._file, "".join(_markdown(event, self._shard)))
 
     def tick(self) -> None: ...
 
@@ -50,10 +51,10 @@ class GithubReporter:
 
     def _annotations(self, summary: Summary) -> Iterator[str]:
         level = "error" if summary.exit_status else "warning"
-        for group in summary.failures[:_MOST_ANNOTATIONS]:
+        for group in summary.failures[:_MAX_ANNOTATIONS]:
             yield command(level, _title(group), group.message or group.error, self._place(group))
         bad = [verdict for verdict in summary.scripts if not verdict.ok]
-        for verdict in bad[:_MOST_ANNOTATIONS]:
+        for verdict in bad[:_MAX_ANNOTATIONS]:
             name = " ".join(verdict.instance) or verdict.script
             yield command("error", name, f"{name}: {verdict.reason}")
         if summary.error is not None:
@@ -69,20 +70,20 @@ class GithubReporter:
 
     def _append(self, path: str, text: str) -> None:
         data = text.encode("utf-8", "replace")
-        if len(data) > _MOST_BYTES:
-            data = data[:_MOST_BYTES].decode("utf-8", "ignore").encode() + b"\n"
+        if len(data) > _MAX_BYTES:
+            data = data[:_MAX_BYTES].decode("utf-8", "ignore").encode() + b"\n"
         try:
             with open(path, "ab") as file:
                 file.write(data)
         except OSError as error:
-            self._out.write(f"error: {path} is not written: {error.strerror}\n")
+            self._out.write(f"error: cannot write {path}: {error.strerror}\n")
 
 
 def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
     """An annotation for each thing that is wrong with the input, where it is wrong."""
     found = error.diagnostics if isinstance(error, InputError) else (Diagnostic(str(error)),)
     top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
-    for diagnostic in found[:_MOST_ANNOTATIONS]:
+    for diagnostic in found[:_MAX_ANNOTATIONS]:
         where = {}
         place = diagnostic.place
         file = None if place is None else inside(place.path, os.getcwd(), top)
@@ -121,16 +122,16 @@ def _markdown(summary: Summary, shard: Sharded | None) -> Iterator[str]:
         yield f"**stopped**: {_cell(summary.error)}\n\n"
     if summary.scripts:
         yield "| | script | built | failed | pruned | of | |\n|---|---|--:|--:|--:|--:|---|\n"
-    for verdict in sorted(summary.scripts, key=lambda each: each.ok)[:_MOST_ROWS]:
+    for verdict in sorted(summary.scripts, key=lambda each: each.ok)[:_MAX_ROWS]:
         name = _cell(" ".join(verdict.instance) or verdict.script)
         counts = f"{verdict.built} | {verdict.failed} | {verdict.pruned} | {verdict.schedules}"
         mark = "✅" if verdict.ok else "❌"
         yield f"| {mark} | {name} | {counts} | {_cell(verdict.reason)} |\n"
-    if len(summary.scripts) > _MOST_ROWS:
-        yield f"\n… and {len(summary.scripts) - _MOST_ROWS} more\n"
+    if len(summary.scripts) > _MAX_ROWS:
+        yield f"\n… and {len(summary.scripts) - _MAX_ROWS} more\n"
     yield "\n"
     for group in summary.failures:
-        log = cleaned(group.message)[:_MOST_LOG].replace("```", "` ` `")
+        log = cleaned(group.message)[:_MAX_LOG].replace("```", "` ` `")
         head = f"{counted(group.count, 'schedule')}: {_html(one_line(group.error))}"
         yield f"<details><summary>{head}</summary>\n\n```\n{log.strip()}\n```\n\n</details>\n\n"
 

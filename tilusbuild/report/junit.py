@@ -18,12 +18,12 @@ from tilusbuild.report.text import Stream, cleaned, one_line
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
 
-_NO_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document can hold (its section 2.2)."""
 
 
 class JUnitReporter:
-    """Writes the file at `path` when the build is over; what goes wrong is told on `stderr`."""
+    """Writes the file at `path` when the build has ended; a failure to is reported on `stderr`."""
 
     def __init__(self, path: str, stderr: TextIO) -> None:
         self._path = path
@@ -31,17 +31,21 @@ class JUnitReporter:
         self._finished: dict[tuple[str, ...], list[Finished]] = {}
 
     def emit(self, event: Event, /) -> None:
-        if isinstance(event, Finished):
-            self._finished.setdefault(event.instance, []).append(event)
-        elif isinstance(event, Summary):
-            try:
-                write_atomic(self._path, self.document(event))
-            except OSError as error:
-                self._stderr.write(f"error: {self._path} is not written: {error.strerror}\n")
+        match event:
+            case Finished():
+                self._finished.setdefault(event.instance, []).append(event)
+            case Summary():
+                self._write(event)
 
     def tick(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def _write(self, summary: Summary) -> None:
+        try:
+            write_atomic(self._path, self.document(summary))
+        except OSError as error:
+            self._stderr.write(f"error: cannot write {self._path}: {error.strerror}\n")
 
     def document(self, summary: Summary) -> bytes:
         """The file's bytes."""
@@ -104,4 +108,4 @@ def _count(element: Xml.Element) -> None:
 
 
 def _text(text: str) -> str:
-    return _NO_XML.sub("\ufffd", text)
+    return _NOT_XML.sub("\ufffd", text)

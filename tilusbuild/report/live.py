@@ -2,7 +2,7 @@
 
 A frame is written with one call, line over line, as one update for terminals that know of such, so
 it does not flicker. No line of it is as wide as the terminal, so nothing wraps; when the terminal
-became narrower since, the rows that the old frame now takes are counted anew. Failures and notes
+became narrower since, the rows that the old frame now takes are counted again. Failures and notes
 are written once, above the frame, and scroll away as output does. Nothing is drawn in the first
 moments, so that a build with nothing to do shows none of this (and imports no rich).
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _FRAME_PAUSE = 0.1
 _FIRST_DRAW = 0.25
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 _BAR = 24
 _ERASE_LINE = "\x1b[2K"
 """The whole line, before it is written: cells that are only erased to its end still count as used
-when some terminals wrap anew."""
+when some terminals wrap again."""
 _TOGETHER, _SHOWN = "\x1b[?2026h", "\x1b[?2026l"
 """What is between them appears at once."""
 _CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
@@ -66,11 +66,12 @@ class LiveReporter:
 
     def emit(self, event: events.Event, /) -> None:
         self._progress.update(event, self._now())
-        if isinstance(event, events.Summary):
-            self.close()
-            self._out.write(summary_text(event))
-        elif (line := self._line(event)) is not None:
-            self._above.append(line)
+        match event:
+            case events.Summary():
+                self.close()
+                self._out.write(summary_text(event))
+            case _ if (line := self._line(event)) is not None:
+                self._above.append(line)
 
     def say(self, line: str) -> bool:
         """Leave a line above the frame; False when there is no frame any more, or none yet."""
@@ -96,14 +97,15 @@ class LiveReporter:
 
     def _line(self, event: events.Event) -> str | None:
         """What an event leaves above the frame."""
-        if isinstance(event, events.Finished):
-            if event.status not in (Status.BUILT, Status.PRUNED):
-                return failure_line(event.label, event.status, event.reason)
-            if self._verbose:
+        match event:
+            case events.Finished(status=Status.BUILT | Status.PRUNED):
+                if not self._verbose:
+                    return None
                 return f"{one_line(event.label)} {event.status} {duration(event.seconds)}"
-            return None
-        if isinstance(event, events.Planned):
-            return plan_line(event, self._progress)
+            case events.Finished():
+                return failure_line(event.label, event.status, event.reason)
+            case events.Planned():
+                return plan_line(event, self._progress)
         return note(event)
 
     def _news(self) -> str:
@@ -115,7 +117,7 @@ class LiveReporter:
         """To the frame's first row, however the terminal has wrapped it by now.
 
         A frame leaves the cursor in the first column of its last line, where it stays when the
-        terminal wraps anew; so only the lines above that one count.
+        terminal wraps again; so only the lines above that one count.
         """
         above = sum(max(1, -(-width // max(1, columns))) for width in self._widths[:-1])
         return "\r" + (f"\x1b[{above}A" if above else "")
@@ -159,7 +161,7 @@ class LiveReporter:
     def _frame(self, now: float, columns: int, height: int) -> list[Text]:
         lines = [self._head(now, columns)]
         running = sorted(self._progress.running.values(), key=lambda each: each.since)
-        room = max(0, min(_MOST_ROWS, height - 2))
+        room = max(0, min(_MAX_ROWS, height - 2))
         shown = running if len(running) <= room else running[: max(0, room - 1)]
         lines += [_row(each, now, columns) for each in shown]
         if room and len(shown) < len(running):

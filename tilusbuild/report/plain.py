@@ -45,13 +45,12 @@ class PlainReporter:
     def emit(self, event: events.Event, /) -> None:
         now = self._now()
         self._progress.update(event, now)
-        if isinstance(event, events.Finished):
-            self._finished(event, now)
-        elif isinstance(event, events.Summary):
-            self._out.write(summary_text(event, quiet=self._quiet))
-        elif not self._quiet:
-            line = self._line(event)
-            if line is not None:
+        match event:
+            case events.Finished():
+                self._finished(event, now)
+            case events.Summary():
+                self._out.write(summary_text(event, quiet=self._quiet))
+            case _ if not self._quiet and (line := self._line(event)) is not None:
                 self._out.write(line + "\n")
 
     def tick(self) -> None: ...
@@ -86,30 +85,32 @@ class PlainReporter:
         return f" (about {clock(remaining)} left)" if remaining and remaining >= 5 else ""
 
     def _line(self, event: events.Event) -> str | None:
-        if isinstance(event, events.Planned):
-            return plan_line(event, self._progress)
-        if isinstance(event, events.Started):
-            return f"{one_line(event.label)} …" if self._verbose else None
-        if isinstance(event, events.Waiting):
-            first, self._waits = not self._waits, True
-            if self._verbose or first:
-                return f"{one_line(event.label)} is compiled by another build; others first"
-            return None
+        match event:
+            case events.Planned():
+                return plan_line(event, self._progress)
+            case events.Started():
+                return f"{one_line(event.label)} …" if self._verbose else None
+            case events.Waiting():
+                first, self._waits = not self._waits, True
+                if self._verbose or first:
+                    return f"{one_line(event.label)} is compiled by another build; others first"
+                return None
         return note(event)
 
 
 def note(event: events.Event) -> str | None:
-    """The line for what happens seldom."""
-    if isinstance(event, events.Sharded):
-        return shard_line(event)
-    if isinstance(event, events.WouldCompile):
-        return f"would compile {one_line(event.label)}"
-    if isinstance(event, events.Warned):
-        return f"warning: {one_line(event.message)}"
-    if isinstance(event, events.Retried):
-        return f"{one_line(event.label)} was killed for memory; it is tried once more, alone"
-    if isinstance(event, events.Stopping):
-        return f"stopping ({one_line(event.message)}); {event.running} still running"
+    """Return the line for an event that is rare; None for the others."""
+    match event:
+        case events.Sharded():
+            return shard_line(event)
+        case events.WouldCompile(label=label):
+            return f"would compile {one_line(label)}"
+        case events.Warned(message=message):
+            return f"warning: {one_line(message)}"
+        case events.Retried(label=label):
+            return f"{one_line(label)} was killed for lack of memory; retrying it alone"
+        case events.Stopping():
+            return f"stopping ({one_line(event.message)}); {event.running} still running"
     return None
 
 

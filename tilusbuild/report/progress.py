@@ -49,22 +49,23 @@ class Progress:
 
     def update(self, event: Event, now: float) -> None:
         """Take an event into account."""
-        if isinstance(event, BuildStarted):
-            self.jobs = event.jobs
-            self.began = now
-        elif isinstance(event, Planned):
-            self.total = event.to_compile
-            self.began = now
-            self._expected = event.expected_seconds
-        elif isinstance(event, Started):
-            self.waiting.discard(event.hash)
-            self.running[event.hash] = Running(event.label, now, event.expected_seconds)
-        elif isinstance(event, Waiting):
-            self.waiting.add(event.hash)
-        elif isinstance(event, Retried | Dropped):
-            self.running.pop(event.hash, None)
-        elif isinstance(event, Finished):
-            self._finished(event)
+        match event:
+            case BuildStarted():
+                self.jobs = event.jobs
+                self.began = now
+            case Planned():
+                self.total = event.to_compile
+                self.began = now
+                self._expected = event.expected_seconds
+            case Started():
+                self.waiting.discard(event.hash)
+                self.running[event.hash] = Running(event.label, now, event.expected_seconds)
+            case Waiting():
+                self.waiting.add(event.hash)
+            case Retried() | Dropped():
+                self.running.pop(event.hash, None)
+            case Finished():
+                self._finished(event)
 
     def _finished(self, event: Finished) -> None:
         self.running.pop(event.hash, None)
