@@ -297,6 +297,8 @@ def fill(kind: type[A], namespace: argparse.Namespace) -> A:
     """The arguments as their dataclass."""
     values: dict[str, Any] = {}
     for each in fields(kind):
+        if _SPEC not in each.metadata and not hasattr(namespace, each.name):
+            continue  # it is not an option, and who parses does not give it
         value = getattr(namespace, each.name)
         values[each.name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)

@@ -34,9 +34,9 @@ class BuildArgs(CompilingArgs):
         help="compile times of an earlier build, for --shard to split by; the same for every shard",
     )
     junit: str | None = option("--junit", metavar="FILE", help="write a JUnit file, too, for CI")
-    record: bytes
+    record: bytes = b""
     """The key of the no-op record of this command."""
-    started: int
+    started: int = 0
     """When the command started, in nanoseconds since the epoch."""
 
 
