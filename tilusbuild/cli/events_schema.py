@@ -109,7 +109,7 @@ def _line(kind: Any, classes: dict[str, Any]) -> None:
 def _object(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
     found = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Generator)
     for name, each in found.pop("$defs", {}).items():
-        classes[name] = _required(each) if "properties" in each else each
+        classes[name] = _required(each) if "properties" in each else {"type": each["type"]}
     return _required(found)
 
 
@@ -118,12 +118,7 @@ def _required(found: dict[str, Any]) -> dict[str, Any]:
     properties = found["properties"]
     for rule in properties.values():
         rule.pop("default", None)
-    return {
-        "type": "object",
-        "description": " ".join(found["description"].split()),
-        "properties": properties,
-        "required": list(properties),
-    }
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 if __name__ == "__main__":
