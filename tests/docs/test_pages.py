@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support import command_line
 from tilusbuild.cli.parser import VERBS, parse
 from tilusbuild.manifest.loading import load
 from tilusbuild.manifest.settings import Settings, variable
@@ -96,8 +97,8 @@ def test_the_page_of_a_librarys_interface_is_true(tmp_path: Path) -> None:
     vector = manifest.replace("threads = 256, vector = 4", "threads = 128, vector = 4")
     (tmp_path / "tilus.toml").write_text(vector)
     shutil.copytree(ROOT / "examples/quickstart/kernels", tmp_path / "kernels")
-    build = [sys.executable, "-m", "tilusbuild", "build", "-t", "cpu", "--level", "0", "-q"]
-    subprocess.run([*build, "--cache-dir", "cache"], cwd=tmp_path, check=True)
+    words = ("build", "-t", "cpu", "--level", "0", "-q", "--cache-dir", "cache")
+    command_line.run(tmp_path, *words)
     (library,) = tmp_path.glob("cache/programs/*/module/lib.so")
     (program,) = blocks(ROOT / "docs/abi.md", "python")
     ran = subprocess.run(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +11,9 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from support import command_line
+from support.paths import ROOT
+from support.project import Project
 
 
 @pytest.fixture(scope="session")
@@ -26,30 +25,16 @@ def torch() -> Any:
     return found
 
 
-@dataclass(frozen=True)
-class Example:
+@dataclass
+class Example(Project):
     """An example in a folder of its own, built into a cache of its own."""
 
-    folder: Path
-    target: str
+    target: str = ""
 
-    @property
-    def cache(self) -> Path:
-        return self.folder / ".cache"
-
-    def run(self, *words: str) -> list[dict[str, Any]]:
+    def events(self, *words: str) -> list[dict[str, Any]]:
         """The JSON lines that a command prints."""
-        command = [sys.executable, "-m", "tilusbuild", *words, "--json"]
-        ran = subprocess.run(
-            [*command, "--cache-dir", str(self.cache)],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=3000,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return [json.loads(line) for line in ran.stdout.splitlines()]
+        words = (*words, "--json", "--cache-dir", str(self.cache))
+        return command_line.run(self.folder, *words, timeout=3000).events
 
 
 @pytest.fixture
@@ -64,7 +49,7 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         from tilusbuild.manifest import load
 
         folder = tmp_path / name
-        shutil.copytree(EXAMPLES / name, folder)
+        shutil.copytree(ROOT / "examples" / name, folder)
         targets = load(os.path.join(folder, "tilus.toml")).targets
         fitting = [
             (compat.rank(arch, device.arch), target_name)
@@ -74,6 +59,6 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         ]
         if not fitting:
             pytest.skip(f"the example {name} has no target for {device}")
-        return Example(folder, min(fitting)[1])
+        return Example(folder, target=min(fitting)[1])
 
     return make

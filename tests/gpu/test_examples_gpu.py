@@ -18,7 +18,7 @@ NewExample = Callable[[str], Any]
 @pytest.mark.parametrize("n", [1, 1000, 65_537, 1 << 22])
 def test_saxpy(torch: Any, example: NewExample, n: int) -> None:
     project = example("quickstart")
-    project.run("build", "saxpy", "--target", project.target, "--level", "0")
+    project.events("build", "saxpy", "--target", project.target, "--level", "0")
     saxpy = load("saxpy", where=project.cache, target=project.target)
     x, y = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
     expected = 2.0 * x + y
@@ -29,7 +29,7 @@ def test_saxpy(torch: Any, example: NewExample, n: int) -> None:
 @pytest.mark.parametrize(("m", "n"), [(1, 1000), (7, 33), (128, 4096), (1000, 1024)])
 def test_rms_norm(torch: Any, example: NewExample, m: int, n: int) -> None:
     project = example("quickstart")
-    project.run("build", "rms_norm", "--target", project.target, "--level", "0")
+    project.events("build", "rms_norm", "--target", project.target, "--level", "0")
     rms_norm = load("rms_norm", where=project.cache, target=project.target)
     x, weight = torch.randn(m, n, device="cuda"), torch.randn(n, device="cuda")
     y = torch.empty_like(x)
@@ -42,7 +42,7 @@ def test_rms_norm(torch: Any, example: NewExample, m: int, n: int) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 1024, 1024), (130, 72, 200), (512, 512, 512)])
 def test_gemm(torch: Any, example: NewExample, dtype: str, m: int, n: int, k: int) -> None:
     project = example("gemm")
-    project.run("build", "gemm", "--target", project.target, "--level", "0")
+    project.events("build", "gemm", "--target", project.target, "--level", "0")
     gemm = load("gemm", where=project.cache, target=project.target, dtype=dtype)
     kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     a = torch.randn(m, k, device="cuda").to(kind)
@@ -55,7 +55,7 @@ def test_gemm(torch: Any, example: NewExample, dtype: str, m: int, n: int, k: in
 
 def test_run_and_tensors_on_the_wrong_device(torch: Any, example: NewExample) -> None:
     project = example("quickstart")
-    *calls, summary = project.run("run", "rms_norm", "--target", project.target)
+    *calls, summary = project.events("run", "rms_norm", "--target", project.target)
     assert summary["wrong"] == 0
     assert all(call["checked"] and 0 < call["seconds"] < 1 for call in calls)
     rms_norm = load("rms_norm", where=project.cache, target=project.target)
@@ -68,7 +68,7 @@ def test_on_a_stream_of_one_s_own(torch: Any, example: NewExample) -> None:
     import tvm_ffi
 
     project = example("quickstart")
-    project.run("build", "saxpy", "--target", project.target, "--level", "0")
+    project.events("build", "saxpy", "--target", project.target, "--level", "0")
     saxpy = load("saxpy", where=project.cache, target=project.target)
     stream = torch.cuda.Stream()
     x, y = torch.ones(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")

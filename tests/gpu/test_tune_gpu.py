@@ -35,7 +35,7 @@ def test_the_worker_and_torch_see_the_same_device(torch: Any) -> None:
 @pytest.mark.parametrize("cache", ["cold", "warm"])
 def test_tuning_saxpy(example: NewExample, cache: str) -> None:
     project = example("quickstart")
-    *events, summary = project.run("tune", "saxpy", "-t", project.target, "--cache", cache)
+    *events, summary = project.events("tune", "saxpy", "-t", project.target, "--cache", cache)
     assert summary["without"] == 0
     for tuned in events:
         assert tuned["refused"] == {}
@@ -54,7 +54,7 @@ def test_a_gemm_tuned_and_cublas(
     project = example("gemm")
     sizes = [(16, 4096, 4096), (512, 512, 512), (4096, 4096, 4096)]
     words = [w for m, n, k in sizes for w in ("--size", f"m={m},n={n},k={k}")]
-    *_, summary = project.run(
+    *_, summary = project.events(
         "tune", "gemm", "-t", project.target, "--param", "dtype=f16", "--budget", "300s", *words
     )
     assert summary["without"] == 0

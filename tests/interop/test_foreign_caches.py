@@ -6,13 +6,12 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support import command_line
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches.gc import decide, remove
 from tilusbuild.interop.caches.systems import SYSTEMS, read, system_of
@@ -208,10 +207,7 @@ def test_names_that_try_to_lead_out(make: Made, problems: Problems, tmp_path: Pa
 
 def test_the_command_line(make: Made, tmp_path: Path) -> None:
     def run(*words: str, status: int = 0) -> str:
-        command = [sys.executable, "-m", "tilusbuild", "cache", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        return done.stdout
+        return command_line.run(tmp_path, "cache", *words, status=status).out
 
     made = str(make("hidet"))
     listed = [json.loads(line) for line in run("ls", made, "--json").splitlines()]

@@ -7,13 +7,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support import command_line
 from tilusbuild.errors import InputError
 from tilusbuild.interop.caches.systems import SYSTEMS, home_of, read
 from tilusbuild.interop.install import InstalledCache
@@ -311,16 +310,8 @@ def test_where_each_system_looks() -> None:
 
 def test_the_command_line_carries(make: Made, tmp_path: Path) -> None:
     def run(*words: str, status: int = 0, **more: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tilusbuild", *words],
-            cwd=tmp_path,
-            env={**os.environ, **more},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr
-        return done.stdout, done.stderr
+        done = command_line.run(tmp_path, *words, status=status, environment=more)
+        return done.out, done.err
 
     made, package = str(make("tilelang")), "dist/tilelang-cache-0.1.15.tar.zst"
     assert run("cache", "package", made)[0] == f"{package}\n"

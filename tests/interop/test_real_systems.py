@@ -11,12 +11,12 @@ import inspect
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support import command_line
 from tilusbuild.interop.caches.model import ForeignCache
 from tilusbuild.interop.caches.systems import read
 
@@ -161,9 +161,9 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (entry,) = cache.entries
     assert (cache.broken, entry.name, entry.says, entry.holds) == ((), "add", "sm_90a", ("sm_90a",))
 
-    _tilusbuild(tmp_path, {}, "cache", "package", "cache")
+    command_line.run(tmp_path, "cache", "package", "cache")
     shutil.rmtree(tmp_path / "cache")
-    _tilusbuild(tmp_path, {}, "install", "dist/tilus-cache-0.tar.zst", "--into", "cache")
+    command_line.run(tmp_path, "install", "dist/tilus-cache-0.tar.zst", "--into", "cache")
     before = _libraries(tmp_path / "cache")
     said = peer("tilus", _again("tilus", "ti.py"), PATH=str(_tools(tmp_path)))
     assert "nvcc" not in said.stdout + said.stderr
@@ -191,11 +191,11 @@ def test_made_packaged_installed_elsewhere_and_hit(
     """Where nothing can be compiled, the system works with the cache that came, and not without."""
     home = {"HOME": str(tmp_path / "home")}
     made = make(peer, tmp_path)
-    _tilusbuild(tmp_path, home, "cache", "package", made.root, "--name", "carried")
+    command_line.run(tmp_path, "cache", "package", made.root, "--name", "carried", environment=home)
     shutil.rmtree(made.root)
     (package,) = (tmp_path / "dist").iterdir()
-    _tilusbuild(tmp_path, home, "verify", str(package))
-    _tilusbuild(tmp_path, home, "preflight", str(package), "--device", "sm_90")
+    command_line.run(tmp_path, "verify", str(package), environment=home)
+    command_line.run(tmp_path, "preflight", str(package), "--device", "sm_90", environment=home)
 
     again = _again(system, script)
     nothing = {"PATH": str(_tools(tmp_path)), "CUDA_HOME": "/nowhere", "CUDA_PATH": "/nowhere"}
@@ -205,7 +205,7 @@ def test_made_packaged_installed_elsewhere_and_hit(
         shutil.rmtree(tmp_path / name, ignore_errors=True)
 
     where = ("--into", into) if into else ()
-    _tilusbuild(tmp_path, home, "install", str(package), *where)
+    command_line.run(tmp_path, "install", str(package), *where, environment=home)
     place = tmp_path / into if into else tmp_path / "home" / f".{system}" / "cache"
     before = _libraries(place)
     assert before
@@ -227,14 +227,6 @@ def _tools(folder: Path) -> Path:
         if found := shutil.which(name):
             (tools / name).symlink_to(found)
     return tools
-
-
-def _tilusbuild(folder: Path, home: dict[str, str], *words: str) -> None:
-    command = [sys.executable, "-m", "tilusbuild", *words]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _libraries(root: Path) -> dict[str, int]:
@@ -260,13 +252,12 @@ assert torch.equal(y, 2.0 * torch.arange(8.0) + 3.0), y
 
 def test_tilus_loads_and_calls_a_program_of_ours(peer: Peer, tmp_path: Path) -> None:
     """From the cache itself, and from a view of it as Tilus lays out its own."""
-    run = [sys.executable, "-m", "tilusbuild", "--cache-dir", "cache"]
     for words in (
         ["init", "kernels"],
         ["-C", "kernels", "build", "-q", "--target", "cpu"],
         ["-C", "kernels", "cache", "export", "-q", "--layout", "tilus", "view"],
     ):
-        subprocess.run([*run, *words], cwd=tmp_path, check=True)
+        command_line.run(tmp_path, "--cache-dir", "cache", *words)
     (program, *_) = (tmp_path / "kernels/cache/programs").iterdir()
     (link, *_) = (tmp_path / "kernels/view").glob("scripts/axpby/*/programs/*")
     for folder in (program, link):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support import command_line
 from tilusbuild import KernelCache, KernelNotBuilt, Source
 from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import InputError
@@ -122,14 +123,14 @@ def test_scripts_of_a_project_and_their_edits(project: Path) -> None:
 def test_the_projects_own_build_is_not_touched(project: Path, cache: Path) -> None:
     kernels = KernelCache()
     kernels.cached("scale", target="host", kind="one", times=1)
-    run = [sys.executable, "-m", "tilusbuild", "--cache-dir", str(cache)]
-    subprocess.run([*run, "build", "-q", "-t", "host"], cwd=project, check=True)
+    where = ("--cache-dir", cache)
+    command_line.run(project, "build", "-q", "-t", "host", *where)
     before = Cache(str(cache)).projects()[str(project / "tilus.toml")]
     assert len(before.scripts) == 2
     kernels.cached("scale", target="host", kind="one", times=2)
     after = Cache(str(cache)).projects()
     assert after[str(project / "tilus.toml")] == before
-    subprocess.run([*run, "cache", "gc"], cwd=project, check=True, capture_output=True)
+    command_line.run(project, "cache", "gc", *where)
     again = KernelCache()
     again.cached("scale", target="host", kind="one", times=1)
     assert again.stats == Stats(disk_hits=1)  # what was asked for is kept
@@ -143,8 +144,8 @@ def test_the_projects_own_build_is_not_touched(project: Path, cache: Path) -> No
 def test_clear_empties_memory_and_disk_of_its_own(
     project: Path, cache: Path, source: Source
 ) -> None:
-    run = [sys.executable, "-m", "tilusbuild", "--cache-dir", str(cache)]
-    subprocess.run([*run, "build", "-q", "-t", "host"], cwd=project, check=True)
+    where = ("--cache-dir", cache)
+    command_line.run(project, "build", "-q", "-t", "host", *where)
     built = set(os.listdir(cache / "programs"))
     kernels = KernelCache()
     kernels.cached("scale", target="host", kind="one", times=2)
@@ -154,8 +155,8 @@ def test_clear_empties_memory_and_disk_of_its_own(
     assert set(os.listdir(cache / "programs")) == built
     kernels.cached(source, target="cpu", times=2)
     assert kernels.stats.compiles == 2 - 1 + 1
-    verified = subprocess.run([*run, "cache", "verify"], capture_output=True, text=True, check=True)
-    assert verified.stdout == "no problems found\n"
+    verified = command_line.run(project, "cache", "verify", *where)
+    assert verified.out == "no problems found\n"
 
 
 def test_what_the_compiler_says_is_told_in_the_templates_lines(source: Source) -> None:

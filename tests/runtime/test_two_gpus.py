@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support import command_line
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import TableEntry
@@ -117,8 +118,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     (folder / "tilus.toml").write_text(MANIFEST)
     (folder / "fill.cu.j2").write_text(TEMPLATE)
-    run = [sys.executable, "-m", "tilusbuild"]
-    subprocess.run([*run, "build", "-q"], cwd=folder, check=True)
+    command_line.run(folder, "build", "-q")
     for script in scripts(folder).values():
         (arch,) = script.archs
         if arch == "cpu":
@@ -130,7 +130,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             TableEntry((1024,), 1, "measured", 1e-6),
         ]
         tables.record(script, {"script": script.hash, **device}, measured)
-    subprocess.run([*run, "dispatch", "build", "fill"], cwd=folder, check=True)
+    command_line.run(folder, "dispatch", "build", "fill")
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
     subprocess.run(["gcc", *flags, DRIVER, "-o", folder / "libcuda.so.1"], check=True)
     return folder

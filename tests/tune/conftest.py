@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.project import Project
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 
 MANIFEST = """\
@@ -86,33 +84,11 @@ def scale(a, x):
 """
 
 
-@dataclass
-class TuneProject:
-    """A script `scale` whose schedules are ways to behave."""
-
-    folder: Path
-
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tilusbuild", *words],
-            cwd=self.folder,
-            env={**os.environ, "TMPDIR": str(self.folder), **environment},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    def run(self, *words: str, status: int = 0, **environment: str) -> str:
-        """What the command prints, ended with this exit status."""
-        with self.start(*words, **environment) as process:
-            out, err = process.communicate(timeout=300)
-        assert "Traceback" not in err, err
-        assert process.returncode == status, f"{process.returncode}:\n{out}\n{err}"
-        return out
+class TuneProject(Project):
+    """A script `scale` whose schedules are ways to behave; what it starts works in its folder."""
 
     def events(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.run(*words, "--json", status=status).splitlines()]
+        return self.run(*words, "--json", status=status).events
 
     @property
     def script(self) -> Path:
@@ -143,16 +119,13 @@ def tune_project(tmp_path: Path) -> Callable[..., TuneProject]:
         *modes: str, sizes: Sequence[int] = (1000,), targets: Sequence[str] = ("cpu",)
     ) -> TuneProject:
         folder = tmp_path / "project"
-        folder.mkdir()
+        project = TuneProject(folder, {"TMPDIR": str(folder)})
         text = MANIFEST.format(
             modes=json.dumps(list(modes)),
             sizes=", ".join(f"{{ n = {n} }}" for n in sizes),
             targets=json.dumps(list(targets)),
         )
-        (folder / "tilus.toml").write_text(text)
-        (folder / "scale.cu.j2").write_text(TEMPLATE)
-        (folder / "ref.py").write_text(REFERENCE)
-        return TuneProject(folder)
+        return project.write_all({"tilus.toml": text, "scale.cu.j2": TEMPLATE, "ref.py": REFERENCE})
 
     return make
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support import command_line
+from support.command_line import Ran
 from tilusbuild.runtime import load
 from tilusbuild.runtime.buckets import tilus
 
@@ -26,20 +28,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".cache"))
     grid = ("--grid", "m=1,64", "--grid", "n=1000,4096", "--cache", "warm", "--budget", "160")
     tuned = command(folder, "tune", "rms_norm", "--target", "cpu", *grid)
-    assert "m=1, n=4096" in tuned.stderr
+    assert "m=1, n=4096" in tuned.err
     return folder
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tilusbuild", *words, "--cache-dir", str(folder / ".cache")],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+def command(folder: Path, *words: str) -> Ran:
+    return command_line.run(folder, *words, "--cache-dir", folder / ".cache")
 
 
 def numbers(m: int, n: int) -> tuple[Any, Any, Any]:
@@ -54,7 +48,7 @@ SIZES = [(m, n) for m in (1, 64) for n in (1000, 4096)]
 
 
 def test_the_table_says_what_was_measured(tuned: Path) -> None:
-    shown = command(tuned, "dispatch", "show", "rms_norm", "--target", "cpu").stdout
+    shown = command(tuned, "dispatch", "show", "rms_norm", "--target", "cpu").out
     rows = [line.split() for line in shown.splitlines() if " measured " in line]
     assert [tuple(map(int, row[:2])) for row in rows] == [(m, tilus(n)) for m, n in SIZES]
     assert all(float(row[-1]) > 0 for row in rows)
@@ -74,9 +68,7 @@ def test_calls_go_through_the_dispatcher_that_tuning_made(tuned: Path) -> None:
     for _ in range(2):
         np.testing.assert_allclose(rms_norm(x, weight, eps=1e-6), want, rtol=1e-4, atol=1e-6)
     assert rms_norm._direct is not None
-    assert (
-        "no problems found" in command(tuned, "dispatch", "check", "rms_norm", "-t", "cpu").stdout
-    )
+    assert "no problems found" in command(tuned, "dispatch", "check", "rms_norm", "-t", "cpu").out
 
 
 def test_calls_with_torch_are_right(tuned: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support import command_line
 from tilusbuild.runtime.script import read_script
 from tilusbuild.runtime.tables import read_tables
 
@@ -120,9 +121,8 @@ def test_run_calls_one_on_the_device(folder: Path) -> None:
 
 def test_a_bundle_is_measured_where_the_gpu_is(folder: Path, tmp_path: Path) -> None:
     """Exported and imported without the driver, run with it and the standard library alone."""
-    tool = [sys.executable, "-m", "tilusbuild", "tune"]
-    export = [*tool, "fill", "--target", "h100", "--export", str(tmp_path / "bundle.tar.gz")]
-    subprocess.run(export, cwd=folder, check=True, capture_output=True)
+    bundle = tmp_path / "bundle.tar.gz"
+    command_line.run(folder, "tune", "fill", "--target", "h100", "--export", bundle)
     subprocess.run(["tar", "xf", "bundle.tar.gz"], cwd=tmp_path, check=True)
     away = subprocess.run(
         [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
@@ -136,9 +136,8 @@ def test_a_bundle_is_measured_where_the_gpu_is(folder: Path, tmp_path: Path) -> 
     assert "n=100: program 1, 0.0030 ms" in away.stdout
     for table in (folder / ".cache" / "scripts" / "fill").glob("*/dispatch_table.json"):
         table.unlink()
-    taken = [*tool, "--import", str(tmp_path / "log.jsonl"), "--json"]
-    back = subprocess.run(taken, cwd=folder, check=True, capture_output=True, text=True)
-    *sizes, _ = (json.loads(line) for line in back.stdout.splitlines())
+    back = command_line.run(folder, "tune", "--import", tmp_path / "log.jsonl", "--json")
+    *sizes, _ = back.events
     assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
     (path,) = (folder / ".cache" / "scripts" / "fill").iterdir()
     (read,) = read_tables(read_script(str(path)))

@@ -58,7 +58,7 @@ def test_bad_programs_are_tuned_around_and_each_is_reported(tune_project: New) -
 
 def test_a_call_uses_what_was_chosen(tune_project: New) -> None:
     project = tune_project("slow", "fast", sizes=(100, 5000))
-    out = project.run("tune", "scale")
+    out = project.run("tune", "scale").out
     assert out.startswith("scale cpu on ")
     kernel = load("scale", where=str(project.folder / ".cache"))
     assert kernel.select(n=5000).source == "measured"
