@@ -54,7 +54,7 @@ def test_suffixes_exist_where_nvcc_has_them(number: int, suffixes: list[str]) ->
         ("", "as nvcc spells it"),
     ],
 )
-def test_what_is_no_name_says_what_would_be(written: str, hint: str) -> None:
+def test_an_unknown_architecture_lists_the_known_ones(written: str, hint: str) -> None:
     with pytest.raises(UnknownArch) as caught:
         parse_arch(written)
     assert caught.value.hint is not None

@@ -77,7 +77,7 @@ def test_another_split_has_another_digest() -> None:
         ("1/99999999", "99999999 shards"),
     ],
 )
-def test_what_is_no_shard_is_told(text: str, says: str) -> None:
+def test_an_invalid_shard_is_refused(text: str, says: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_shard(text)
     rendered = caught.value.render()

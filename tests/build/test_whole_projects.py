@@ -138,7 +138,7 @@ def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opene
     assert diagnostic.place.text == 'headers = ["tables/*.inc"]'
 
 
-def test_each_problem_of_each_script_is_told_at_once(small: Path, opened: Opened) -> None:
+def test_all_problems_of_all_scripts_are_reported_at_once(small: Path, opened: Opened) -> None:
     text = (small / "tilus.toml").read_text()
     other = text[text.index("[script.fill]") :].replace("script.fill", "script.other")
     (small / "tilus.toml").write_text(text + other)

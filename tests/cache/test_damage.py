@@ -70,7 +70,7 @@ def test_verification_finds_every_change(cache, full, which):
 
 
 @pytest.mark.parametrize("which", ["meta", "program", "library"])
-def test_a_damaged_program_is_no_wrong_hit(cache, sample, full, which):
+def test_a_damaged_program_is_not_a_cache_hit(cache, sample, full, which):
     right = cache.lookup(sample.hash("a"))
     content = full[which].read_bytes()
     for changed in variants(content):
@@ -94,7 +94,7 @@ def test_a_damaged_index_is_never_taken_for_an_empty_one(cache, full):
     assert cache.gc().removed == ()
 
 
-def test_a_damaged_script_is_published_anew(cache, sample, full):
+def test_a_damaged_script_is_published_again(cache, sample, full):
     for content in (b"", b"x", full["script"].read_bytes()[:-1]):
         full["script"].write_bytes(content)
         assert cache.scripts() == []
@@ -102,7 +102,7 @@ def test_a_damaged_script_is_published_anew(cache, sample, full):
         assert cache.verify() == []
 
 
-def test_damaged_headers_are_laid_out_anew(cache, sample, full):
+def test_damaged_headers_are_published_again(cache, sample, full):
     for which in ("header", "manifest"):
         for content in variants(full[which].read_bytes()):
             full[which].write_bytes(content)

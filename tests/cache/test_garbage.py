@@ -227,7 +227,7 @@ def test_a_process_that_was_killed_keeps_nothing(cache, sample):
     assert len(cache.gc().removed) == 2
 
 
-def test_who_loads_waits_for_a_collection_and_then_finds_nothing(cache, sample, monkeypatch):
+def test_a_reader_waits_for_a_collection_and_then_finds_nothing(cache, sample, monkeypatch):
     """Given a collection that is about to remove a script, when a reader asks for it, then the
     reader goes on only when it is removed."""
     sample.program("old")

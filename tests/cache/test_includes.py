@@ -49,7 +49,7 @@ def test_publishing_it_again_writes_nothing(cache, found):
     assert snapshot(cache.root) == before
 
 
-def test_a_header_that_changed_meanwhile_is_noticed(cache, found, project):
+def test_a_header_that_changes_during_the_read_is_noticed(cache, found, project):
     (project / "a.h").write_text("// edited\n")
     with pytest.raises(InputChangedError, match=r"a\.h changed while the build ran"):
         cache.publish_include(found.digest, files_of(found))

@@ -103,7 +103,7 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     got[0].release()
 
 
-def test_there_is_no_litter(locks, tmp_path):
+def test_no_lock_files_are_left_behind(locks, tmp_path):
     for name in ("a", "b", "c"):
         locks.take(LockRange("program", sha256_text(name))).release()
     assert os.listdir(tmp_path) == ["lock"]

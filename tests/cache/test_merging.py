@@ -91,7 +91,7 @@ def test_damaged_headers_stay_where_they_are(cache, shards):
     assert cache.verify() == []
 
 
-def test_one_program_with_different_bytes_is_an_alarm_and_neither_comes_in(cache, shards):
+def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cache, shards):
     program = shards[1].hash("both")
     shutil.rmtree(shards[1].cache.program_path(program))
     shards[1].program("both", size=99)
@@ -110,13 +110,13 @@ def test_what_is_here_stays_when_another_cache_has_other_bytes(cache, sample, sh
     assert cache.lookup(sample.hash("both")).size == sample.program("both", size=99).size
 
 
-def test_that_it_builds_in_one_cache_and_not_in_another_is_an_alarm(cache, sample, shards):
+def test_built_in_one_cache_and_failed_in_another_is_an_error(cache, sample, shards):
     sample.program("a", status="failed")
     (refused,) = taken(cache, shards).refused
     assert "is built, and failed" in refused.what
 
 
-def test_that_one_cache_kept_more_of_a_program_is_none(cache, sample, shards):
+def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample, shards):
     stage = cache.stage()
     os.mkdir(os.path.join(stage.path, "module"))
     here = shards[0].cache.program_path(shards[0].hash("a"))
@@ -144,7 +144,7 @@ def test_a_read_only_cache_can_be_merged_from(cache, shards):
     assert snapshot(shards[0].cache.root) == before
 
 
-def test_what_is_no_cache_is_told(cache, tmp_path):
+def test_merging_from_something_else_than_a_cache_is_refused(cache, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes/file").write_text("")

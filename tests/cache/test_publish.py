@@ -66,7 +66,7 @@ def test_a_hit_takes_no_lock_and_writes_nothing(cache, sample):
     assert snapshot(cache.root) == before
 
 
-def test_who_comes_second_discards_its_own(cache, sample):
+def test_the_second_publisher_discards_its_copy(cache, sample):
     first = sample.program("a", size=10)
     inode = os.stat(first.path).st_ino
     second = sample.program("a", size=20)
@@ -135,7 +135,7 @@ def test_a_broken_entry_is_a_miss_and_is_replaced(cache, sample, damage):
     assert os.listdir(cache.tree.path("staging")) == []
 
 
-def test_what_cannot_be_an_entry_is_refused_and_leaves_nothing(cache, sample):
+def test_an_invalid_entry_is_refused_and_leaves_nothing(cache, sample):
     texts = sample.program_txt("a"), "options\n"
     right = sample.program("a").hash
 

@@ -32,7 +32,7 @@ def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, samp
     assert cache.verify() == []
 
 
-def test_a_copied_cache_needs_no_mending(cache, sample, tmp_path):
+def test_a_copied_cache_works_as_it_is(cache, sample, tmp_path):
     sample.program("a")
     path = cache.publish_script(sample.record(["a"]))
     copy = str(tmp_path / "copy")

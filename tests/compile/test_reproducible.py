@@ -194,7 +194,7 @@ class TestScript:
         assert "other bytes than the recorded lib.so" in ran.stderr
         assert (module / "lib.so").read_bytes() == good
 
-    def test_an_output_of_ones_own(self, module, tmp_path):
+    def test_another_output_path(self, module, tmp_path):
         ran = run_script(module, str(tmp_path / "mine.so"))
         assert ran.returncode == 0
         assert digest(tmp_path / "mine.so") == digest(module / "lib.so")

@@ -35,7 +35,7 @@ def test_what_has_no_use_for_threads_is_run_as_it_is(argv: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("own", [("-t", "3"), ("--threads=3",), ("--threads", "3"), ("-t=3",)])
-def test_threads_for_several_architectures_ask_for_leave(own: tuple[str, ...]) -> None:
+def test_threads_for_several_architectures_ask_for_tokens(own: tuple[str, ...]) -> None:
     command, peak = asked(*TWO, *own)
     assert command.argv == (*TWO, *own, "--jobserver")
     assert command.env == {"PATH": "/bin", "MAKEFLAGS": FLAGS}

@@ -32,7 +32,7 @@ def test_show(copied: Any) -> None:
         assert line in done.out
 
 
-def test_coverage_says_who_serves_what(copied: Any) -> None:
+def test_coverage_lists_the_programs_per_key(copied: Any) -> None:
     measure(copied)
     done = copied.run("dispatch", "coverage", "mark", "--json")
     events = done.events

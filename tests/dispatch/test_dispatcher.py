@@ -82,7 +82,7 @@ def test_a_program_in_c(copied: Any, tmp_path: Path) -> None:
     assert compiled(tmp_path, MAIN, library) == "0 11 91 \n2 table\n"
 
 
-def test_its_warnings_are_none(copied: Any, tmp_path: Path) -> None:
+def test_it_compiles_without_warnings(copied: Any, tmp_path: Path) -> None:
     for path in (*copied.paths("mark"), *copied.paths("modelled")):
         command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
         subprocess.run([*command, path / "dispatch" / "dispatch.c"], check=True)
@@ -295,7 +295,7 @@ def test_one_of_another_table_or_other_programs_is_left_alone(copied: Any) -> No
     assert kernel._direct is None
 
 
-def test_the_nearest_is_told_once(
+def test_the_nearest_key_is_reported_once(
     copied: Any, refreshed: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = copied.script("mark")
@@ -310,7 +310,7 @@ def test_the_nearest_is_told_once(
     assert "nearest" in caplog.messages[0]
 
 
-def test_without_a_program_there_is_none(copied: Any) -> None:
+def test_no_dispatcher_without_a_program(copied: Any) -> None:
     import shutil
 
     script = copied.script("mark")

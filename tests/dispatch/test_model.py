@@ -116,7 +116,7 @@ def test_declared_work_is_under_the_higher_of_two_roofs() -> None:
     assert cost(model, 0, m=1024) == pytest.approx(1024**2 * 32 / 1e12)
 
 
-def test_a_roof_that_is_not_known_is_none() -> None:
+def test_an_unknown_roof_is_left_out() -> None:
     assert built({**FACTS, "dram_gbs": 0}).source == "built-in: waves, occupancy"
     assert built({**FACTS, "dram_gbs": "fast"}).source == "built-in: waves, occupancy"
     assert built({"sms": 2, "tflops": 2.0}, bytes="m").source == "built-in: waves, occupancy"

@@ -29,7 +29,7 @@ def test_the_report_before_and_after_builds(project):
     assert "not a number of programs" in project.run("report", "--top", "-1", status=2).err
 
 
-def test_a_time_is_told_only_of_the_program_that_took_it(new_project):
+def test_a_time_is_reported_only_for_the_program_that_took_it(new_project):
     """Given a project of which the default, its second schedule, is built alone, as its level 0."""
     project = new_project(scale.manifest(scale.script(more="default = { unroll = 2 }")))
     project.build("--level", "0")

@@ -63,7 +63,7 @@ def test_a_read_only_cache_serves(project, in_mounts, what):
         assert snapshot(project.folder) == before
 
 
-def test_a_read_only_cache_that_lacks_something_says_so(project, in_mounts):
+def test_a_read_only_cache_with_a_missing_program_says_so(project, in_mounts):
     project.build("--target", "cpu")
     project.edit("tilus.toml", "range = [1, 2]", "range = [1, 3]")
     before = snapshot(project.cache)

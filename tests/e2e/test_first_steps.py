@@ -176,7 +176,7 @@ def test_mistyped_words_get_a_suggestion(project):
     assert not project.cache.exists()
 
 
-def test_doctor_shows_where_a_setting_came_from_and_variables_that_are_none(project):
+def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project):
     wrong = "TILUSBUILD_JOB"
     project.environment |= {"TILUSBUILD_JOBS": "3", "TILUSBUILD_DUMP_IR": "1", wrong: "4"}
     told = project.run("doctor").out

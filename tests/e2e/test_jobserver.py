@@ -146,7 +146,7 @@ def test_a_build_that_is_stopped_gives_its_tokens_back(
     tokens.wait_for(2)
 
 
-def test_a_fifo_is_shared_too_and_a_build_that_ends_has_given_all_back(
+def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
     new_project: Any, fake_cuda: Any, tokens: Tokens
 ) -> None:
     project = new_project(
@@ -160,7 +160,7 @@ def test_a_fifo_is_shared_too_and_a_build_that_ends_has_given_all_back(
     assert tokens.count == 2
 
 
-def test_compilers_with_threads_are_clients_of_a_pool_of_ours(
+def test_compilers_with_threads_share_our_pool(
     new_project: Any, fake_cuda: Any, tokens: Tokens
 ) -> None:
     text = scale.manifest(

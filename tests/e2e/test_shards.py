@@ -81,7 +81,7 @@ def test_merging_again_and_in_another_order_changes_nothing(two_scripts: Any) ->
     assert published(two_scripts.cache) == before
 
 
-def test_a_shard_that_is_missing_is_told_and_the_next_build_makes_up_for_it(
+def test_a_missing_shard_is_reported_and_the_next_build_compiles_it(
     two_scripts: Any,
 ) -> None:
     shards = built_apart(two_scripts, 3)

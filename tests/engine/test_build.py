@@ -144,7 +144,7 @@ def test_defaults_come_first_then_the_longest_by_history_then_plan_order() -> No
     assert compiler.order == ["default", "matmul 1", "matmul 3", "matmul 0", "matmul 2"]
 
 
-def test_what_another_builder_holds_comes_last_and_is_a_hit_when_it_let_go() -> None:
+def test_a_program_locked_by_another_builder_comes_last_and_is_a_hit_once_released() -> None:
     store, compiler, listener = FakeStore(), FakeCompiler(), Listener()
     plan = jobs(5)
     other = store.locked(plan[0].hash, wait=False)
@@ -209,7 +209,7 @@ def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:
     assert columns(run(jobs(50), store).summary) == {"compiled": 50}
 
 
-def test_a_full_disk_without_a_name_is_told_with_the_place_that_was_written_to() -> None:
+def test_a_full_disk_is_reported_with_the_path_that_was_written() -> None:
     store = FakeStore()
     store.publish_error = OSError(errno.ENOSPC, "No space left on device")
     summary = run(jobs(1), store).summary
@@ -220,7 +220,7 @@ def test_a_full_disk_without_a_name_is_told_with_the_place_that_was_written_to()
     "log",
     ["nvlink fatal: could not write: No space left on device", "ld: x.o: Disk quota exceeded"],
 )
-def test_a_compiler_that_meets_a_full_disk_is_no_failed_schedule(log: str) -> None:
+def test_a_full_disk_is_not_a_failed_schedule(log: str) -> None:
     store = FakeStore()
     compiler = FakeCompiler(lambda job: failed(log, "crashed", Cause.DISK))
     summary = run(jobs(1), store, compiler).summary
@@ -339,7 +339,7 @@ def test_equal_failures_are_one_group_with_a_sample_and_what_reproduces_it() -> 
     assert groups[1].compile_sh == f"/cache/programs/{plan[4].hash}/module/compile.sh"
 
 
-def test_a_failure_is_told_with_its_place_in_the_template() -> None:
+def test_a_failure_is_reported_with_its_place_in_the_template() -> None:
     listener = Listener()
     run(jobs(1), compiler=only_failing("matmul 0"), listener=listener)
     assert listener.named("finished")[0].reason == "kernels/matmul.cu.j2(3): error: no"

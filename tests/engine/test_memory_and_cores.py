@@ -87,7 +87,7 @@ def test_an_unknown_compile_is_reckoned_with_a_guess(files: Files) -> None:
     assert not room.admits(None, [0] * (16 * GIB // UNKNOWN_PEAK))
 
 
-def test_what_others_took_meanwhile_counts_and_what_ours_took_beyond_expectation(
+def test_memory_taken_by_others_and_beyond_our_estimate_counts(
     files: Files,
 ) -> None:
     room = files.memory
@@ -179,7 +179,7 @@ def test_quotas_of_version_1_limit_the_cores(hybrid: Files) -> None:
     assert hybrid.machine.cores() == 1
 
 
-def test_the_load_limit_counts_the_average_and_ours_that_it_does_not_show_yet() -> None:
+def test_the_load_limit_adds_compiles_that_the_average_does_not_show_yet() -> None:
     def unsaid() -> tuple[float, float, float]:
         raise OSError
 
@@ -198,7 +198,7 @@ def test_each_of_several_admissions_may_refuse(files: Files) -> None:
     assert not both.admits(16 * GIB, [GIB])
 
 
-def test_what_was_killed_for_memory_makes_its_instance_count_for_as_much() -> None:
+def test_a_kill_for_memory_raises_the_estimate_of_its_instance() -> None:
     history = History(None)
     known, stranger = FakeJob("a", index=0), FakeJob("c", script="norm")
     history.record(known, 2.0, 100)

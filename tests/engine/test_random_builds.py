@@ -131,7 +131,7 @@ def test_builders_that_share_a_store_never_compile_a_program_twice(
 
 @settings(deadline=None, max_examples=60)
 @given(plans(), st.integers(1, 5), st.integers(1, 20))
-def test_a_build_that_breaks_down_keeps_what_is_done_and_the_next_one_ends_it(
+def test_a_crashed_build_keeps_what_is_done_and_the_next_one_completes_it(
     plan: tuple[dict[str, str], list[FakeJob]], width: int, breaks_at: int
 ) -> None:
     outcomes, jobs = plan

@@ -120,7 +120,7 @@ def test_a_reporter_that_fails_keeps_no_token() -> None:
     assert (source.held, source.tokens) == (0, 3)
 
 
-def test_a_warning_is_told_when_there_is_something_to_share_and_once() -> None:
+def test_a_warning_is_given_once_and_only_when_there_is_something_to_share() -> None:
     for count, told in ((0, 0), (1, 0), (2, 1)):
         listener = Listener()
         build(

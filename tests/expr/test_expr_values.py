@@ -130,7 +130,7 @@ def test_an_error_can_carry_the_name_of_its_rule() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**63, None, (1,)])
-def test_what_is_no_value_is_refused(value: object) -> None:
+def test_an_invalid_value_is_refused(value: object) -> None:
     with pytest.raises(ExprError):
         parse("a + 0.5").evaluate({"a": value})  # type: ignore[dict-item]
 

@@ -183,7 +183,7 @@ def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
     assert lock.exists()
 
 
-def test_a_folder_that_is_no_cache(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_cache(tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     with pytest.raises(InputError, match="is not a known cache"):
         read(str(tmp_path))

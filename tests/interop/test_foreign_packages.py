@@ -127,7 +127,7 @@ def test_locks_and_litter_stay(make: Made, tmp_path: Path) -> None:
     assert not [name for name in names if "tmp.pid" in name or name.endswith(".lock")]
 
 
-def test_what_is_broken_is_carried_only_around(make: Made, tmp_path: Path) -> None:
+def test_a_broken_entry_is_not_packaged(make: Made, tmp_path: Path) -> None:
     """With a broken program goes the script that it serves, with a kernel its graph."""
     tilus, hidet = make("tilus"), make("hidet")
     for library in (next(tilus.rglob("lib.so")), next(hidet.glob("graphs/*/kernels/0/lib.so"))):
@@ -142,7 +142,7 @@ def test_what_is_broken_is_carried_only_around(make: Made, tmp_path: Path) -> No
     assert unit.startswith("ops/")
 
 
-def test_a_link_that_leads_elsewhere_is_not_carried(make: Made, tmp_path: Path) -> None:
+def test_a_link_out_of_the_cache_is_not_packaged(make: Made, tmp_path: Path) -> None:
     cache = make("hidet")
     (source,) = cache.glob("ops/*/*/*/task.txt")
     (source.parent / "source.cu").symlink_to("/etc/passwd")
@@ -261,7 +261,7 @@ def _with(found: FileList, **changes: object) -> FileList:
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_lists_that_nobody_should_write(case: str, make: Made, tmp_path: Path) -> None:
+def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> None:
     change, said = HOSTILE[case]
     honest = listed(packed(make("tilus"), tmp_path / "dist"))
     with pytest.raises(PackageError, match=said) as caught:
@@ -308,7 +308,7 @@ def test_where_each_system_looks() -> None:
         home_of("hidet", {})
 
 
-def test_the_command_line_carries(make: Made, tmp_path: Path) -> None:
+def test_the_command_line_packages_and_installs(make: Made, tmp_path: Path) -> None:
     def run(*words: str, status: int = 0, **more: str) -> tuple[str, str]:
         done = command_line.run(tmp_path, *words, status=status, environment=more)
         return done.out, done.err

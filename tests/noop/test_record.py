@@ -122,7 +122,7 @@ def test_is_not_made_when_an_entry_is_missing(tree: Path) -> None:
     assert made(tree) is None
 
 
-def test_cut_short_anywhere_it_is_no_record(tree: Path) -> None:
+def test_a_truncated_record_is_ignored(tree: Path) -> None:
     data = made(tree)
     assert data is not None
     for length in range(len(data)):
@@ -138,7 +138,7 @@ def test_a_flipped_bit_anywhere_makes_it_no_record(tree: Path, position: int, bi
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_no_record(data: bytes) -> None:
+def test_a_garbage_record_is_ignored(data: bytes) -> None:
     assert record.holds(data, NAME) is None
 
 
@@ -173,7 +173,7 @@ def test_each_group_is_looked_at(tree: Path, in_groups: bytes, file: str) -> Non
     assert record.holds(in_groups, NAME) is None
 
 
-def test_looking_leaves_us_in_the_folder_that_we_were_in(
+def test_checking_keeps_the_working_directory(
     tree: Path, in_groups: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tree / "in")

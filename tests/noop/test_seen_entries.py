@@ -54,7 +54,7 @@ def test_an_entry_whose_library_is_another_file_is_read(cache: Cache, program: s
 
 
 @pytest.mark.parametrize("name", ["meta.json", "module/lib.so"])
-def test_an_entry_with_a_part_gone_is_none(cache: Cache, program: str, name: str) -> None:
+def test_an_entry_with_a_missing_part_is_not_seen(cache: Cache, program: str, name: str) -> None:
     seen = {program: stamp_of(str(library(cache, program)))}
     Path(cache.program_path(program), name).unlink()
     assert BuildStore(cache, seen).lookup(program) is None

@@ -187,7 +187,7 @@ def test_a_file_that_appears_ends_it(tree: Path, data: bytes) -> None:
     assert record.holds(data, NAME) is None
 
 
-def test_a_folder_that_is_gone_ends_it(tree: Path, data: bytes) -> None:
+def test_a_removed_directory_ends_it(tree: Path, data: bytes) -> None:
     shutil.rmtree(tree / "out")
     assert record.holds(data, NAME) is None
 

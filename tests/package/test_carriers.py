@@ -73,9 +73,7 @@ def test_plain_tar_unpacks_it(packed: Path, tmp_path: Path) -> None:
     ).read_bytes()
 
 
-def test_the_date_that_was_asked_for_is_in_the_carriers_and_not_in_the_list(
-    project: Any, packed: Path
-) -> None:
+def test_the_requested_date_is_in_the_files_and_not_in_the_list(project: Any, packed: Path) -> None:
     made = project.package("--format", "tar.zst,wheel,oci", SOURCE_DATE_EPOCH="1700000000")
     with tarfile.open(fileobj=io.BytesIO(unpacked(made / f"{STEM}.tar.zst"))) as archive:
         assert {member.mtime for member in archive.getmembers()} == {1700000000}

@@ -123,7 +123,7 @@ def test_a_key_twice_is_refused(listed: FileList) -> None:
     "data",
     [b"", b"[]", b"null", b"{", b'{"a":NaN}', b"\xff", b"\x80\x04N.", b"[" * 100_000],
 )
-def test_what_is_no_list_is_refused(data: bytes) -> None:
+def test_an_invalid_list_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedListError):
         parse(data)
 

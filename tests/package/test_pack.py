@@ -43,7 +43,7 @@ def test_another_path_umask_user_and_time_give_the_same_bytes(
     assert tree(made) == tree(packed)
 
 
-def test_a_cache_built_anew_gives_the_same_bytes(project: Any, packed: Path) -> None:
+def test_a_cache_built_again_gives_the_same_bytes(project: Any, packed: Path) -> None:
     shutil.rmtree(project.cache)
     project.run("build", "-j1")
     assert tree(project.package(*ALL)) == tree(packed)

@@ -55,7 +55,7 @@ def test_what_a_cache_has_is_a_name(path: str) -> None:
         ("C:/x", "not below"),
     ],
 )
-def test_what_could_mean_something_else_is_none(path: str, why: str) -> None:
+def test_an_ambiguous_name_is_refused(path: str, why: str) -> None:
     with pytest.raises(UnsafeNameError, match=why):
         check_path(path)
 

@@ -116,12 +116,12 @@ def test_a_payload_that_was_changed_is_refused(
 
 
 @given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda v: str(v).encode()))
-def test_what_is_no_envelope_is_refused(keys: Path, data: bytes) -> None:
+def test_an_invalid_envelope_is_refused(keys: Path, data: bytes) -> None:
     with pytest.raises(UnknownSignatureError):
         check_signature(b"", {names.SIGNATURE: data}, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
-def test_what_is_no_key_is_told(tmp_path: Path, keys: Path) -> None:
+def test_an_invalid_key_is_reported(tmp_path: Path, keys: Path) -> None:
     (tmp_path / "key").write_text("no key")
     for path in (str(tmp_path / "key"), str(tmp_path / "none"), str(keys / "ed25519.pub")):
         with pytest.raises(InputError):

@@ -51,7 +51,7 @@ def said(contents: Contents) -> dict[str, bytes]:
     return {name: f"{name} of {contents.digest}".encode() for name in BESIDE}
 
 
-def test_attestations_are_beside_the_list_in_every_carrier(project: Any, tmp_path: Path) -> None:
+def test_attestations_are_beside_the_list_in_every_format(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
     made = pack.write(order, contents, pack.FORMATS, str(tmp_path / "out"), attest=said)
     found = {}
@@ -95,7 +95,7 @@ def test_several_may_pack_into_one_folder_at_once(project: Any, tmp_path: Path) 
     assert len([p for p in folder.rglob("*") if p.is_file()]) == len(contents.listed.files) + 2
 
 
-def test_a_place_that_cannot_be_written_is_told(project: Any, tmp_path: Path) -> None:
+def test_an_unwritable_output_is_reported(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="--output"):

@@ -52,7 +52,7 @@ def test_a_layer_that_is_not_needed_is_not_asked_for(hand: Any) -> None:
     assert {"mark"} & {path.split("/")[1] for path in found} == set()
 
 
-def test_a_file_that_is_left_unread_is_no_file_that_is_missing(hand: Any) -> None:
+def test_a_file_left_unread_is_not_a_missing_file(hand: Any) -> None:
     reader = MemoryReader(hand.listed(), held(hand))
     paths = [a.path for a in members(reader, hand.listing)]
     assert sorted(paths) == sorted(hand.files)
@@ -68,7 +68,7 @@ def test_a_container_that_lies_about_a_size(hand: Any, change: Any) -> None:
         read(MemoryReader(hand.listed(), parts), hand)
 
 
-def test_what_is_refused_is_told_and_the_rest_goes_on(hand: Any) -> None:
+def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Any) -> None:
     parts = held(hand)
     gone = parts[0].pop()
     twice = parts[1][0]

@@ -33,7 +33,7 @@ def old(hand: Any, carrier: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_equal_packages_in_any_carrier(hand: Any, old: Path, tmp_path: Path) -> None:
+def test_equal_packages_in_any_format(hand: Any, old: Path, tmp_path: Path) -> None:
     assert between(old, hand.archive(tmp_path / "new")) == []
 
 
@@ -110,7 +110,7 @@ def test_dispatch_tables(hand: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_said_of_the_whole(hand: Any, tmp_path: Path) -> None:
+def test_changes_of_the_package_itself(hand: Any, tmp_path: Path) -> None:
     old = hand.copy().archive(tmp_path / "old")
     new = hand.relist(version="0.2.0").archive(tmp_path / "new")
     assert between(old, new) == [PackageChange("package", "changed", "version", ("0.1.0 → 0.2.0",))]

@@ -188,7 +188,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
-def test_an_entry_that_is_no_plain_file(
+def test_a_member_that_is_not_a_plain_file(
     hand: Any, kind: dict[str, Any], carrier: str, tmp_path: Path
 ) -> None:
     name = hand.path("module/lib.so")
@@ -355,7 +355,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("data", LISTS.values(), ids=LISTS)
-def test_a_list_that_is_none(hand: Any, data: bytes, carrier: str, tmp_path: Path) -> None:
+def test_an_invalid_list(hand: Any, data: bytes, carrier: str, tmp_path: Path) -> None:
     hand.list_bytes = data
     assert isinstance(refusal(hand.write(carrier, tmp_path)), MalformedListError)
 
@@ -413,7 +413,7 @@ OUT_OF_RANGE = (
     ],
     ids=["deep", "empty", "pickle", "a program that there is not"],
 )
-def test_a_dispatch_table_that_is_none(hand: Any, table: bytes, tmp_path: Path) -> None:
+def test_an_invalid_dispatch_table(hand: Any, table: bytes, tmp_path: Path) -> None:
     import dataclasses
 
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]

@@ -184,7 +184,7 @@ def test_a_table_of_another_gpu_does_not_count(hand: Any, tmp_path: Path) -> Non
     assert answer.coverage.sources == {"table": 3, "default": 4}
 
 
-def test_a_default_that_is_not_carried(hand: Any, tmp_path: Path) -> None:
+def test_a_default_that_is_not_packaged(hand: Any, tmp_path: Path) -> None:
     """Given a package that left the default schedule out, then the first that is there serves."""
     made = for_targets(hand, AMPERE)
     (script,) = made.listing.scripts
@@ -220,7 +220,7 @@ NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
         ({"tvm_ffi": "0.2.0"}, "tvm-ffi 0.1"),
     ],
 )
-def test_what_the_host_lacks(
+def test_what_the_host_is_missing(
     hand: Any, host: dict[str, str], problem: str | None, tmp_path: Path
 ) -> None:
     path = hand.relist(needs=NEEDS).archive(tmp_path / "p")

@@ -16,7 +16,7 @@ def verified(path: Path, limits: Limits | None = None) -> Verified:
         return verify(reader, limits or Limits())
 
 
-def test_a_package_verifies_in_every_carrier(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_a_package_verifies_in_every_format(hand: Any, carrier: str, tmp_path: Path) -> None:
     found = verified(hand.write(carrier, tmp_path))
     assert found.problems == ()
     assert found.listing == hand.listing

@@ -94,7 +94,7 @@ def test_another_space_is_enumerated(ask: Ask, asked: list[int], other: SpaceSpe
     assert len(asked) == 2
 
 
-def test_another_question_or_other_code_is_answered_anew(ask: Ask, asked: list[int]) -> None:
+def test_another_query_or_changed_code_is_computed_again(ask: Ask, asked: list[int]) -> None:
     ask(2)
     ask(1)
     ask(1, code="newer")
@@ -129,7 +129,7 @@ def test_a_file_of_another_form_costs_an_enumeration(
     assert len(asked) == 2
 
 
-def test_spaces_that_nobody_asks_for_are_forgotten_in_time(ask: Ask, tmp_path: Path) -> None:
+def test_unused_spaces_are_dropped_in_time(ask: Ask, tmp_path: Path) -> None:
     for limit in range(100, 140):
         ask(spec=SpaceSpec(SPEC.parameters, {"limit": limit}, SPEC.derived, SPEC.restrict))
     (path,) = (tmp_path / "plans").iterdir()

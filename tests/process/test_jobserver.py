@@ -61,7 +61,7 @@ def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: 
     assert server.count == 3
 
 
-def test_who_notes_is_told_before_a_token_is_used_and_before_it_goes_back(server: Server) -> None:
+def test_a_token_is_recorded_before_it_is_used_and_before_it_is_returned(server: Server) -> None:
     noted: list[tuple[bytes, int]] = []
     address = Address(server.path, server.path)
     with Jobserver(address, lambda path, held: noted.append((held, server.count))) as client:
@@ -103,7 +103,7 @@ def test_a_pipe_that_make_hands_down_is_read_without_blocking_others() -> None:
     "flags",
     ["", "k", "-j", "-j8", "--jobserver-style=fifo", "k -- X=--jobserver-auth=fifo:/x"],
 )
-def test_without_a_jobserver_there_is_none(flags: str) -> None:
+def test_no_client_without_a_jobserver(flags: str) -> None:
     assert announced_jobserver({"MAKEFLAGS": flags}) is None
     assert announced_jobserver({}) is None
 
@@ -117,7 +117,7 @@ def test_the_innermost_jobserver_counts_and_old_make_names_it_otherwise() -> Non
     os.close(writing)
 
 
-def test_a_recipe_that_make_keeps_its_jobserver_from_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_recipe_without_the_plus_sign_gets_a_hint(tmp_path: Path) -> None:
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     reading, writing = os.pipe()
     for ends in ("-2,-2", "9998,9999", f"{file},{file}", f"{writing},{reading}", "9" * 20 + ",4"):
@@ -133,7 +133,7 @@ def test_an_unknown_kind_is_refused(auth: str) -> None:
         announced_jobserver({"MAKEFLAGS": f"--jobserver-auth={auth}"})
 
 
-def test_a_fifo_that_is_not_there_or_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_fifo_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobserverError, match="cannot be opened"):
         Jobserver(Address(str(tmp_path / "none"), str(tmp_path / "none")))
     path = tmp_path / "file"
@@ -165,7 +165,7 @@ def child(pool: TokenPool, how: str) -> str:
     ).stdout.strip()
 
 
-def test_a_compiler_is_a_client_of_our_pool_and_one_that_dies_costs_nothing_for_long() -> None:
+def test_a_compiler_shares_our_pool_and_its_tokens_return_when_it_dies() -> None:
     with TokenPool(2) as pool:
         assert child(pool, "close") == "2"
         assert pool.try_acquire()

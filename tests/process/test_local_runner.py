@@ -34,7 +34,7 @@ def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
     assert b"".join(pieces) == b"before\nafter\n"
 
 
-def test_who_is_far_behind_hears_that_something_is_left_out(runner, tmp_path):
+def test_a_slow_listener_is_told_that_output_was_dropped(runner, tmp_path):
     pieces: list[bytes] = []
 
     def hear(piece):
@@ -184,7 +184,7 @@ def test_a_runner_that_runs_nothing_starts_nothing():
         assert os.listdir("/proc/self/task") == before
 
 
-def test_a_forked_child_is_told_to_make_its_own(runner, sh):
+def test_a_forked_child_must_make_its_own_runner(runner, sh):
     runner.run(sh("true"))
     pid = os.fork()
     if pid == 0:
@@ -219,7 +219,7 @@ def test_a_command_can_be_less_urgent_than_we_are(runner, sh):
         assert int(runner.run(command).output) == min(19, own + more)
 
 
-def test_where_memory_runs_out_the_kernel_is_to_kill_a_command_first(runner, sh):
+def test_when_memory_runs_out_the_kernel_kills_a_command_first(runner, sh):
     with open("/proc/self/oom_score_adj") as file:
         own = int(file.read())
     told = int(runner.run(sh("cat /proc/self/oom_score_adj")).output)

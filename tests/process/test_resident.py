@@ -190,7 +190,9 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
         tool.run()
 
 
-def test_another_user_is_no_compiler(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_not_trusted(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given somebody else who connects first, the socket goes on waiting for our own."""
     users = iter([os.getuid() + 1, os.getuid()])
     monkeypatch.setattr(resident, "_user", lambda channel: next(users))
@@ -210,7 +212,7 @@ def test_another_user_is_no_compiler(tool: Tool, monkeypatch: pytest.MonkeyPatch
     stranger.close()
 
 
-def test_the_socket_tells_who_is_at_its_other_end() -> None:
+def test_the_socket_knows_its_peer() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
         assert resident._user(one) == os.getuid()

@@ -252,12 +252,12 @@ def test_vector_width_is_what_one_access_moves(project):
 
 
 @pytest.mark.parametrize("call", ["mma.ldmatrix()", 'mma.m16n8k16("f16")', "async.cp_async()"])
-def test_what_the_cpu_lacks_is_refused_with_the_way_out(project, cpu, call):
+def test_a_missing_cpu_feature_is_refused_with_a_hint(project, cpu, call):
     diagnostic = project.refusal(IMPORTS + "{{ " + call + " }}", cpu)
     assert "{% if target.kind != 'cpu' %}" in diagnostic.message
 
 
-def test_what_an_architecture_lacks_is_refused(project):
+def test_a_missing_architecture_feature_is_refused(project):
     assert "needs sm_90" in project.refusal(IMPORTS + "{{ async.bulk() }}").message
 
 

@@ -72,7 +72,7 @@ def test_a_line_that_reads_the_same_is_not_shown_twice(gpu):
                 ^""")
 
 
-def test_references_within_a_message_are_told_too(gpu):
+def test_references_within_a_message_are_mapped_too(gpu):
     _, lines = gpu
     log = """\
         source.cu(7): error: function "f" has already been defined (defined at line 6)

@@ -121,14 +121,14 @@ def test_a_syntax_error_in_an_imported_template(project):
     assert "from k.cu.j2:1" in diagnostic.hint
 
 
-def test_a_macro_that_reads_the_schedule_is_told_how(project):
+def test_a_macro_that_reads_the_schedule_gets_a_hint(project):
     project.write({"lib.j2": "{% macro f() %}{{ block_m }}{% endmacro %}"})
     diagnostic = project.refusal('{% import "lib.j2" as lib %}\n{{ lib.f() }}', block_m=64)
     assert str(diagnostic.place) == "lib.j2:1:19"
     assert '"with context"' in diagnostic.hint
 
 
-def test_what_the_library_refuses_is_told_at_the_call(project):
+def test_an_error_in_the_library_points_to_the_call(project):
     diagnostic = project.refusal(
         '{% import "tilusbuild/smem.cuh.j2" as smem %}\n{{ smem.swizzle("at", 48) }}'
     )
@@ -136,7 +136,7 @@ def test_what_the_library_refuses_is_told_at_the_call(project):
     assert "48" in diagnostic.message
 
 
-def test_a_missing_macro_is_told_with_those_there_are(project):
+def test_a_missing_macro_is_reported_with_the_known_ones(project):
     diagnostic = project.refusal(
         '{% import "tilusbuild/mma.cuh.j2" as mma %}\n{{ mma.m16n8k61("f16") }}'
     )

@@ -40,7 +40,7 @@ def test_types_follow_the_target(project, cpu):
     assert project.render('{{ "bf16" | ctype }}', cpu) == "tb::bf16"
 
 
-def test_imports_see_the_target_however_deep_and_anew_each_rendering(project, cpu, ampere):
+def test_nested_imports_see_the_target_of_each_rendering(project, cpu, ampere):
     project.write(
         {
             "inner.j2": "{% macro kind() %}{{ target.kind }}{% endmacro %}",

@@ -76,7 +76,7 @@ def test_every_event_is_a_line_that_the_schema_allows() -> None:
     assert {line["event"] for line in lines} == {event.event for event in events_schema.BUILD}
 
 
-def test_a_line_that_lacks_a_key_is_not_valid() -> None:
+def test_a_line_with_a_missing_key_is_not_valid() -> None:
     line = {"event": "waiting", "hash": "00"}
     assert not is_build_line(line)
     assert is_build_line({**line, "label": "a", "later": 1})

@@ -123,7 +123,7 @@ def test_what_stopped_the_build_is_an_error(tmp_path: Path) -> None:
     assert outcomes(top) == {"matmul dtype=f16 h100": "passed", "build": "error"}
 
 
-def test_a_file_that_cannot_be_written_is_told_and_fails_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_file_is_reported_and_fails_nothing(tmp_path: Path) -> None:
     stderr = io.StringIO()
     JUnitReporter(str(tmp_path / "no/such"), stderr).emit(summary(ok=True))
     assert stderr.getvalue().startswith(f"error: cannot write {tmp_path}/no/such: No such file")

@@ -111,7 +111,7 @@ def test_a_table_cut_short(copied: Any, size: int) -> None:
         None,
     ],
 )
-def test_what_is_no_table(copied: Any, entries: Any) -> None:
+def test_an_invalid_dispatch_table_is_an_error(copied: Any, entries: Any) -> None:
     write_table(copied, entries)
     with pytest.raises(CorruptTableError):
         tilusbuild.load("mark", where=copied.cache).select(n=100)

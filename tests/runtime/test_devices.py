@@ -133,7 +133,7 @@ def test_several_kinds_of_gpu_in_one_process(
 
 
 @pytest.mark.parametrize("driver", [True, False], ids=["driver", "no-driver"])
-def test_tensors_on_the_wrong_device_are_told_as_that(
+def test_tensors_on_the_wrong_device_are_reported_as_such(
     built: Any, cuda: Any, monkeypatch: pytest.MonkeyPatch, driver: bool
 ) -> None:
     def find(index: int) -> Device:

@@ -22,7 +22,7 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
         yield
 
 
-def test_a_choice_goes_before_the_environment_and_after_the_command_line() -> None:
+def test_an_option_overrides_the_environment_and_yields_to_the_command_line() -> None:
     option.parallel_workers(3)
     chosen = option.chosen()
     environment = {"TILUSBUILD_JOBS": "5"}
@@ -88,7 +88,7 @@ def test_the_cache_folder_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (lambda: option.cache_dir(b"x"), "a cache folder is a str"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_choice_is_refused(choose: object, error: str) -> None:
+def test_an_invalid_option_is_refused(choose: object, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         choose()  # type: ignore[operator]
     assert not option.chosen()

@@ -48,7 +48,7 @@ def test_a_size_belongs_to_the_next_bucket_up(bucket: object, sizes: dict[int, i
 
 
 @pytest.mark.parametrize("bucket", ["tiles", [], [4, 2], [0], {"every": 0}, {"each": 1}, None, 3])
-def test_what_is_no_bucket_is_refused(bucket: object) -> None:
+def test_an_invalid_bucket_is_refused(bucket: object) -> None:
     with pytest.raises(ValueError, match=r"bucket|edges"):
         buckets.rounding(bucket)
 
@@ -90,7 +90,7 @@ def test_a_tree_means_what_its_source_means() -> None:
         {"a": 1},
     ],
 )
-def test_what_is_no_tree_is_refused(tree: object) -> None:
+def test_an_invalid_expression_tree_is_refused(tree: object) -> None:
     with pytest.raises(ValueError, match=r"expression"):
         function_of(tree, ("m",))
 

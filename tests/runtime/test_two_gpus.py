@@ -186,7 +186,7 @@ def test_each_gpu_has_its_own_code_and_its_own_table(called: Callable[..., Calle
     ]
 
 
-def test_a_gpu_that_nothing_was_built_for_is_told_beside_one_that_works(
+def test_an_unsupported_gpu_is_reported_beside_a_supported_one(
     called: Callable[..., Called],
 ) -> None:
     said, launches = called("80 120", (0, 100), (1, 100), (0, 1000))

@@ -127,7 +127,7 @@ class TestSample:
 
 
 class TestDefault:
-    def test_there_is_none_where_none_is_given(self) -> None:
+    def test_no_default_where_none_is_given(self) -> None:
         assert Space(make_spec(TILES)).default is None
 
     def test_the_rest_is_the_first_valid_point(self) -> None:
@@ -139,7 +139,7 @@ class TestDefault:
         assert default is not None
         assert default.values == {"a": 3, "b": 2}
 
-    def test_what_is_asked_for_goes_before_a_parameters_own(self) -> None:
+    def test_a_requested_value_overrides_the_parameters_default(self) -> None:
         space = Space(SpaceSpec((parameter("a", [1, 2, 3], default=3),)))
         assert space.complete({"a": 2}).values == {"a": 2}
 

@@ -50,7 +50,7 @@ def test_saving_nothing_new_writes_nothing(path: str) -> None:
     assert not os.path.exists(path)
 
 
-def test_cut_at_every_byte_it_keeps_the_whole_frames_and_mends_itself(path: str) -> None:
+def test_cut_at_any_byte_it_keeps_the_whole_frames_and_repairs_itself(path: str) -> None:
     data = written(path, {"a": 1}, {"b": 2})
     first_ends = len(header("things")) + len(frame({"a": 1}))
     for length in range(len(data)):
@@ -61,7 +61,7 @@ def test_cut_at_every_byte_it_keeps_the_whole_frames_and_mends_itself(path: str)
         assert content(path) == {**expected, "c": 3}
 
 
-def test_with_every_byte_flipped_it_never_tells_what_was_not_saved(path: str) -> None:
+def test_with_any_byte_flipped_it_never_returns_what_was_not_saved(path: str) -> None:
     saved = {"a": 1, "b": 2}
     data = written(path, {"a": 1}, {"b": 2})
     for position in range(len(data)):
@@ -88,7 +88,7 @@ def test_with_every_byte_flipped_it_never_tells_what_was_not_saved(path: str) ->
     ],
     ids=["empty", "newline", "newer", "other-kind", "binary", "huge-length", "no-object"],
 )
-def test_what_is_not_ours_is_ignored_and_replaced(path: str, data: bytes) -> None:
+def test_a_foreign_file_is_ignored_and_replaced(path: str, data: bytes) -> None:
     os.makedirs(os.path.dirname(path))
     Path(path).write_bytes(data)
     assert content(path) == {}
@@ -127,7 +127,7 @@ def test_a_log_that_outgrew_its_content_is_rewritten(
     assert content(path) == {"a": 199}
 
 
-def test_a_rewrite_drops_what_nobody_keeps(path: str) -> None:
+def test_a_rewrite_drops_unused_entries(path: str) -> None:
     log = opened(path)
     log.put("a", 1)
     log.put("b", 2)

@@ -80,7 +80,7 @@ def test_a_requirement_that_nothing_meets_says_where_it_looked(machine: World) -
     assert "pip install 'tilusbuild[cuda]'" in said
 
 
-def test_a_requirement_that_is_none_is_shown_where_it_stands(machine: World) -> None:
+def test_an_invalid_requirement_is_shown_at_its_place(machine: World) -> None:
     request = ToolchainRequest("13.0", place=Place("tilus.toml", 3, 8))
     with pytest.raises(InputError) as caught:
         discovery.discover(request, machine.env, machine.runner, machine.memory)
@@ -170,7 +170,7 @@ def test_the_second_search_starts_nothing(machine: World) -> None:
     assert machine.runner.journal == []
 
 
-def test_a_searched_folder_that_comes_or_goes_is_asked_about_anew(machine: World) -> None:
+def test_a_search_directory_that_appears_or_disappears_is_probed_again(machine: World) -> None:
     folder = machine.root / "usr/include/c++/12"
     machine.discover()
     machine.runner.journal.clear()
@@ -208,7 +208,9 @@ def test_nothing_at_all_says_how_to_get_it(world: World) -> None:
     assert "pip install 'tilusbuild[cuda]'" in said
 
 
-def test_what_is_not_executable_is_refused_with_the_command_that_mends_it(machine: World) -> None:
+def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it(
+    machine: World,
+) -> None:
     path = machine.root / "cuda/nvvm/bin/cicc"
     path.chmod(0o644)
     if os.access(path, os.X_OK):

@@ -68,7 +68,7 @@ def test_a_header_that_is_installed_later_is_noticed(folders: HeaderFolders) -> 
     assert folders.beyond(["late.h"], DigestMemory())
 
 
-def test_an_unrelated_header_is_no_part_of_core(folders: HeaderFolders) -> None:
+def test_an_unrelated_header_is_not_part_of_core(folders: HeaderFolders) -> None:
     memory = DigestMemory()
     before = (folders.core_of_toolkit(memory), folders.core_of_system(memory))
     Path(folders.toolkit[0], "cufft.h").write_text("// cufft")

@@ -60,7 +60,7 @@ def test_wheels_of_one_release_fit() -> None:
     assert mixed_releases(releases, "13.0.88") is None
 
 
-def test_wheels_of_several_releases_are_named_with_the_command_that_mends_them() -> None:
+def test_mixed_wheels_are_reported_with_the_command_that_fixes_them() -> None:
     releases = dict.fromkeys(ALL, "13.0.88") | {"nvidia-nvvm": "13.5.37"}
     del releases["nvidia-cuda-cccl"]
     said = mixed_releases(releases, "13.0.88")

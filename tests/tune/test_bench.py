@@ -102,7 +102,7 @@ def test_a_crash_that_another_program_caused_is_not_believed(
     assert bench.check(case, second, 0).status == "ok"
 
 
-def test_a_refused_call_harms_nobody(
+def test_a_refused_call_does_not_end_the_worker(
     bench: DeviceBench, scale_case: tuple[Case, str], libraries: Libraries
 ) -> None:
     """A launcher's own refusal is believed at once, and the process serves on."""

@@ -198,7 +198,7 @@ def test_run_calls_checks_and_times_on_the_device(
 
 
 class TestThrottling:
-    def test_such_samples_are_taken_anew(
+    def test_throttled_samples_are_taken_again(
         self,
         gpu: Callable[..., DeviceBench],
         scale_case: tuple[Case, str],

@@ -56,7 +56,7 @@ def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
         {"number": "x"},
     ],
 )
-def test_an_answer_that_cannot_be_is_none(path: Path, change: dict[str, object]) -> None:
+def test_an_impossible_answer_is_ignored(path: Path, change: dict[str, object]) -> None:
     run, first, second = (json.loads(line) for line in path.read_text().splitlines())
     path.write_text("".join(json.dumps(line) + "\n" for line in (run, {**first, **change}, second)))
     assert list(SampleLog(str(path)).known) == [SECOND]

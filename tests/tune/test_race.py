@@ -45,7 +45,7 @@ def test_the_fastest_wins(log: Path) -> None:
     assert (decision.unseen, decision.cut) == (0, False)
 
 
-def test_only_who_is_near_the_best_runs_on(log: Path) -> None:
+def test_only_programs_near_the_best_are_sampled_further(log: Path) -> None:
     work = make_work(tile=range(5))
     times = [1.0, 1.01, 1.1, 1.2, 1.4]
     bench = Recorded(lambda p: times[p.index], noise=0.0)
@@ -81,7 +81,7 @@ def test_a_tie_goes_to_the_earlier_program(log: Path) -> None:
     assert decision.winner.program.index == 1
 
 
-def test_who_cannot_be_used_is_out_and_says_why(log: Path) -> None:
+def test_an_unusable_program_is_excluded_with_its_reason(log: Path) -> None:
     work = make_work(tile=range(5))
     ends: list[str | float] = ["crash", "timeout", "incorrect", "launch error", 1.0]
     bench = Recorded(lambda p: ends[p.index])

@@ -298,5 +298,5 @@ def test_a_file_that_cannot_be_written_is_named(tune_project: New) -> None:
         ("tune", "scale", "--import", "nothing.jsonl"),
     ],
 )
-def test_mistakes_are_told_with_status_2(tune_project: New, words: tuple[str, ...]) -> None:
+def test_mistakes_exit_with_status_2(tune_project: New, words: tuple[str, ...]) -> None:
     tune_project("fast").run(*words, status=2)

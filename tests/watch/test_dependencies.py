@@ -29,7 +29,7 @@ def test_in_a_folder_only_names_that_are_asked_for_count() -> None:
     assert parts(Change("/p")) == {SCALE, ADD}, "a folder that is gone is about all"
 
 
-def test_who_may_include_anything_minds_every_name() -> None:
+def test_a_script_that_may_include_anything_depends_on_every_name() -> None:
     dependencies: dict[tuple[str, ...], Dependencies] = {
         SCALE: Dependencies(frozenset({"/p"}), None)
     }
@@ -45,5 +45,5 @@ def test_editors_droppings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["scale.cu.j2", ".hidden.h", "49.h", "a#b.h", "swp"])
-def test_what_is_no_dropping(name: str) -> None:
+def test_files_that_are_not_editor_temp_files(name: str) -> None:
     assert not is_editor_temp_file(name)

@@ -57,7 +57,7 @@ def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> N
     assert ended.get(timeout=60).status is None
 
 
-def test_a_line_is_told_while_the_command_still_runs(runner: LocalRunner, tmp_path: Path) -> None:
+def test_a_line_is_reported_while_the_command_runs(runner: LocalRunner, tmp_path: Path) -> None:
     lines: queue.Queue[str] = queue.Queue()
     ended: queue.Queue[CommandEnded] = queue.Queue()
     script = "echo before; while ! test -e go; do sleep 0.01; done; echo after"
@@ -80,7 +80,7 @@ def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
     assert said[3:] == ["h\u00e4lf"]
 
 
-def test_what_cannot_be_started_is_told(runner: LocalRunner, tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_is_reported(runner: LocalRunner, tmp_path: Path) -> None:
     done = ran(runner, tmp_path / "gone", "true", [])
     assert done.status == 127
     assert "gone" in done.output

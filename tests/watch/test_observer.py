@@ -35,7 +35,9 @@ def hints(tmp_path: Path) -> Iterator[Hints]:
     made.observer.close()
 
 
-def test_a_save_is_told_and_droppings_and_the_cache_are_not(hints: Hints, tmp_path: Path) -> None:
+def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(
+    hints: Hints, tmp_path: Path
+) -> None:
     (tmp_path / "kernels/cache").mkdir(parents=True)
     hints.observer.follow({str(tmp_path): False, str(tmp_path / "kernels"): True})
     assert hints.observer.unavailable is None
@@ -46,7 +48,7 @@ def test_a_save_is_told_and_droppings_and_the_cache_are_not(hints: Hints, tmp_pa
     assert told == {str(tmp_path / "kernels/a.j2")}
 
 
-def test_a_rename_is_told_under_both_names(hints: Hints, tmp_path: Path) -> None:
+def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     hints.observer.follow({str(tmp_path): False})
     os.rename(tmp_path / "a", tmp_path / "b")
@@ -64,7 +66,7 @@ def test_another_folder_under_the_same_name_is_followed(hints: Hints, tmp_path: 
     hints.until(place / "new")
 
 
-def test_a_folder_that_is_gone_is_no_error(hints: Hints, tmp_path: Path) -> None:
+def test_a_removed_directory_is_not_an_error(hints: Hints, tmp_path: Path) -> None:
     hints.observer.follow({str(tmp_path / "gone"): True})
     assert hints.observer.unavailable is None
 

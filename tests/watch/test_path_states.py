@@ -103,7 +103,7 @@ def test_of_a_folder_the_names_count(looker: PathStates, tmp_path: Path) -> None
     assert looker.check([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
 
 
-def test_what_is_new_to_the_look_counts_when_it_may_have_changed_since(
+def test_a_path_first_seen_counts_when_it_may_have_changed_since(
     looker: PathStates, tmp_path: Path
 ) -> None:
     file = tmp_path / "a"

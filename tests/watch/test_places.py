@@ -19,7 +19,7 @@ def test_a_folder_at_the_top_of_the_project_is_watched_with_all_below() -> None:
     assert found({"/p/kernels/deep/a.j2", "/p/tilus.toml"}) == {"/p": False, "/p/kernels": True}
 
 
-def test_what_is_missing_is_awaited_in_the_nearest_folder_that_is_there() -> None:
+def test_a_missing_path_is_watched_through_its_nearest_existing_parent() -> None:
     assert found({"/p/kernels/gone/more/a.h"}) == {"/p": False, "/p/kernels": True}
     assert found({"/p/gone/a.h"}) == {"/p": False}
 

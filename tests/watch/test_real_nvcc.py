@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.nvcc
 
 
-def test_an_edit_with_a_mistake_and_its_mending(new_project: Any, watch: Any) -> None:
+def test_an_error_and_its_fix(new_project: Any, watch: Any) -> None:
     project = new_project("scale", schedules=2)
     project.nvcc = shutil.which("nvcc")
     project.manifest("scale", schedules=2)

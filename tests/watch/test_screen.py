@@ -50,7 +50,7 @@ def test_the_last_line_of_a_terminal_is_taken_away_before_another() -> None:
     assert shown(WATCHING, terminal=True).endswith("\r\x1b[2K"), "and at the end"
 
 
-def test_lines_of_a_command_go_above_the_line_that_says_that_it_runs() -> None:
+def test_lines_go_above_the_line_of_the_running_command() -> None:
     told = (STARTED, events.Printed("one\x1b[31m"), ENDED, WATCHING)
     assert shown(*told, terminal=True).split("\r\x1b[2K") == [
         "running make; Ctrl-C ends",

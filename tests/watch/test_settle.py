@@ -28,7 +28,7 @@ def test_what_never_is_quiet_is_due_all_the_same() -> None:
     assert taken[0] == 1.0
 
 
-def test_after_it_was_taken_it_begins_anew() -> None:
+def test_after_it_was_taken_it_starts_again() -> None:
     debounce = Debounce(quiet=0.1, max_delay=1.0)
     debounce.touch(1.0)
     assert debounce.take(2.0) == 1.0

@@ -100,7 +100,7 @@ def test_while_it_builds_it_shows_what_runs(project, terminal):
     assert "0/3" not in text, "the frame is gone"
 
 
-def test_what_a_command_prints_is_shown_above_the_line_that_says_that_it_runs(project, terminal):
+def test_output_is_shown_above_the_line_of_the_running_command(project, terminal):
     script = "echo begun; while ! test -e go; do sleep 0.05; done; echo done so far"
     terminal.start(command("--exec", script), str(project.folder))
     text = terminal.until(lambda text: "begun" in text.splitlines())

@@ -134,7 +134,7 @@ def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch
     assert (compiled(said), said[-1]["ok"]) == ({}, True)
 
 
-def test_a_broken_manifest_is_shown_and_mended(project, watch):
+def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watch):
     watching = watch(project)
     watching.rest()
     text = (project.folder / "tilus.toml").read_text()
@@ -159,7 +159,7 @@ def test_an_include_that_is_missing_is_awaited(project, watch):
     assert compiled(watching.rest()) == {"add": 3}
 
 
-def test_a_broken_start_waits_for_the_mending(project, watch):
+def test_a_broken_start_waits_for_a_fix(project, watch):
     project.kernel("add", "{{ nothing }}")
     watching = watch(project)
     said = watching.rest()
@@ -168,7 +168,7 @@ def test_a_broken_start_waits_for_the_mending(project, watch):
     assert compiled(watching.until("watching", ok=True)) == {"add": 3}
 
 
-def test_a_manifest_that_is_broken_at_the_start_is_shown_and_mended(project, watch):
+def test_a_manifest_broken_at_the_start_is_shown_until_it_is_fixed(project, watch):
     text = (project.folder / "tilus.toml").read_text()
     project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
     watching = watch(project)
@@ -201,7 +201,7 @@ def test_without_a_manifest_and_with_a_wrong_word_it_ends(project, watch):
     assert watching.process.wait(60) == 2
 
 
-def test_a_schedule_that_does_not_compile_is_told_with_its_place(project, watch):
+def test_a_schedule_that_does_not_compile_is_reported_with_its_place(project, watch):
     watching = watch(project)
     watching.rest()
     project.kernel("add", "fake: fail")
@@ -321,7 +321,7 @@ def test_killed_in_a_build_it_leaves_no_compiler(project, watch):
     assert os.listdir(project.cache / "staging") == [], "what was begun is swept away"
 
 
-def test_when_nobody_reads_it_any_more_it_ends(project):
+def test_it_ends_when_its_output_is_closed(project):
     watching = project.start("watch", "--json", stderr=subprocess.DEVNULL)
     assert watching.stdout is not None
     with watching.stdout:
