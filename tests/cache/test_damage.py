@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.cache_sample import Sample
+from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.errors import CacheDamagedError
 from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
 
 
 @pytest.fixture
-def full(cache, sample):
+def full(cache: Cache, sample: Sample):
     """A cache with one of everything; the files that tell its state, by what they are."""
     include = sample.include(a="one")
     program = sample.program("a", include=include)
@@ -57,7 +59,7 @@ STATE = ["meta", "program", "library", "script", "manifest", "header", "index", 
 
 
 @pytest.mark.parametrize("which", STATE)
-def test_verification_finds_every_change(cache, full, which):
+def test_verification_finds_every_change(cache: Cache, full, which):
     path = full[which]
     entry = str(path.relative_to(cache.root)).split("/module")[0]
     for content in variants(path.read_bytes()):
@@ -70,7 +72,7 @@ def test_verification_finds_every_change(cache, full, which):
 
 
 @pytest.mark.parametrize("which", ["meta", "program", "library"])
-def test_a_damaged_program_is_not_a_cache_hit(cache, sample, full, which):
+def test_a_damaged_program_is_not_a_cache_hit(cache: Cache, sample: Sample, full, which):
     right = cache.lookup(sample.hash("a"))
     content = full[which].read_bytes()
     for changed in variants(content):
@@ -84,7 +86,7 @@ def test_a_damaged_program_is_not_a_cache_hit(cache, sample, full, which):
             cache.scripts()
 
 
-def test_a_damaged_index_is_never_taken_for_an_empty_one(cache, full):
+def test_a_damaged_index_is_never_taken_for_an_empty_one(cache: Cache, full):
     for content in variants(full["index"].read_bytes()):
         with replaced(full["index"], content):
             with pytest.raises(CacheDamagedError, match=r"index\.json"):
@@ -94,7 +96,7 @@ def test_a_damaged_index_is_never_taken_for_an_empty_one(cache, full):
     assert cache.gc().removed == ()
 
 
-def test_a_damaged_script_is_published_again(cache, sample, full):
+def test_a_damaged_script_is_published_again(cache: Cache, sample: Sample, full):
     for content in (b"", b"x", full["script"].read_bytes()[:-1]):
         full["script"].write_bytes(content)
         assert cache.scripts() == []
@@ -102,7 +104,7 @@ def test_a_damaged_script_is_published_again(cache, sample, full):
         assert cache.verify() == []
 
 
-def test_damaged_headers_are_published_again(cache, sample, full):
+def test_damaged_headers_are_published_again(cache: Cache, sample: Sample, full):
     for which in ("header", "manifest"):
         for content in variants(full[which].read_bytes()):
             full[which].write_bytes(content)
@@ -110,7 +112,7 @@ def test_damaged_headers_are_published_again(cache, sample, full):
             assert cache.verify() == []
 
 
-def test_shallow_verification_reads_no_contents(cache, full):
+def test_shallow_verification_reads_no_contents(cache: Cache, full):
     full["library"].write_bytes(b"y" * full["library"].stat().st_size)
     assert cache.verify(deep=False) == []
     (problem,) = [p for p in cache.verify() if "lib.so" in p.name]
@@ -118,7 +120,7 @@ def test_shallow_verification_reads_no_contents(cache, full):
     assert "the next build makes it again" in str(problem)
 
 
-def test_strangers_are_refused_by_name(cache, full):
+def test_strangers_are_refused_by_name(cache: Cache, full):
     program = full["meta"].parent
     script = full["script"].parent
     strangers = [
@@ -142,7 +144,7 @@ def test_strangers_are_refused_by_name(cache, full):
     assert {problem.name for problem in cache.verify()} == expected
 
 
-def test_links_that_lead_elsewhere_are_found(cache, sample, full):
+def test_links_that_lead_elsewhere_are_found(cache: Cache, sample: Sample, full):
     sample.program("b")
     link = full["script"].parent / "programs/0"
     for target in ("/etc/passwd", f"../../../../programs/{sample.hash('b')}", "nowhere"):
@@ -156,7 +158,7 @@ def test_links_that_lead_elsewhere_are_found(cache, sample, full):
     assert os.readlink(link) == f"../../../../programs/{sample.hash('a')}"
 
 
-def test_repair_removes_what_is_damaged_and_nothing_else(cache, sample, full):
+def test_repair_removes_what_is_damaged_and_nothing_else(cache: Cache, sample: Sample, full):
     kept = sample.program("b")
     full["library"].write_bytes(b"")
     full["header"].write_bytes(b"")

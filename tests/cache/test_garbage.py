@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.cache_sample import sample_at
+from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
+from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.errors import CacheBusyError, CacheDamagedError
 from tilusbuild.runtime.hold import ReaderLock
 
@@ -35,7 +36,7 @@ def _list(cache, kind: str) -> list[str]:
     return [cache.tree.path(kind, name) for name in os.listdir(cache.tree.path(kind))]
 
 
-def test_what_the_last_build_of_each_project_made_stays(cache, sample):
+def test_what_the_last_build_of_each_project_made_stays(cache: Cache, sample: Sample):
     headers, old_headers = sample.include(a="new"), sample.include(a="old")
     kept = sample.program("a", include=headers)
     sample.program("before the edit", include=old_headers)
@@ -55,7 +56,7 @@ def test_what_the_last_build_of_each_project_made_stays(cache, sample):
     assert cache.gc().removed == ()
 
 
-def test_a_build_of_a_part_adds_to_the_roots(cache, sample):
+def test_a_build_of_a_part_adds_to_the_roots(cache: Cache, sample: Sample):
     records = [sample.record([name], folder=name) for name in ("a", "b")]
     for record in records:
         sample.program(record.folder)
@@ -66,7 +67,7 @@ def test_a_build_of_a_part_adds_to_the_roots(cache, sample):
     assert len(cache.gc().removed) == 2
 
 
-def test_a_forgotten_project_keeps_nothing(cache, sample):
+def test_a_forgotten_project_keeps_nothing(cache: Cache, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
     cache.publish_script(record)
@@ -78,7 +79,7 @@ def test_a_forgotten_project_keeps_nothing(cache, sample):
     assert os.listdir(cache.tree.path("scripts")) == []
 
 
-def test_recording_the_same_build_writes_nothing(cache):
+def test_recording_the_same_build_writes_nothing(cache: Cache):
     cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
     before = snapshot(cache.root)
     cache.record_build("/p/tilus.toml", "p", [("a", "0" * 64)])
@@ -86,14 +87,14 @@ def test_recording_the_same_build_writes_nothing(cache):
     assert snapshot(cache.root) == before
 
 
-def test_only_what_is_old_enough_goes(cache, sample):
+def test_only_what_is_old_enough_goes(cache: Cache, sample: Sample):
     for name, days in (("a", 40), ("b", 20), ("c", 0)):
         age(sample.program(name).path, days)
     assert len(cache.gc(older_than=30 * DAY).removed) == 1
     assert published(cache) == {sample.hash("b"), sample.hash("c")}
 
 
-def test_what_a_young_script_uses_is_as_young(cache, sample):
+def test_what_a_young_script_uses_is_as_young(cache: Cache, sample: Sample):
     headers = sample.include(a="x")
     for path in (sample.program("a", include=headers).path, cache.include_path(headers)):
         age(path, 40)
@@ -101,7 +102,7 @@ def test_what_a_young_script_uses_is_as_young(cache, sample):
     assert cache.gc(older_than=30 * DAY).removed == ()
 
 
-def test_the_oldest_go_first_until_the_cache_is_small_enough(cache, sample):
+def test_the_oldest_go_first_until_the_cache_is_small_enough(cache: Cache, sample: Sample):
     for name, days in (("a", 1), ("b", 3), ("c", 2)):
         age(sample.program(name, size=10_000).path, days)
     done = cache.gc(max_size=25_000)
@@ -110,7 +111,7 @@ def test_the_oldest_go_first_until_the_cache_is_small_enough(cache, sample):
     assert len(cache.gc(max_size=0).removed) == 2
 
 
-def test_roots_are_kept_whatever_the_size(cache, sample):
+def test_roots_are_kept_whatever_the_size(cache: Cache, sample: Sample):
     sample.program("a", size=10_000)
     record = sample.record(["a"])
     cache.publish_script(record)
@@ -119,7 +120,7 @@ def test_roots_are_kept_whatever_the_size(cache, sample):
     assert (done.removed, done.kept_size) == ((), done.root_size)
 
 
-def test_a_root_that_is_damaged_stops_everything(cache, sample):
+def test_a_root_that_is_damaged_stops_everything(cache: Cache, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
     cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
@@ -130,7 +131,7 @@ def test_a_root_that_is_damaged_stops_everything(cache, sample):
     assert cache.gc().removed == ()
 
 
-def test_a_running_build_is_never_disturbed(cache, sample):
+def test_a_running_build_is_never_disturbed(cache: Cache, sample: Sample):
     sample.program("a")
     with cache.in_use():
         with pytest.raises(CacheBusyError, match="a build is using"):
@@ -150,7 +151,7 @@ def test_a_running_build_is_never_disturbed(cache, sample):
     cache.gc()
 
 
-def test_clear_leaves_an_empty_cache(cache, sample):
+def test_clear_leaves_an_empty_cache(cache: Cache, sample: Sample):
     sample.program("a")
     cache.publish_script(sample.record(["a"]))
     cache.record_build("/p/tilus.toml", "p", [])
@@ -196,7 +197,7 @@ def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
         assert os.path.isdir(cache.include_path(text.split("include/")[1][:64]))
 
 
-def test_a_script_that_is_loaded_stays_with_its_programs(cache, sample):
+def test_a_script_that_is_loaded_stays_with_its_programs(cache: Cache, sample: Sample):
     sample.program("old")
     record = sample.record(["old"])
     path = cache.publish_script(record)
@@ -210,7 +211,7 @@ def test_a_script_that_is_loaded_stays_with_its_programs(cache, sample):
     assert [item.name.split("/")[0] for item in cache.gc().removed] == removed
 
 
-def test_a_process_that_was_killed_keeps_nothing(cache, sample):
+def test_a_process_that_was_killed_keeps_nothing(cache: Cache, sample: Sample):
     sample.program("old")
     record = sample.record(["old"])
     cache.publish_script(record)
@@ -227,7 +228,9 @@ def test_a_process_that_was_killed_keeps_nothing(cache, sample):
     assert len(cache.gc().removed) == 2
 
 
-def test_a_reader_waits_for_a_collection_and_then_finds_nothing(cache, sample, monkeypatch):
+def test_a_reader_waits_for_a_collection_and_then_finds_nothing(
+    cache: Cache, sample: Sample, monkeypatch: pytest.MonkeyPatch
+):
     """Given a collection that is about to remove a script, when a reader asks for it, then the
     reader goes on only when it is removed."""
     sample.program("old")
@@ -254,7 +257,7 @@ def test_a_reader_waits_for_a_collection_and_then_finds_nothing(cache, sample, m
     assert seen == [False]
 
 
-def test_loading_works_where_nothing_can_be_locked(tmp_path):
+def test_loading_works_where_nothing_can_be_locked(tmp_path: Path):
     ReaderLock(str(tmp_path), ["0" * 64])
     ReaderLock(str(tmp_path / "nowhere"), ["0" * 64])
     (tmp_path / "lock").mkdir()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.trees import snapshot
+from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.errors import InputChangedError
 from tilusbuild.cache.includes import read_manifest
 from tilusbuild.render.closure import Closure, Root, closure
@@ -18,7 +19,7 @@ from tilusbuild.state.hashing import sha256_bytes
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path: Path):
     """A project's header folder with names that are hard to write down."""
     folder = tmp_path / "project"
     (folder / "sub").mkdir(parents=True)
@@ -33,7 +34,7 @@ def found(project) -> Closure:
     return closure('#include "a.h"\n', [Root("project", str(project))])
 
 
-def test_a_header_folder_checks_with_standard_tools(cache, found):
+def test_a_header_folder_checks_with_standard_tools(cache: Cache, found):
     path = Path(cache.publish_include(found.digest, files_of(found)))
     printed = subprocess.run(["sha256sum", "MANIFEST"], cwd=path, capture_output=True, text=True)
     assert printed.stdout.split()[0] == path.name == found.digest
@@ -42,14 +43,14 @@ def test_a_header_folder_checks_with_standard_tools(cache, found):
     assert cache.verify() == []
 
 
-def test_publishing_it_again_writes_nothing(cache, found):
+def test_publishing_it_again_writes_nothing(cache: Cache, found):
     cache.publish_include(found.digest, files_of(found))
     before = snapshot(cache.root)
     cache.publish_include(found.digest, files_of(found))
     assert snapshot(cache.root) == before
 
 
-def test_a_header_that_changes_during_the_read_is_noticed(cache, found, project):
+def test_a_header_that_changes_during_the_read_is_noticed(cache: Cache, found, project):
     (project / "a.h").write_text("// edited\n")
     with pytest.raises(InputChangedError, match=r"a\.h changed while the build ran"):
         cache.publish_include(found.digest, files_of(found))
@@ -61,7 +62,7 @@ def test_a_header_that_changes_during_the_read_is_noticed(cache, found, project)
 
 
 @pytest.mark.parametrize("damage", ["edited", "missing", "extra", "link", "gone"])
-def test_a_damaged_folder_is_never_compiled_against(cache, found, damage):
+def test_a_damaged_folder_is_never_compiled_against(cache: Cache, found, damage):
     path = Path(cache.publish_include(found.digest, files_of(found)))
     header = path / "project/a.h"
     if damage == "edited":
@@ -79,7 +80,7 @@ def test_a_damaged_folder_is_never_compiled_against(cache, found, damage):
     assert cache.verify() == []
 
 
-def test_what_the_manifest_does_not_say_is_refused(cache):
+def test_what_the_manifest_does_not_say_is_refused(cache: Cache):
     manifest = f"{sha256_bytes(b'x')}  a.h\n".encode()
     digest = sha256_bytes(manifest)
     with pytest.raises(ValueError, match="digest of this manifest"):

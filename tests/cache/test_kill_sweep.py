@@ -6,6 +6,7 @@ second and so on, until it comes to its end.
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -74,7 +75,7 @@ def damaged_on_purpose(sample, problem):
 
 
 @pytest.mark.parametrize("halfway", [False, True])
-def test_killed_at_every_change(tmp_path, halfway):
+def test_killed_at_every_change(tmp_path: Path, halfway):
     at, ended = 0, False
     while not ended:
         at += 1
@@ -87,7 +88,7 @@ def test_killed_at_every_change(tmp_path, halfway):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_failed_by_the_disk_at_every_change(tmp_path, number):
+def test_failed_by_the_disk_at_every_change(tmp_path: Path, number):
     whole = FaultyDisk()
     scenario(sample_at(str(tmp_path / "whole"), whole))
     for at in range(1, len(whole.operations) + 1):

@@ -5,11 +5,14 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.cache_sample import Sample
+from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.locks import LockFile, LockRange
 from tilusbuild.state.hashing import sha256_text
 
@@ -17,7 +20,7 @@ A, B = LockRange("program", "a" * 64), LockRange("program", "b" * 64)
 
 
 @pytest.fixture
-def locks(tmp_path):
+def locks(tmp_path: Path):
     return LockFile(str(tmp_path / "lock"))
 
 
@@ -103,7 +106,7 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     got[0].release()
 
 
-def test_no_lock_files_are_left_behind(locks, tmp_path):
+def test_no_lock_files_are_left_behind(locks, tmp_path: Path):
     for name in ("a", "b", "c"):
         locks.take(LockRange("program", sha256_text(name))).release()
     assert os.listdir(tmp_path) == ["lock"]
@@ -130,7 +133,7 @@ def test_offsets_of_different_kinds_never_meet_and_fit(kind, number):
     assert offset >> 60 == region
 
 
-def test_eight_builders_compile_a_program_once(sample, tmp_path):
+def test_eight_builders_compile_a_program_once(sample: Sample, tmp_path: Path):
     journal = str(tmp_path / "journal")
     names = [f"program {number}" for number in range(6)]
     sample.cache.ensure()
@@ -151,7 +154,7 @@ def test_eight_builders_compile_a_program_once(sample, tmp_path):
     assert sample.cache.verify() == []
 
 
-def test_eight_builders_without_locks_still_make_one_whole_entry(sample):
+def test_eight_builders_without_locks_still_make_one_whole_entry(sample: Sample):
     def build() -> None:
         for number in range(20):
             assert sample.program(f"program {number}").status == "built"
@@ -163,7 +166,7 @@ def test_eight_builders_without_locks_still_make_one_whole_entry(sample):
     assert len(os.listdir(sample.cache.tree.path("programs"))) == 20
 
 
-def test_a_cache_made_by_eight_at_once_is_one(sample):
+def test_a_cache_made_by_eight_at_once_is_one(sample: Sample):
     def build() -> None:
         sample.cache.ensure()
         sample.program("a")
@@ -173,7 +176,7 @@ def test_a_cache_made_by_eight_at_once_is_one(sample):
     assert sample.cache.verify() == []
 
 
-def test_locked_says_whether_it_is_ours(cache):
+def test_locked_says_whether_it_is_ours(cache: Cache):
     program = "c" * 64
     with cache.locked(program, wait=False) as ours, cache.locked(program, wait=False) as theirs:
         assert (ours, theirs) == (True, False)

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from support.cache_sample import sample_at
+from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache import merging
+from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import RealDisk
 from tilusbuild.errors import InputError
 
 
 @pytest.fixture
-def shards(tmp_path):
+def shards(tmp_path: Path):
     """Two caches: "a" and "both" in the first, "b" and "both" in the second, with headers."""
     made = [sample_at(str(tmp_path / name), RealDisk()) for name in ("one", "two")]
     for shard, name in zip(made, "ab", strict=True):
@@ -35,16 +36,16 @@ def files_of(cache) -> dict[str, bytes]:
     return {os.path.relpath(p, cache.root): p.read_bytes() for p in found if p.is_file()}
 
 
-def test_everything_comes_in_once_with_the_same_bytes(cache, shards):
+def test_everything_comes_in_once_with_the_same_bytes(cache: Cache, shards):
     result = taken(cache, shards)
     assert (result.programs, result.known, result.includes) == (5, 0, 1)
     assert result.refused == []
     assert files_of(cache) == files_of(shards[0].cache) | files_of(shards[1].cache)
     assert cache.verify() == []
-    assert cache.lookup(shards[0].hash("bad a")).status == "failed"
+    assert Sample(cache).entry("bad a").status == "failed"
 
 
-def test_a_second_time_nothing_is_written(cache, shards):
+def test_a_second_time_nothing_is_written(cache: Cache, shards):
     taken(cache, shards)
     before = snapshot(cache.tree.path("programs")) | snapshot(cache.tree.path("include"))
     again = taken(cache, shards)
@@ -63,7 +64,7 @@ def test_a_second_time_nothing_is_written(cache, shards):
         ("meta.json", lambda path: path.write_text("{}"), "meta.json is damaged"),
     ],
 )
-def test_what_does_not_verify_stays_where_it_is(cache, shards, name, damage, what):
+def test_what_does_not_verify_stays_where_it_is(cache: Cache, shards, name, damage, what):
     damage(Path(shards[0].cache.program_path(shards[0].hash("a")), name))
     result = taken(cache, shards)
     (refused,) = result.refused
@@ -75,14 +76,14 @@ def test_what_does_not_verify_stays_where_it_is(cache, shards, name, damage, wha
     assert cache.verify() == []
 
 
-def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache, shards):
+def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache: Cache, shards):
     Path(shards[0].cache.program_path(shards[0].hash("both")), "module/lib.so").unlink()
     result = taken(cache, shards)
     assert len(result.refused) == 1
     assert cache.lookup(shards[0].hash("both")) is not None
 
 
-def test_damaged_headers_stay_where_they_are(cache, shards):
+def test_damaged_headers_stay_where_they_are(cache: Cache, shards):
     (folder,) = Path(shards[0].cache.root, "include").iterdir()
     (folder / "project/common.h").write_text("other")
     result = taken(cache, shards)
@@ -91,7 +92,7 @@ def test_damaged_headers_stay_where_they_are(cache, shards):
     assert cache.verify() == []
 
 
-def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cache, shards):
+def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cache: Cache, shards):
     program = shards[1].hash("both")
     shutil.rmtree(shards[1].cache.program_path(program))
     shards[1].program("both", size=99)
@@ -103,20 +104,24 @@ def test_one_program_with_different_bytes_is_an_error_and_neither_is_merged(cach
     assert cache.lookup(program) is None
 
 
-def test_what_is_here_stays_when_another_cache_has_other_bytes(cache, sample, shards):
+def test_what_is_here_stays_when_another_cache_has_other_bytes(
+    cache: Cache, sample: Sample, shards
+):
     sample.program("both", size=99)
     result = taken(cache, shards[:1])
     assert len(result.refused) == 1
-    assert cache.lookup(sample.hash("both")).size == sample.program("both", size=99).size
+    assert sample.entry("both").size == sample.program("both", size=99).size
 
 
-def test_built_in_one_cache_and_failed_in_another_is_an_error(cache, sample, shards):
+def test_built_in_one_cache_and_failed_in_another_is_an_error(cache: Cache, sample: Sample, shards):
     sample.program("a", status="failed")
     (refused,) = taken(cache, shards).refused
     assert "is built, and failed" in refused.what
 
 
-def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample, shards):
+def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(
+    cache: Cache, sample: Sample, shards
+):
     stage = cache.stage()
     os.mkdir(os.path.join(stage.path, "module"))
     here = shards[0].cache.program_path(shards[0].hash("a"))
@@ -126,10 +131,10 @@ def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample,
     options = Path(here, "options.txt").read_text()
     stage.publish_program(sample.hash("a"), sample.program_txt("a"), options, {"status": "built"})
     assert taken(cache, shards).refused == []
-    assert "module/dump.ptx" in cache.lookup(sample.hash("a")).meta["files"]
+    assert "module/dump.ptx" in sample.entry("a").meta["files"]
 
 
-def test_a_program_folder_that_is_a_link_is_not_followed(cache, shards, tmp_path):
+def test_a_program_folder_that_is_a_link_is_not_followed(cache: Cache, shards, tmp_path: Path):
     path = shards[0].cache.program_path(shards[0].hash("a"))
     shutil.move(path, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", path)
@@ -138,13 +143,13 @@ def test_a_program_folder_that_is_a_link_is_not_followed(cache, shards, tmp_path
     assert cache.lookup(shards[0].hash("a")) is None
 
 
-def test_a_read_only_cache_can_be_merged_from(cache, shards):
+def test_a_read_only_cache_can_be_merged_from(cache: Cache, shards):
     before = snapshot(shards[0].cache.root)
     taken(cache, shards[:1])
     assert snapshot(shards[0].cache.root) == before
 
 
-def test_merging_from_something_else_than_a_cache_is_refused(cache, tmp_path):
+def test_merging_from_something_else_than_a_cache_is_refused(cache: Cache, tmp_path: Path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes/file").write_text("")

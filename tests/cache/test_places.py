@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cache_sample import sample_at
+from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
 from tilusbuild.errors import InputError
@@ -63,7 +63,7 @@ print("served")
 """
 
 
-def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache, sample):
+def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Cache, sample: Sample):
     program = sample.program("a").hash
     record = sample.record(["a"])
     cache.publish_script(record)
@@ -113,7 +113,7 @@ print("full")
 """
 
 
-def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path):
+def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path: Path):
     done = mounted(
         'mount -t tmpfs -o size=512k none "$2"; exec "$1" -c "$3" "$2/cache"',
         sys.executable,
@@ -127,14 +127,14 @@ def test_a_full_disk_is_a_typed_error_and_leaves_nothing_partial(tmp_path):
     "name",
     ["with space", "quo'te\"s", "new\nline", "ünï → 漢字", "-dash", "$HOME `x` \\", "a" * 200],
 )
-def test_a_cache_can_be_anywhere(tmp_path, name):
+def test_a_cache_can_be_anywhere(tmp_path: Path, name):
     sample = sample_at(str(tmp_path / name / name), None)
     sample.program("a", include=sample.include(a="x"))
     sample.cache.publish_script(sample.record(["a"]))
     assert sample.cache.verify() == []
 
 
-def test_bytes_that_are_no_text_are_a_path_too(tmp_path):
+def test_bytes_that_are_no_text_are_a_path_too(tmp_path: Path):
     sample = sample_at(os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xff\xfe"), None)
     record = sample.record(["a"])
     manifest = os.path.join(sample.cache.root, "tilus.toml")
@@ -184,7 +184,9 @@ def _somebody_elses(path: Path) -> Path:
         (_somebody_elses, "no cache of tilusbuild: it holds 'setup.py'"),
     ],
 )
-def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
+def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(
+    tmp_path: Path, make, reason
+):
     cache = Cache(str(make(tmp_path / "place")))
     before = snapshot(str(tmp_path))
     for use in (cache.ensure, cache.stage, cache.verify, cache.gc, cache.clear, cache.stats):
@@ -195,7 +197,7 @@ def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path,
     assert snapshot(str(tmp_path)) == before
 
 
-def test_a_cache_may_lose_its_tag(cache, sample):
+def test_a_cache_may_lose_its_tag(cache: Cache, sample: Sample):
     sample.program("a")
     os.unlink(cache.tree.path("CACHEDIR.TAG"))
     sample.program("b")
@@ -203,7 +205,7 @@ def test_a_cache_may_lose_its_tag(cache, sample):
     assert cache.verify() == []
 
 
-def test_looking_at_no_cache_makes_none(cache):
+def test_looking_at_no_cache_makes_none(cache: Cache):
     assert cache.verify() == []
     assert cache.scripts() == []
     assert cache.find("") == []

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.cache_sample import sample_at
+from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import ScriptRecord, parse_script
 from tilusbuild.runtime.sealed import CorruptFileError
 
 
-def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, sample):
+def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache: Cache, sample: Sample):
     for name, status in (("a", "built"), ("b", "failed"), ("c", "pruned")):
         sample.program(name, status)
     path = Path(cache.publish_script(sample.record(["a", "b", "c", "d"])))
@@ -32,7 +33,7 @@ def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache, samp
     assert cache.verify() == []
 
 
-def test_a_copied_cache_works_as_it_is(cache, sample, tmp_path):
+def test_a_copied_cache_works_as_it_is(cache: Cache, sample: Sample, tmp_path: Path):
     sample.program("a")
     path = cache.publish_script(sample.record(["a"]))
     copy = str(tmp_path / "copy")
@@ -40,13 +41,11 @@ def test_a_copied_cache_works_as_it_is(cache, sample, tmp_path):
     subprocess.run(["rm", "-r", cache.root], check=True)
     twin = sample_at(copy, None)
     assert twin.cache.verify() == []
-    entry = twin.cache.lookup(sample.hash("a"))
-    assert entry is not None
-    assert entry.status == "built"
+    assert twin.entry("a").status == "built"
     assert os.path.isdir(path.replace(cache.root, copy) + "/programs/0/module")
 
 
-def test_it_follows_what_becomes_of_its_programs(cache, sample):
+def test_it_follows_what_becomes_of_its_programs(cache: Cache, sample: Sample):
     record = sample.record(["a", "b"])
     path = Path(cache.publish_script(record))
     assert os.listdir(path / "programs") == os.listdir(path / "failed") == []
@@ -65,7 +64,7 @@ def test_it_follows_what_becomes_of_its_programs(cache, sample):
     assert (path / "schedule.txt").read_text() == "  index\n-------\n      0\n      1\n"
 
 
-def test_publishing_the_same_again_writes_nothing(cache, sample):
+def test_publishing_the_same_again_writes_nothing(cache: Cache, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
     cache.publish_script(record)
@@ -75,7 +74,7 @@ def test_publishing_the_same_again_writes_nothing(cache, sample):
     assert snapshot(cache.root) == before
 
 
-def test_other_features_files_stay(cache, sample):
+def test_other_features_files_stay(cache: Cache, sample: Sample):
     sample.program("a")
     path = Path(cache.publish_script(sample.record(["a"])))
     (path / "dispatch_table.json").write_text("{}")
@@ -87,7 +86,7 @@ def test_other_features_files_stay(cache, sample):
     assert cache.verify() == []
 
 
-def test_what_is_in_the_way_is_replaced(cache, sample):
+def test_what_is_in_the_way_is_replaced(cache: Cache, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
     path = Path(cache.publish_script(record))
@@ -101,7 +100,7 @@ def test_what_is_in_the_way_is_replaced(cache, sample):
     assert os.path.isdir("/tmp")
 
 
-def test_listing_counts_each_program_once(cache, sample):
+def test_listing_counts_each_program_once(cache: Cache, sample: Sample):
     sample.program("a")
     sample.program("b", "pruned")
     cache.publish_script(sample.record(["a", "b", "c", "a"]))
@@ -110,7 +109,7 @@ def test_listing_counts_each_program_once(cache, sample):
     assert listing.head["target"] == "h100"
     assert listing.statuses == {"built": 1, "failed": 0, "pruned": 1, "missing": 1}
     assert len(listing.programs) == 4
-    entries = [cache.lookup(sample.hash(name)) for name in ("a", "b")]
+    entries = [sample.entry(name) for name in ("a", "b")]
     assert listing.size == sum(entry.size for entry in entries)
     stats = cache.stats()
     assert stats.statuses == {"built": 1, "failed": 0, "pruned": 1, "broken": 0}
@@ -119,7 +118,7 @@ def test_listing_counts_each_program_once(cache, sample):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "a\n", "é", "x" * 256])
-def test_a_script_cannot_be_called_so(cache, sample, name):
+def test_a_script_cannot_be_called_so(cache: Cache, sample: Sample, name):
     with pytest.raises(ValueError, match="folder can be called"):
         cache.publish_script(ScriptRecord(name, sample.record([]).script_txt))
 

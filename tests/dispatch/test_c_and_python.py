@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.marks import Marks
 from tilusbuild.dispatch import tables
 from tilusbuild.dispatch.csource import sources
 from tilusbuild.runtime.choose import Chooser
@@ -78,7 +79,7 @@ def described(path: Path, chance: random.Random) -> Script:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_alike(copied: Any, tmp_path: Path, seed: int) -> None:
+def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     script = described(copied.paths("modelled")[0], chance)
     read = read_tables(script)

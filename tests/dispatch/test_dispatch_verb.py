@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from support.marks import Marks
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.tables import TableEntry, read_tables
 
 
-def measure(built: Any) -> None:
+def measure(built: Marks) -> None:
     script = built.script("mark")
     here = cpu().fingerprint(script.hash)
     for key, seconds in {
@@ -25,14 +25,14 @@ def measure(built: Any) -> None:
     tables.record(script, here, [entry for entry in best if entry])
 
 
-def test_show(copied: Any) -> None:
+def test_show(copied: Marks) -> None:
     measure(copied)
     done = copied.run("dispatch", "show", "mark")
     for line in ("rule: n <= 4 → program 2", "default: program 1", "64         0  measured"):
         assert line in done.out
 
 
-def test_coverage_lists_the_programs_per_key(copied: Any) -> None:
+def test_coverage_lists_the_programs_per_key(copied: Marks) -> None:
     measure(copied)
     done = copied.run("dispatch", "coverage", "mark", "--json")
     events = done.events
@@ -43,7 +43,7 @@ def test_coverage_lists_the_programs_per_key(copied: Any) -> None:
     assert events[-1] == {"event": "summary", "instances": 1}
 
 
-def test_check_finds_what_is_wrong(copied: Any) -> None:
+def test_check_finds_what_is_wrong(copied: Marks) -> None:
     copied.run("dispatch", "check", "mark")
     measure(copied)
     stale = copied.run("dispatch", "check", "mark", status=1)
@@ -58,7 +58,7 @@ def test_check_finds_what_is_wrong(copied: Any) -> None:
     assert "is not what was built" in done.out
 
 
-def test_prune_writes_a_table_of_fewer_programs(copied: Any) -> None:
+def test_prune_writes_a_table_of_fewer_programs(copied: Marks) -> None:
     measure(copied)
     script = copied.script("mark")
     (here,) = read_tables(script)
@@ -72,7 +72,7 @@ def test_prune_writes_a_table_of_fewer_programs(copied: Any) -> None:
     copied.run("dispatch", "check", "mark")
 
 
-def test_mistakes_are_told(copied: Any) -> None:
+def test_mistakes_are_told(copied: Marks) -> None:
     for words, text in (
         (["show", "marc"], 'did you mean "mark"?'),
         (["show", "mark", "-t", "gpu"], 'no target "gpu"'),
@@ -83,7 +83,7 @@ def test_mistakes_are_told(copied: Any) -> None:
         assert text in done.err
 
 
-def test_a_model_depends_on_the_keys_alone(copied: Any) -> None:
+def test_a_model_depends_on_the_keys_alone(copied: Marks) -> None:
     manifest = copied.folder / "tilus.toml"
     text = manifest.read_text()
     manifest.write_text(text.replace('"abs(tile - m)', '"k + abs(tile - m)').replace(', "k"]', "]"))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
+from support.marks import Marks
 from tilusbuild.cache.cache import Cache
 from tilusbuild.dispatch import dispatcher, tables
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
@@ -41,7 +42,7 @@ int main(void) {
 
 
 @pytest.fixture
-def refreshed(copied: Any) -> Any:
+def refreshed(copied: Marks) -> Any:
     """refreshed(name, **params): the path of a script's dispatcher, made current."""
 
     def make(name: str = "mark", **params: object) -> str | None:
@@ -66,7 +67,7 @@ def compiled(folder: Path, main: str, library: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_a_build_makes_it_where_dispatch_is_declared(built: Any) -> None:
+def test_a_build_makes_it_where_dispatch_is_declared(built: Marks) -> None:
     (path,) = built.paths("mark")
     assert sorted(p.name for p in (path / "dispatch").iterdir()) == [
         "dispatch.c",
@@ -77,18 +78,18 @@ def test_a_build_makes_it_where_dispatch_is_declared(built: Any) -> None:
     assert dispatcher.is_current(built.script("mark"))
 
 
-def test_a_program_in_c(copied: Any, tmp_path: Path) -> None:
+def test_a_program_in_c(copied: Marks, tmp_path: Path) -> None:
     library = Path(copied.script("mark").path, "dispatch", "libmark.so")
     assert compiled(tmp_path, MAIN, library) == "0 11 91 \n2 table\n"
 
 
-def test_it_compiles_without_warnings(copied: Any, tmp_path: Path) -> None:
+def test_it_compiles_without_warnings(copied: Marks, tmp_path: Path) -> None:
     for path in (*copied.paths("mark"), *copied.paths("modelled")):
         command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
         subprocess.run([*command, path / "dispatch" / "dispatch.c"], check=True)
 
 
-def test_a_library_whose_bytes_were_changed_is_not_opened(copied: Any, tmp_path: Path) -> None:
+def test_a_library_whose_bytes_were_changed_is_not_opened(copied: Marks, tmp_path: Path) -> None:
     script = copied.script("mark")
     lib = Path(script.library(1))
     data = bytearray(lib.read_bytes())
@@ -99,7 +100,7 @@ def test_a_library_whose_bytes_were_changed_is_not_opened(copied: Any, tmp_path:
     assert "is not what was built" in out
 
 
-def test_it_is_called_from_python_like_a_program(copied: Any) -> None:
+def test_it_is_called_from_python_like_a_program(copied: Marks) -> None:
     import tvm_ffi
 
     library = Path(copied.script("modelled", real="f64").path, "dispatch", "libmodelled.so")
@@ -146,7 +147,7 @@ int main(int count, char **words) {
 
 
 def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(
-    copied: Any, tmp_path: Path
+    copied: Marks, tmp_path: Path
 ) -> None:
     """The library that the parent's thread opens is a pipe that nobody has written to yet."""
     script = copied.script("mark")
@@ -172,7 +173,7 @@ def selections(
 
 
 def agree(
-    copied: Any, folder: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
+    copied: Marks, folder: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
 ) -> None:
     entries = [e for t in read_tables(script) for e in t.entries]
     chooser = Chooser(script, entries, programs_there(script))
@@ -184,7 +185,7 @@ EDGES = [-7, 0, 1, 2, 3, 5, 15, 16, 17, 99, 100, 101, 255, 256, 257, 1000, 2**31
 
 
 def test_it_decides_as_the_runtime_does_by_model(
-    copied: Any, refreshed: Any, tmp_path: Path
+    copied: Marks, refreshed: Any, tmp_path: Path
 ) -> None:
     script = copied.script("modelled", real="f32")
     made = refreshed("modelled", real="f32")
@@ -192,9 +193,10 @@ def test_it_decides_as_the_runtime_does_by_model(
 
 
 def test_it_decides_as_the_runtime_does_by_the_built_in_model(
-    copied: Any, refreshed: Any, tmp_path: Path
+    copied: Marks, refreshed: Any, tmp_path: Path
 ) -> None:
     script = copied.script("roofed")
+    assert script.model is not None
     assert script.model.source == "built-in: DRAM, arithmetic"
     sizes = [(n,) for n in (*EDGES, 10_000, 2_000_000)]
     agree(copied, tmp_path, refreshed("roofed"), script, sizes)
@@ -205,7 +207,7 @@ def test_it_decides_as_the_runtime_does_by_the_built_in_model(
 
 
 def test_it_decides_as_the_runtime_does_by_table(
-    copied: Any, refreshed: Any, tmp_path: Path
+    copied: Marks, refreshed: Any, tmp_path: Path
 ) -> None:
     script = copied.script("modelled", real="f32")
     entries = [
@@ -221,7 +223,9 @@ def test_it_decides_as_the_runtime_does_by_table(
     assert kernel.select(m=16, n=10, k=99)[:2] == ((16 + 16 + 100) % 4, "measured")
 
 
-def test_a_table_of_another_device_is_not_used(copied: Any, refreshed: Any, tmp_path: Path) -> None:
+def test_a_table_of_another_device_is_not_used(
+    copied: Marks, refreshed: Any, tmp_path: Path
+) -> None:
     script = copied.script("mark")
     there = {**cpu().fingerprint(script.hash), "device": "another cpu"}
     tables.record(script, there, [TableEntry((128,), 3, "measured", None)])
@@ -233,7 +237,7 @@ def test_a_table_of_another_device_is_not_used(copied: Any, refreshed: Any, tmp_
     assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
 
 
-def test_it_is_made_once(copied: Any, refreshed: Any) -> None:
+def test_it_is_made_once(copied: Marks, refreshed: Any) -> None:
     path = Path(refreshed())
     before = path.stat().st_ino
     assert Path(refreshed()).stat().st_ino == before
@@ -243,7 +247,7 @@ def ran(kernel: Any, n: int) -> int:
     return round(float(kernel(np.zeros(n, "float32"))[-1]))
 
 
-def test_a_kernel_calls_through_it(copied: Any) -> None:
+def test_a_kernel_calls_through_it(copied: Marks) -> None:
     kernel = tilusbuild.load("mark", where=copied.cache)
     before = kernel._direct
     assert before is None
@@ -253,13 +257,13 @@ def test_a_kernel_calls_through_it(copied: Any) -> None:
         kernel(np.zeros(9, "float32"), np.zeros(9))
 
 
-def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Any) -> None:
+def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks) -> None:
     kernel = Kernel([built.script("mark")._replace(rules=())])
     assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
     assert kernel._direct is launcher(built.script("mark"), 1, None)
 
 
-def test_a_changed_program_is_its_own_error_through_it_too(copied: Any) -> None:
+def test_a_changed_program_is_its_own_error_through_it_too(copied: Marks) -> None:
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert ran(kernel, 9) == 1
     lib = Path(copied.script("mark").library(2))
@@ -269,7 +273,7 @@ def test_a_changed_program_is_its_own_error_through_it_too(copied: Any) -> None:
             kernel(np.zeros(3, "float32"))
 
 
-def test_a_dispatcher_whose_bytes_were_changed(copied: Any) -> None:
+def test_a_dispatcher_whose_bytes_were_changed(copied: Marks) -> None:
     library = Path(copied.script("mark").path, "dispatch", "libmark.so")
     data = bytearray(library.read_bytes())
     data[-40] ^= 1
@@ -278,7 +282,7 @@ def test_a_dispatcher_whose_bytes_were_changed(copied: Any) -> None:
         tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
 
 
-def test_one_of_another_table_or_other_programs_is_left_alone(copied: Any) -> None:
+def test_one_of_another_table_or_other_programs_is_left_alone(copied: Marks) -> None:
     import shutil
 
     script = copied.script("mark")
@@ -296,7 +300,7 @@ def test_one_of_another_table_or_other_programs_is_left_alone(copied: Any) -> No
 
 
 def test_the_nearest_key_is_reported_once(
-    copied: Any, refreshed: Any, caplog: pytest.LogCaptureFixture
+    copied: Marks, refreshed: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = copied.script("mark")
     tables.record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
@@ -310,7 +314,7 @@ def test_the_nearest_key_is_reported_once(
     assert "nearest" in caplog.messages[0]
 
 
-def test_no_dispatcher_without_a_program(copied: Any) -> None:
+def test_no_dispatcher_without_a_program(copied: Marks) -> None:
     import shutil
 
     script = copied.script("mark")
@@ -346,7 +350,7 @@ int main(void) {
 """
 
 
-def test_each_gpu_has_its_own_table(copied: Any, tmp_path: Path) -> None:
+def test_each_gpu_has_its_own_table(copied: Marks, tmp_path: Path) -> None:
     script = copied.script("mark")
     for device, arch, program in (("Fake A100", "sm_80", 3), ("Fake H100", "sm_90", 0)):
         fingerprint = {"script": script.hash, "device": device, "arch": arch}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.marks import Marks
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.tune.bench.race import Decision, Outcome
@@ -31,7 +32,7 @@ def decision(n: int, *times: float | str) -> Decision:
 
 
 @pytest.fixture
-def publish(copied: Any) -> Callable[..., Any]:
+def publish(copied: Marks) -> Callable[..., Any]:
     """publish(decision, …) as one tuning; the script."""
 
     def make(*decisions: Decision) -> Any:

@@ -6,12 +6,12 @@ import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.marks import Marks
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
@@ -26,7 +26,7 @@ HERE = {"script": "*", "device": "here", "arch": "cpu"}
 THERE = {"script": "*", "device": "there", "arch": "sm_90"}
 
 
-def test_a_table_is_written_as_people_read_it(copied: Any) -> None:
+def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
     script = copied.script("mark")
     entries = [
         TableEntry((1536,), 0, "measured", 1.25e-5),
@@ -46,7 +46,7 @@ def test_a_table_is_written_as_people_read_it(copied: Any) -> None:
     assert table.entries == tuple(reversed(entries))
 
 
-def test_what_one_device_measured_leaves_the_others_alone(copied: Any) -> None:
+def test_what_one_device_measured_leaves_the_others_alone(copied: Marks) -> None:
     script = copied.script("mark")
     tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
     tables.record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
@@ -58,7 +58,7 @@ def test_what_one_device_measured_leaves_the_others_alone(copied: Any) -> None:
     }
 
 
-def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Any) -> None:
+def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Marks) -> None:
     script = copied.script("mark")
     anywhere, any_name = {**HERE, "device": "*", "arch": "*"}, {**THERE, "device": "*"}
     for fingerprint in (anywhere, THERE, any_name, HERE):
@@ -70,7 +70,7 @@ def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Any) -> Non
     assert {len(t.entries) for t in read_tables(script)} == {2}
 
 
-def test_writers_at_the_same_time_lose_nothing(copied: Any) -> None:
+def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
     script = copied.script("mark")
 
     def write(number: int) -> None:
@@ -82,7 +82,7 @@ def test_writers_at_the_same_time_lose_nothing(copied: Any) -> None:
     assert [len(table.entries) for table in read_tables(script)] == [20, 20]
 
 
-def test_a_damaged_table_is_not_written_over(copied: Any) -> None:
+def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
     path.write_text("{")
@@ -91,7 +91,7 @@ def test_a_damaged_table_is_not_written_over(copied: Any) -> None:
     assert path.read_text() == "{"
 
 
-def test_measurements_are_kept_by_key_and_device(copied: Any) -> None:
+def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:
     script = copied.script("mark")
     first = Measured(HERE, (128,), {0: 2e-5, 2: 1e-5}, {1: "wrong result"})
     latency.write(script, first)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from support.nvcc_journal import FakeCuda, make_toolkit
 from support.processes import Watched
-from support.project import Project
+from support.project import NewProject, Project
 from support.scale import TEMPLATE, manifest
-
-NewProject = Callable[..., Project]
 
 
 @pytest.fixture

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+
+from support.nvcc_journal import FakeCuda
+from support.project import Project
 
 SCRIPT_TABLE = "[script.scale]"
 SPACE_TABLE = "[script.scale.space]\n"
 
 
 @pytest.fixture
-def refused(project):
+def refused(project: Project):
     """refused("build") gives stderr of a command that ends with 2 and writes nothing."""
 
     def run(*words):
@@ -33,37 +37,37 @@ def place(project, text):
 # ---- the manifest --------------------------------------------------------------------------------
 
 
-def test_a_missing_manifest(project, refused):
+def test_a_missing_manifest(project: Project, refused):
     os.remove(project.folder / "tilus.toml")
     said = refused()
     assert "no tilus.toml" in said
     assert str(project.folder) in said, "where it was looked for"
 
 
-def test_an_empty_manifest(project, refused):
+def test_an_empty_manifest(project: Project, refused):
     project.write("tilus.toml", "")
     assert "edition" in refused()
 
 
-def test_a_manifest_that_is_not_utf_8(project, refused):
+def test_a_manifest_that_is_not_utf_8(project: Project, refused):
     (project.folder / "tilus.toml").write_bytes(b'edition = 1\n[project]\nname = "\xff"\n')
     said = refused()
     assert "tilus.toml:3:" in said
     assert "UTF-8" in said
 
 
-def test_a_manifest_that_is_not_toml(project, refused):
+def test_a_manifest_that_is_not_toml(project: Project, refused):
     project.edit("tilus.toml", "edition = 1", "edition = 1\nedition 2")
     assert "tilus.toml:2:" in refused()
 
 
-def test_a_manifest_that_is_a_folder(project, refused):
+def test_a_manifest_that_is_a_folder(project: Project, refused):
     os.remove(project.folder / "tilus.toml")
     (project.folder / "tilus.toml").mkdir()
     assert "tilus.toml" in refused()
 
 
-def test_several_mistakes_in_one_run(project, refused):
+def test_several_mistakes_in_one_run(project: Project, refused):
     project.edit("tilus.toml", "kernel =", "kernl =")
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["cpi"]')
     project.edit("tilus.toml", 'version = "0.1.0"', "version = 1")
@@ -151,7 +155,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_the_manifest(project, refused, mistake):
+def test_a_mistake_in_the_manifest(project: Project, refused, mistake):
     old, new, at, words = MISTAKES[mistake]
     project.edit("tilus.toml", old, new)
     said = refused()
@@ -167,19 +171,19 @@ def test_a_mistake_in_the_manifest(project, refused, mistake):
 # ---- templates -----------------------------------------------------------------------------------
 
 
-def test_a_parameter_that_nobody_declares(project, refused):
+def test_a_parameter_that_nobody_declares(project: Project, refused):
     project.edit("kernels/scale.cu.j2", "{{ unroll }}", "{{ unrol }}")
     said = refused()
     assert "kernels/scale.cu.j2:2:" in said
     assert 'did you mean "unroll"?' in said
 
 
-def test_a_template_that_does_not_parse(project, refused):
+def test_a_template_that_does_not_parse(project: Project, refused):
     project.edit("kernels/scale.cu.j2", "{% else %}", "{% esle %}")
     assert "kernels/scale.cu.j2:7:" in refused()
 
 
-def test_a_template_that_includes_from_outside(project, refused):
+def test_a_template_that_includes_from_outside(project: Project, refused):
     project.write("../secret.j2", "secret")
     project.edit("kernels/scale.cu.j2", "constexpr", '{% include "../secret.j2" %}\nconstexpr')
     said = refused()
@@ -187,7 +191,7 @@ def test_a_template_that_includes_from_outside(project, refused):
     assert "secret.j2" in said
 
 
-def test_a_template_that_reaches_for_python(project, refused):
+def test_a_template_that_reaches_for_python(project: Project, refused):
     project.edit("kernels/scale.cu.j2", "{{ unroll }}", "{{ unroll.__class__.__mro__ }}")
     assert "kernels/scale.cu.j2:2" in refused()
 
@@ -195,7 +199,7 @@ def test_a_template_that_reaches_for_python(project, refused):
 # ---- the machine and the command line ------------------------------------------------------------
 
 
-def test_an_arch_that_the_toolkit_does_not_know(project, refused, fake_cuda):
+def test_an_arch_that_the_toolkit_does_not_know(project: Project, refused, fake_cuda: FakeCuda):
     project.environment |= fake_cuda.environment
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["gpu"]')
     project.edit("tilus.toml", '"sm_80"', '"sm_70"')
@@ -204,21 +208,21 @@ def test_an_arch_that_the_toolkit_does_not_know(project, refused, fake_cuda):
     assert "sm_75" in said, "which it does know"
 
 
-def test_a_cache_folder_that_is_a_file(project, refused):
+def test_a_cache_folder_that_is_a_file(project: Project, refused):
     project.write(".cache", "a file")
     assert "a file is in the way" in refused()
     project.write("file", "another")
     assert "a file is in the way" in refused("build", "--cache-dir", "file/below")
 
 
-def test_a_cache_folder_with_something_else_in_it(project, refused):
+def test_a_cache_folder_with_something_else_in_it(project: Project, refused):
     project.write("data/mine.txt", "precious")
     said = refused("build", "--cache-dir", "data")
     assert "no cache" in said
     assert "mine.txt" in said
 
 
-def test_no_nvcc(project, refused, tmp_path):
+def test_no_nvcc(project: Project, refused, tmp_path: Path):
     """The message says where it was looked for."""
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["gpu"]')
     project.edit("tilus.toml", "[build]", '[toolchain]\nnvcc = "./no/nvcc"\n[build]')
@@ -250,13 +254,13 @@ def test_no_nvcc(project, refused, tmp_path):
     ],
     ids=" ".join,
 )
-def test_a_mistake_on_the_command_line(project, words):
+def test_a_mistake_on_the_command_line(project: Project, words):
     before = sorted(project.folder.rglob("*"))
     ran = project.run(*words, status=2)
     assert ran.err.strip()
     assert sorted(project.folder.rglob("*")) == before
 
 
-def test_settings_of_the_environment_are_checked(project, refused):
+def test_settings_of_the_environment_are_checked(project: Project, refused):
     project.environment["TILUSBUILD_JOBS"] = "many"
     assert "TILUSBUILD_JOBS" in refused()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from support.project import Project
 from tilusbuild.runtime import load
 
 
-def test_a_kernel_that_was_loaded_before_a_new_build_can_still_be_called(project: Any) -> None:
+def test_a_kernel_that_was_loaded_before_a_new_build_can_still_be_called(project: Project) -> None:
     """Given a loaded kernel, when its project is built anew and the cache collected, then its first
     call finds its library; when the kernel is gone, the library goes."""
     project.build()

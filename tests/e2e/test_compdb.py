@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject, Project
 
 HEADERS = 'include-dirs = ["include", "odd, name"]\ndefines = { FAST = 1 }'
 FILES = {"include/factor.h": "#define FACTOR a\n", "odd, name/other.h": ""}
@@ -19,7 +21,9 @@ def with_header():
     )
 
 
-def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_project):
+def test_the_command_of_each_default_compiles_with_the_projects_own_headers(
+    new_project: NewProject,
+):
     more = "default = { unroll = 2 }"
     text = scale.manifest(scale.script(more=more), build=HEADERS)
     project = new_project(text, {"kernels/scale.cu.j2": with_header(), **FILES})
@@ -42,7 +46,7 @@ def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_
     assert "y[i] = 2 * a * x[i]" in printed.stdout, "the edit, which no compile has seen, is seen"
 
 
-def test_all_schedules_into_a_file(project):
+def test_all_schedules_into_a_file(project: Project):
     project.build()
     said = project.run("compdb", "--all", "-o", "compile_commands.json", "--json")
     written = json.loads((project.folder / "compile_commands.json").read_text())
@@ -57,7 +61,7 @@ def test_all_schedules_into_a_file(project):
     assert nowhere.err == "error: none/file: No such file or directory\n"
 
 
-def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project, fake_cuda):
+def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project: NewProject, fake_cuda: FakeCuda):
     text = scale.manifest(
         scale.script(target="gpu", more='flags = ["-lineinfo", "-DX=1"]'), build=HEADERS
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject, Project
 
 
-def test_the_report_before_and_after_builds(project):
+def test_the_report_before_and_after_builds(project: Project):
     before = project.run("report", "--json")
     assert (before.summary["programs"], before.summary["timed"]) == (2, 0)
     assert before.summary["statuses"]["missing"] == 2
@@ -29,7 +31,7 @@ def test_the_report_before_and_after_builds(project):
     assert "not a number of programs" in project.run("report", "--top", "-1", status=2).err
 
 
-def test_a_time_is_reported_only_for_the_program_that_took_it(new_project):
+def test_a_time_is_reported_only_for_the_program_that_took_it(new_project: NewProject):
     """Given a project of which the default, its second schedule, is built alone, as its level 0."""
     project = new_project(scale.manifest(scale.script(more="default = { unroll = 2 }")))
     project.build("--level", "0")
@@ -45,7 +47,7 @@ def test_a_time_is_reported_only_for_the_program_that_took_it(new_project):
     assert (edited["status"], edited["seconds"], edited["library"]) == ("missing", None, None)
 
 
-def test_registers_and_spills_of_a_gpus_programs(new_project, fake_cuda):
+def test_registers_and_spills_of_a_gpus_programs(new_project: NewProject, fake_cuda: FakeCuda):
     project = new_project(scale.manifest(scale.script(target="gpu")), **fake_cuda.environment)
     project.build()
     _, program, *_ = project.run("report", "--json").events

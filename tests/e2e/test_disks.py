@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from support import scale
+from support.project import NewProject, Project
 from support.trees import snapshot
 
 
 @pytest.fixture
-def in_mounts(mounts, project):
+def in_mounts(mounts: None, project: Project):
     """in_mounts("mount …", *words) runs a command where these mounts hold; gives the process."""
 
     def run(preparation, *words):
@@ -45,7 +47,7 @@ def read_only(*folders):
 
 
 @pytest.mark.parametrize("what", ["cache", "cache and home"])
-def test_a_read_only_cache_serves(project, in_mounts, what):
+def test_a_read_only_cache_serves(project: Project, in_mounts, what):
     project.build()
     folders = [project.cache] + ([os.environ["HOME"]] if what != "cache" else [])
     before = snapshot(project.folder)
@@ -63,7 +65,7 @@ def test_a_read_only_cache_serves(project, in_mounts, what):
         assert snapshot(project.folder) == before
 
 
-def test_a_read_only_cache_with_a_missing_program_says_so(project, in_mounts):
+def test_a_read_only_cache_with_a_missing_program_says_so(project: Project, in_mounts):
     project.build("--target", "cpu")
     project.edit("tilus.toml", "range = [1, 2]", "range = [1, 3]")
     before = snapshot(project.cache)
@@ -76,7 +78,7 @@ def test_a_read_only_cache_with_a_missing_program_says_so(project, in_mounts):
     assert project.compiled() == 1
 
 
-def test_no_home(new_project):
+def test_no_home(new_project: NewProject):
     project = new_project(scale.manifest().replace('cache-dir = ".cache"', ""), HOME="/dev/null")
     (project.folder / ".git").mkdir()
     assert project.compiled() == 2, "the cache is the repository's"
@@ -85,7 +87,7 @@ def test_no_home(new_project):
     assert project.compiled() == 0
 
 
-def test_a_full_disk(project, mounts, tmp_path):
+def test_a_full_disk(project: Project, mounts: None, tmp_path: Path):
     """With too little room the build fails, says why, and leaves nothing torn; with room it goes on
     from there. One mount namespace holds the small disk for both."""
     disk = tmp_path / "disk"
@@ -113,7 +115,7 @@ def test_a_full_disk(project, mounts, tmp_path):
 
 
 @pytest.mark.parametrize("words", [("plan",), ("cache", "dir"), ("schema",), ("build", "--json")])
-def test_output_to_a_full_disk_is_an_error_and_no_traceback(project, words):
+def test_output_to_a_full_disk_is_an_error_and_no_traceback(project: Project, words):
     with open("/dev/full", "w") as full, project.start(*words, stdout=full) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -121,7 +123,9 @@ def test_output_to_a_full_disk_is_an_error_and_no_traceback(project, words):
 
 
 @pytest.mark.parametrize(("words", "status"), [(("build",), 0), (("plan", "--target", "none"), 2)])
-def test_messages_that_a_full_disk_does_not_take_change_no_exit_status(project, words, status):
+def test_messages_that_a_full_disk_does_not_take_change_no_exit_status(
+    project: Project, words, status
+):
     with open("/dev/full", "w") as full, project.start(*words, stderr=full) as process:
         process.communicate(timeout=60)
     assert process.returncode == status

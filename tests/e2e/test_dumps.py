@@ -6,14 +6,16 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from support import scale
+from support.project import NewProject
 
 
 @pytest.fixture
-def dumped(new_project):
+def dumped(new_project: NewProject):
     """Two schedules, of which the second does not compile, and an included template; built first
     and dumped then."""
     template = '{% include "kernels/head.cuh.j2" %}\n' + scale.TEMPLATE
@@ -65,7 +67,7 @@ def test_show(dumped):
     assert "`tilusbuild build SCRIPT --dump-ir` dumps it" in refused.err
 
 
-def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path):
+def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path: Path):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "tilusbuild", "cache", "show", "scale/0", "--source"]
     seen = tmp_path / "seen"
@@ -82,7 +84,7 @@ def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path):
 
 
 @pytest.mark.nvcc
-def test_of_a_gpu(new_project):
+def test_of_a_gpu(new_project: NewProject):
     project = new_project(scale.manifest(scale.script(target="gpu", schedules=1)))
     project.build("--dump-ir")
     (program,) = project.programs.values()

@@ -8,12 +8,15 @@ import subprocess
 import pytest
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.processes import Watched
+from support.project import NewProject, Project
 
 FAILING = "  {% if unroll == UNROLL %}not_declared = 1;{% endif %}\n"
 
 
 @pytest.fixture
-def ten(new_project):
+def ten(new_project: NewProject):
     """Ten schedules, of which the one with `unroll` 4 does not compile."""
     template = scale.TEMPLATE.replace("  for", FAILING.replace("UNROLL", "4") + "  for")
     return new_project(
@@ -55,7 +58,7 @@ def test_one_schedule_of_ten_fails(ten):
     assert (mended["compiled"], mended["failed"]) == (1, 0)
 
 
-def test_equal_failures_are_told_once(project):
+def test_equal_failures_are_told_once(project: Project):
     project.edit("kernels/scale.cu.j2", "y[i] = a", "y[i] = other_{{ unroll }} * a")
     ran = project.run("build", status=1)
     assert "2 schedules: " in ran.err
@@ -82,7 +85,7 @@ def test_one_failure_of_many_is_enough_when_asked(ten):
 
 
 @pytest.fixture
-def unreliable(new_project, fake_cuda):
+def unreliable(new_project: NewProject, fake_cuda: FakeCuda):
     """A project of five schedules; with the third the compiler does what `behaviour` says."""
 
     def make(behaviour, build=""):
@@ -104,7 +107,9 @@ def unreliable(new_project, fake_cuda):
         ("torn", ""),
     ],
 )
-def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour, said):
+def test_no_answer_is_asked_for_again(
+    unreliable, fake_cuda: FakeCuda, watched: Watched, behaviour, said
+):
     project = unreliable(behaviour)
     first = project.build("--strict", status=1)
     assert (first["compiled"], first["crashed"], first["failed"]) == (4, 1, 0)
@@ -121,7 +126,7 @@ def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour,
     assert project.compiled("--strict") == 1
 
 
-def test_a_compiler_that_hangs_is_ended(unreliable, watched):
+def test_a_compiler_that_hangs_is_ended(unreliable, watched: Watched):
     project = unreliable("hang", build='timeout = "6s"')
     summary = project.build("--strict", status=1)
     assert (summary["compiled"], summary["crashed"]) == (4, 1)
@@ -131,7 +136,7 @@ def test_a_compiler_that_hangs_is_ended(unreliable, watched):
     assert project.compiled("--strict") == 1
 
 
-def test_a_compiler_that_says_no_is_not_asked_again(unreliable, fake_cuda):
+def test_a_compiler_that_says_no_is_not_asked_again(unreliable, fake_cuda: FakeCuda):
     project = unreliable("fail")
     first = project.build()
     assert (first["compiled"], first["failed"], first["crashed"]) == (4, 1, 0)

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject, Project
 
 
-def test_a_new_project_builds_and_runs(new_project, tmp_path):
+def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
     here = new_project(folder="elsewhere", files={})
     made = here.run("init", str(tmp_path / "my kernels"))
     assert "next:" in made.out
@@ -29,7 +32,7 @@ def test_a_new_project_builds_and_runs(new_project, tmp_path):
     assert "already there" in again.err
 
 
-def test_run_checks_the_numbers(new_project):
+def test_run_checks_the_numbers(new_project: NewProject):
     tuned = scale.manifest(
         scale.script() + '[script.scale.tune]\nref = "ref.py:scale"\nsizes = [{ n = 1000 }]\n'
     )
@@ -50,7 +53,7 @@ def test_run_checks_the_numbers(new_project):
     assert 'did you mean "scale"?' in project.run("run", "scal", status=2).err
 
 
-def test_the_module_and_the_program_are_the_same(project):
+def test_the_module_and_the_program_are_the_same(project: Project):
     program = os.path.join(os.path.dirname(sys.executable), "tilusbuild")
     versions = [
         subprocess.run([*words, "--version"], capture_output=True, check=True).stdout
@@ -59,7 +62,7 @@ def test_the_module_and_the_program_are_the_same(project):
     assert versions[0] == versions[1]
 
 
-def test_looking_around(project):
+def test_looking_around(project: Project):
     """`plan`, `explain` and `cache` before and after a build, to read and as JSON."""
     (before, total) = project.run("plan", "--json").events
     assert (before["programs"], before["to_compile"], before["built"]) == (2, 2, 0)
@@ -81,7 +84,7 @@ def test_looking_around(project):
     assert "2 programs are up to date" in project.run("explain").out
 
 
-def test_looking_into_the_cache(project):
+def test_looking_into_the_cache(project: Project):
     project.build()
     ((name, folder), _) = project.programs.items()
 
@@ -109,14 +112,14 @@ def test_looking_into_the_cache(project):
         assert cache(*words).out.strip()
 
 
-def test_an_unknown_script_is_a_mistake_of_the_user(project):
+def test_an_unknown_script_is_a_mistake_of_the_user(project: Project):
     project.build()
     ran = project.run("cache", "ls", "scal", status=2)
     assert 'no script "scal" in ' in ran.err
     assert 'did you mean "scale"?' in ran.err
 
 
-def test_the_cache_is_looked_after(project):
+def test_the_cache_is_looked_after(project: Project):
     project.build()
     (damaged, other) = project.programs.values()
     (damaged / "module/lib.so").write_bytes(b"damaged")
@@ -139,7 +142,7 @@ def test_the_cache_is_looked_after(project):
     assert project.compiled() == 1
 
 
-def test_schema_and_doctor(project):
+def test_schema_and_doctor(project: Project):
     schema = json.loads(project.run("schema").out)
     assert {"edition", "project", "script", "target"} <= set(schema["properties"])
 
@@ -158,13 +161,13 @@ def test_schema_and_doctor(project):
     assert not project.cache.exists()
 
 
-def test_a_manifest_is_found_from_below(project):
+def test_a_manifest_is_found_from_below(project: Project):
     (project.folder / "deep/er").mkdir(parents=True)
     assert project.run("build", "-C", "deep/er", "--json").summary["compiled"] == 2
     assert len(project.programs) == 2
 
 
-def test_mistyped_words_get_a_suggestion(project):
+def test_mistyped_words_get_a_suggestion(project: Project):
     for words, hint in (
         (("biuld",), '"build"'),
         (("build", "--strikt"), '"--strict"'),
@@ -176,7 +179,7 @@ def test_mistyped_words_get_a_suggestion(project):
     assert not project.cache.exists()
 
 
-def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project):
+def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project: Project):
     wrong = "TILUSBUILD_JOB"
     project.environment |= {"TILUSBUILD_JOBS": "3", "TILUSBUILD_DUMP_IR": "1", wrong: "4"}
     told = project.run("doctor").out
@@ -187,7 +190,9 @@ def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project):
     assert "TILUSBUILD_LEVEL must be a number from 0 to 2" in project.run("plan", status=2).err
 
 
-def test_without_ptxas_optimisation_programs_are_other_programs(new_project, fake_cuda):
+def test_without_ptxas_optimisation_programs_are_other_programs(
+    new_project: NewProject, fake_cuda: FakeCuda
+):
     project = new_project(scale.manifest(scale.script(target="gpu")))
     project.environment |= fake_cuda.environment
     assert project.compiled() == 2

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from support import scale
+from support.project import NewProject
 
 MACROS = "{% macro product() %}a * x[i]{% endmacro %}"
 
 
-def test_the_graph_before_and_after_a_build(new_project):
+def test_the_graph_before_and_after_a_build(new_project: NewProject):
     """Given two scripts, one of which asks for a file of macros and reaches two headers."""
     template = scale.TEMPLATE.replace(
         "{# y", '{% from "kernels/macros.j2" import product %}\n#include "factor.h"\n{# y'

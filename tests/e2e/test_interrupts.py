@@ -7,17 +7,20 @@ import random
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from support import scale
-from support.processes import kill_group, wait_until
+from support.nvcc_journal import FakeCuda
+from support.processes import Watched, kill_group, wait_until
+from support.project import NewProject, Project
 
 SCHEDULES = 24
 
 
 @pytest.fixture
-def slow(new_project, fake_cuda, watched):
+def slow(new_project: NewProject, fake_cuda: FakeCuda, watched: Watched):
     """Twenty-four programs of some 50 ms, and a journal of their compiles."""
     template = scale.TEMPLATE.replace("{% else %}", "{% else %}\n// fake: slow 0.05\n")
     return new_project(
@@ -29,7 +32,7 @@ def slow(new_project, fake_cuda, watched):
 
 
 @pytest.fixture
-def endless(new_project, fake_cuda, watched):
+def endless(new_project: NewProject, fake_cuda: FakeCuda, watched: Watched):
     """Four programs, of which two never end."""
     template = scale.TEMPLATE.replace(
         "{% else %}", "{% else %}\n{% if unroll > 2 %}// fake: hang{% endif %}\n"
@@ -63,7 +66,9 @@ def keys_of_programs(project, fake_cuda, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("whom", "kills"), [("group", 50), ("parent", 10)])
-def test_killed_at_any_instant(slow, fake_cuda, watched, tmp_path, whom, kills):
+def test_killed_at_any_instant(
+    slow, fake_cuda: FakeCuda, watched: Watched, tmp_path: Path, whom, kills
+):
     """SIGKILL to the whole group, or to the main process alone. The instants are random from the
     start on, most of them while compilers run; a build that ends too early is killed in vain, and
     the next one begins with an empty cache."""
@@ -107,7 +112,7 @@ def test_killed_at_any_instant(slow, fake_cuda, watched, tmp_path, whom, kills):
 
 
 @pytest.mark.slow
-def test_eight_builds_at_once(slow, fake_cuda):
+def test_eight_builds_at_once(slow, fake_cuda: FakeCuda):
     builds = [slow.start("build", "--json", "-j2") for _ in range(8)]
     said = [build.communicate(timeout=120) for build in builds]
     assert [build.returncode for build in builds] == [0] * 8, said
@@ -126,7 +131,7 @@ def test_eight_builds_at_once(slow, fake_cuda):
         (signal.SIGHUP, 129, "group"),  # the terminal is closed
     ],
 )
-def test_interrupted(endless, fake_cuda, watched, number, status, whom):
+def test_interrupted(endless, fake_cuda: FakeCuda, watched: Watched, number, status, whom):
     process = endless.start("build", "--json", "-j4")
     wait_until(lambda: in_journal(fake_cuda, "hang") == 2 and len(published(endless)) == 2)
     if whom == "group":
@@ -145,7 +150,7 @@ def test_interrupted(endless, fake_cuda, watched, number, status, whom):
     assert endless.run("cache", "verify").status == 0
 
 
-def test_the_second_interrupt_ends_at_once(endless, fake_cuda, watched):
+def test_the_second_interrupt_ends_at_once(endless, fake_cuda: FakeCuda, watched: Watched):
     process = endless.start("build", "-j4")
     wait_until(lambda: in_journal(fake_cuda, "hang") == 2)
     while process.poll() is None:
@@ -157,10 +162,12 @@ def test_the_second_interrupt_ends_at_once(endless, fake_cuda, watched):
     watched.assert_none()
 
 
-def test_nobody_reads_the_output(project):
+def test_nobody_reads_the_output(project: Project):
     """`tilusbuild build --json | head -1` builds all, or stops in good order; it never tears."""
     project.environment["PYTHONUNBUFFERED"] = "1"
     process = project.start("build", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
     err = process.stderr.read()
@@ -171,6 +178,8 @@ def test_nobody_reads_the_output(project):
     project.build()
     for words in (("plan",), ("cache", "ls", "scale"), ("schema",)):
         process = project.start(*words)
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
         err = process.stderr.read()
         process.stderr.close()

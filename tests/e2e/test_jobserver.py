@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject, Project
 
 MEETING = """\
 // fake: meet {{{{ {most} }}}}
@@ -42,7 +44,7 @@ def build_line(options: str = "") -> str:
 
 
 @pytest.fixture
-def two(new_project: Any, fake_cuda: Any, tmp_path: Path) -> Callable[[int], Path]:
+def two(new_project: NewProject, fake_cuda: FakeCuda, tmp_path: Path) -> Callable[[int], Path]:
     """two(most): a folder with two projects of eight programs each, which meet."""
 
     def write(most: int) -> Path:
@@ -73,7 +75,7 @@ def run_make(make: str, folder: Path, environment: dict[str, str], *words: str) 
 
 
 def test_two_builds_under_one_make_share_its_jobs(
-    make: str, two: Callable[[int], Path], fake_cuda: Any
+    make: str, two: Callable[[int], Path], fake_cuda: FakeCuda
 ) -> None:
     folder = two(3)
     (folder / "Makefile").write_text(
@@ -86,7 +88,7 @@ def test_two_builds_under_one_make_share_its_jobs(
 
 
 def test_a_recipe_without_a_plus_is_warned_and_goes_on(
-    make: str, two: Callable[[int], Path], fake_cuda: Any
+    make: str, two: Callable[[int], Path], fake_cuda: FakeCuda
 ) -> None:
     folder = two(1)
     (folder / "Makefile").write_text(f"one:\n\t{build_line('-C $@')}\n.PHONY: one\n")
@@ -126,7 +128,7 @@ def tokens(tmp_path: Path) -> Iterator[Tokens]:
     os.close(made.end)
 
 
-def hanging(new_project: Any, environment: dict[str, str]) -> Any:
+def hanging(new_project: NewProject, environment: dict[str, str]) -> Any:
     return new_project(
         scale.manifest(scale.script(target="gpu", schedules=8)),
         {"kernels/scale.cu.j2": "// fake: hang\n" + scale.TEMPLATE},
@@ -136,7 +138,7 @@ def hanging(new_project: Any, environment: dict[str, str]) -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_build_that_is_stopped_gives_its_tokens_back(
-    new_project: Any, fake_cuda: Any, tokens: Tokens, number: int
+    new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens, number: int
 ) -> None:
     project = hanging(new_project, {**fake_cuda.environment, **tokens.environment})
     build = project.start("build", "-j4")
@@ -147,7 +149,7 @@ def test_a_build_that_is_stopped_gives_its_tokens_back(
 
 
 def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
-    new_project: Any, fake_cuda: Any, tokens: Tokens
+    new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens
 ) -> None:
     project = new_project(
         scale.manifest(scale.script(target="gpu", schedules=8)),
@@ -161,7 +163,7 @@ def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
 
 
 def test_compilers_with_threads_share_our_pool(
-    new_project: Any, fake_cuda: Any, tokens: Tokens
+    new_project: NewProject, fake_cuda: FakeCuda, tokens: Tokens
 ) -> None:
     text = scale.manifest(
         scale.script(target="gpu", schedules=2), build='flags = ["--threads", "4"]'
@@ -178,7 +180,7 @@ def test_compilers_with_threads_share_our_pool(
 
 
 def test_compilers_run_with_the_niceness_that_was_asked_for(
-    new_project: Any, fake_cuda: Any
+    new_project: NewProject, fake_cuda: FakeCuda
 ) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     if own > 12:
@@ -191,7 +193,9 @@ def test_compilers_run_with_the_niceness_that_was_asked_for(
     assert [words[2] for words in begun] == [str(own + 7)] * 2
 
 
-def test_under_load_one_compiler_runs_at_a_time(new_project: Any, fake_cuda: Any) -> None:
+def test_under_load_one_compiler_runs_at_a_time(
+    new_project: NewProject, fake_cuda: FakeCuda
+) -> None:
     project = new_project(
         scale.manifest(scale.script(target="gpu", schedules=6)), **fake_cuda.environment
     )
@@ -207,5 +211,5 @@ def test_under_load_one_compiler_runs_at_a_time(new_project: Any, fake_cuda: Any
         (("--nice", "20"), "--nice must be a number from 0 to 19"),
     ],
 )
-def test_wrong_manners_are_refused(project: Any, words: tuple[str, ...], said: str) -> None:
+def test_wrong_manners_are_refused(project: Project, words: tuple[str, ...], said: str) -> None:
     assert said in project.run("build", *words, status=2).err

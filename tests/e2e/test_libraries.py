@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from support.project import NewProject, Project
 from support.scale import manifest, script
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
@@ -31,7 +32,7 @@ def given(*arrays):
 
 
 @pytest.fixture
-def scale(project, load):
+def scale(project: Project, load):
     project.edit("tilus.toml", "[1, 2]", "[1, 1]")
     project.build()
     launch = load(project)
@@ -69,7 +70,7 @@ def test_wrong_arguments_are_told_by_name(scale):
     assert not y.any(), "nothing was launched"
 
 
-def test_the_plain_function_takes_plain_pointers(project, scale):
+def test_the_plain_function_takes_plain_pointers(project: Project, scale):
     (program,) = project.programs.values()
     launch = ctypes.CDLL(str(program / "module/lib.so")).launch
     x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
@@ -78,7 +79,7 @@ def test_the_plain_function_takes_plain_pointers(project, scale):
     np.testing.assert_array_equal(y, 3 * x)
 
 
-def test_nothing_but_the_c_library_is_needed(project, scale):
+def test_nothing_but_the_c_library_is_needed(project: Project, scale):
     (program,) = project.programs.values()
     listed = subprocess.run(
         ["readelf", "-d", program / "module/lib.so"], capture_output=True, text=True, check=True
@@ -90,7 +91,7 @@ def test_nothing_but_the_c_library_is_needed(project, scale):
 
 
 @pytest.mark.nvcc
-def test_a_cuda_library_without_a_driver(new_project, load):
+def test_a_cuda_library_without_a_driver(new_project: NewProject, load):
     """It loads; what is wrong with arguments is said; the first launch says what is missing."""
     try:
         ctypes.CDLL("libcuda.so.1")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject
 
 MIB = 1 << 20
 
@@ -47,7 +49,7 @@ def _remove(folder: Path) -> None:
             time.sleep(0.01)
 
 
-def project(new_project: Any, fake_cuda: Any, template: str) -> Any:
+def project(new_project: NewProject, fake_cuda: FakeCuda, template: str) -> Any:
     return new_project(
         scale.manifest(scale.script(target="gpu", schedules=2)),
         {"kernels/scale.cu.j2": template},
@@ -56,7 +58,7 @@ def project(new_project: Any, fake_cuda: Any, template: str) -> Any:
 
 
 def test_a_first_build_does_not_start_what_may_not_fit(
-    new_project: Any, fake_cuda: Any, little_memory: tuple[str, ...]
+    new_project: NewProject, fake_cuda: FakeCuda, little_memory: tuple[str, ...]
 ) -> None:
     made = project(new_project, fake_cuda, "// fake: allocate 250\n" + scale.TEMPLATE)
     made.before = little_memory
@@ -67,7 +69,7 @@ def test_a_first_build_does_not_start_what_may_not_fit(
 
 @pytest.mark.slow
 def test_a_compile_that_the_kernel_kills_for_memory_is_tried_once_more_alone(
-    new_project: Any, fake_cuda: Any, little_memory: tuple[str, ...]
+    new_project: NewProject, fake_cuda: FakeCuda, little_memory: tuple[str, ...]
 ) -> None:
     made = project(new_project, fake_cuda, scale.TEMPLATE)
     made.build("-j1")

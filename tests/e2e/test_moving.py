@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from support import scale
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject
 
 HEADER = "inline const char *where() { return __FILE__; }\n"
 
 
 @pytest.fixture
-def with_header(new_project):
+def with_header(new_project: NewProject):
     """A project for a target, with a header that says where it is."""
 
     def make(target, build=""):
@@ -40,7 +43,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(("target", "build"), TARGETS)
-def test_another_folder(with_header, tmp_path, target, build):
+def test_another_folder(with_header, tmp_path: Path, target, build):
     here = with_header(target, build)
     here.build("-j", "2")
     with_cache = here.copy(tmp_path / "elsewhere/with its cache", cache=True)
@@ -53,7 +56,7 @@ def test_another_folder(with_header, tmp_path, target, build):
     assert anew.libraries == here.libraries
 
 
-def test_another_place_of_the_toolkit(new_project, fake_cuda, tmp_path):
+def test_another_place_of_the_toolkit(new_project: NewProject, fake_cuda: FakeCuda, tmp_path: Path):
     text = scale.manifest(scale.script(target="gpu"))
     project = new_project(text, **fake_cuda.environment)
     assert project.compiled() == 2
@@ -65,7 +68,7 @@ def test_another_place_of_the_toolkit(new_project, fake_cuda, tmp_path):
 
 
 @pytest.mark.parametrize(("target", "build"), TARGETS)
-def test_compile_sh_of_a_copied_tree(with_header, tmp_path, target, build):
+def test_compile_sh_of_a_copied_tree(with_header, tmp_path: Path, target, build):
     """The script needs the tree, bash and the compilers; it gives the recorded bytes."""
     project = with_header(target, build)
     project.build()
@@ -84,7 +87,7 @@ def test_compile_sh_of_a_copied_tree(with_header, tmp_path, target, build):
 
 
 @pytest.mark.parametrize(("target", "build"), [TARGETS[0], TARGETS[2]])
-def test_another_user(with_header, root, tmp_path, target, build):
+def test_another_user(with_header, root: None, tmp_path: Path, target, build):
     """The user `nobody`, who may read whatever the Python under test is made of."""
     here = with_header(target, build)
     here.build()

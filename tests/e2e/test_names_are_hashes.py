@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from support import scale
+from support.project import NewProject, Project
 
 
 def sha256sum(folder, command):
@@ -36,7 +37,7 @@ def check_links(project, scripts):
     return linked
 
 
-def test_directories_are_named_by_their_texts(project):
+def test_directories_are_named_by_their_texts(project: Project):
     project.write("kernels/other.cu.j2", scale.TEMPLATE)
     project.write("tilus.toml", scale.manifest(scale.script(), scale.script("other")))
     project.build()
@@ -49,7 +50,7 @@ def test_directories_are_named_by_their_texts(project):
 
 
 @pytest.mark.nvcc
-def test_directories_of_cuda_programs_too(new_project):
+def test_directories_of_cuda_programs_too(new_project: NewProject):
     text = scale.manifest(
         scale.script(target="gpu").replace('["gpu"]', '["gpu", "cpu"]'), build='flags = ["-O3"]'
     )
@@ -60,7 +61,7 @@ def test_directories_of_cuda_programs_too(new_project):
     assert check_links(project, scripts) == set(project.programs)
 
 
-def test_no_name_of_this_machine_is_in_the_tree(project):
+def test_no_name_of_this_machine_is_in_the_tree(project: Project):
     project.write("include/factor.h", "#define FACTOR 2\n")
     project.edit("kernels/scale.cu.j2", "constexpr", '#include "factor.h"\nconstexpr')
     project.edit("tilus.toml", "[build]", '[build]\ninclude-dirs = ["include"]')
@@ -75,7 +76,7 @@ def test_no_name_of_this_machine_is_in_the_tree(project):
     assert checked > 10
 
 
-def test_a_plan_is_the_same_whatever_the_hash_seed(project):
+def test_a_plan_is_the_same_whatever_the_hash_seed(project: Project):
     project.write("kernels/other.cu.j2", scale.TEMPLATE)
     more = 'defines = { B = 1, A = "x" }\nparams = { dtype = ["f16", "f32"], z = 1, b = "q" }'
     project.write("tilus.toml", scale.manifest(scale.script(), scale.script("other", more=more)))

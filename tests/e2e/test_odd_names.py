@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from support import scale
+from support.project import NewProject
 
 ODD = 'it\'s "q" $HOME `x` é日\n;#&\\ {0} %s'
 
 
 @pytest.fixture
-def odd(new_project, tmp_path):
+def odd(new_project: NewProject, tmp_path: Path):
     """A project, its cache, its template and its headers, all with names to stumble over."""
 
     def make(target, **environment):
@@ -45,7 +47,7 @@ def build_and_reproduce(project, cache):
     return program
 
 
-def test_for_the_host(odd, tmp_path):
+def test_for_the_host(odd, tmp_path: Path):
     project = odd("cpu")
     cache = tmp_path / ODD / "the cache"
     build_and_reproduce(project, cache)
@@ -54,11 +56,11 @@ def test_for_the_host(odd, tmp_path):
 
 
 @pytest.mark.nvcc
-def test_for_a_gpu(odd, tmp_path):
+def test_for_a_gpu(odd, tmp_path: Path):
     build_and_reproduce(odd("gpu"), tmp_path / ODD / "the cache")
 
 
-def test_a_failure_names_the_template(odd, tmp_path):
+def test_a_failure_names_the_template(odd, tmp_path: Path):
     project = odd("cpu")
     project.edit("kern's\n\"els/sc ale.cu.j2", "y[i] = a", "y[i] = unknown")
     ran = project.run("build", "--cache-dir", str(tmp_path / ODD / "c"), status=1)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import scale
+from support.project import NewProject, Project
 from support.trees import published
 from tilusbuild.state.log import StateFile
-
-NewProject = Callable[..., Any]
 
 
 @pytest.fixture
@@ -33,21 +29,18 @@ table = [{ when = "n <= 16", use = { unroll = 2 } }]
     return new_project(text, files)
 
 
-def tree(cache: Path) -> dict[str, bytes | str]:
-    """What a cache holds for its readers, by relative name; links by what they hold."""
-    found = [p for part in ("programs", "scripts", "include") for p in (cache / part).rglob("*")]
-    return {
-        str(p.relative_to(cache)): os.readlink(p) if p.is_symlink() else p.read_bytes()
-        for p in found
-        if p.is_symlink() or p.is_file()
-    }
+class Shard(Project):
+    """A copy of a project that was built apart."""
+
+    summary: dict[str, Any]
 
 
-def built_apart(project: Any, count: int, *words: str, **how: Any) -> list[Any]:
+def built_apart(project: Project, count: int, *words: str, **how: Any) -> list[Shard]:
     """A copy of the project for each shard, each in a folder of its own, built."""
     shards = []
     for number in range(1, count + 1):
-        shard = project.copy(project.folder.parent / f"shard {number}", cache=False)
+        folder = project.folder.parent / f"shard {number}"
+        shard = Shard(project.copy(folder, cache=False).folder)
         shard.summary = shard.build("--shard", f"{number}/{count}", *words, **how)
         shards.append(shard)
     return shards
@@ -90,7 +83,7 @@ def test_a_missing_shard_is_reported_and_the_next_build_compiles_it(
     assert two_scripts.compiled() == shards[2].summary["compiled"]
 
 
-def test_more_shards_than_programs_leaves_some_with_nothing_to_do(project: Any) -> None:
+def test_more_shards_than_programs_leaves_some_with_nothing_to_do(project: Project) -> None:
     shards = built_apart(project, 3)
     assert sorted(shard.summary["programs"] for shard in shards) == [0, 1, 1]
     project.run("cache", "merge", *(str(shard.cache) for shard in shards))
@@ -139,7 +132,7 @@ def test_what_does_not_verify_is_refused_by_name(two_scripts: Any) -> None:
     assert two_scripts.compiled() == 1
 
 
-def test_shards_of_different_sources_are_not_mixed(project: Any) -> None:
+def test_shards_of_different_sources_are_not_mixed(project: Project) -> None:
     first, second = built_apart(project, 2)
     second.edit("kernels/scale.cu.j2", "a * x", "a + x")
     shutil.rmtree(second.cache)
@@ -177,7 +170,7 @@ def test_what_each_machine_measured_is_joined(two_scripts: Any) -> None:
     assert (made.parent / "dispatch_table.txt").exists()
 
 
-def test_a_history_given_to_all_shards_decides_the_split(project: Any) -> None:
+def test_a_history_given_to_all_shards_decides_the_split(project: Project) -> None:
     """Given a history in which one schedule takes as long as all others together, when it splits
     the plan, then that schedule has a shard to itself; without it they are dealt out evenly."""
     project.write("tilus.toml", scale.manifest(scale.script(schedules=5)))
@@ -194,7 +187,7 @@ def test_a_history_given_to_all_shards_decides_the_split(project: Any) -> None:
     assert len({event["split"] for event in known}) == len({e["split"] for e in plain}) == 1
 
 
-def shard_event(project: Any, shard: str, *words: str) -> dict[str, Any]:
+def shard_event(project: Project, shard: str, *words: str) -> dict[str, Any]:
     """The event that says what a shard is."""
     events = project.run("build", "--json", "-n", "--shard", shard, *words).events
     found: dict[str, Any] = next(event for event in events if event["event"] == "shard")
@@ -211,7 +204,7 @@ def shard_event(project: Any, shard: str, *words: str) -> dict[str, Any]:
         (["--shard", "1/2", "--history", "tilus.toml"], "error: tilus.toml: no history of builds"),
     ],
 )
-def test_bad_words_end_with_status_2(project: Any, words: list[str], says: str) -> None:
+def test_bad_words_end_with_status_2(project: Project, words: list[str], says: str) -> None:
     ran = project.run("build", *words, status=2)
     assert ran.err.startswith(says)
     assert not project.cache.exists()

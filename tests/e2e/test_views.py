@@ -10,10 +10,11 @@ import subprocess
 import pytest
 
 from support import scale
+from support.project import NewProject
 
 
 @pytest.fixture
-def built(new_project):
+def built(new_project: NewProject):
     """Three schedules, of which the second does not compile, and a table for two sizes."""
     text = scale.manifest(scale.script(schedules=3))
     broken = scale.TEMPLATE.replace("#}", "#}\n{% if unroll == 2 %}oops{% endif %}", 1)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from support import scale
+from support.project import NewProject, Project
 
 
 @pytest.fixture
-def three(new_project):
+def three(new_project: NewProject):
     """Three scripts, of which `first` includes shared.h; built."""
     names = ("first", "second", "third")
     files = {f"kernels/{name}.cu.j2": scale.TEMPLATE for name in names}
@@ -23,7 +25,7 @@ def three(new_project):
     return project
 
 
-def test_a_comment_in_a_template(project):
+def test_a_comment_in_a_template(project: Project):
     project.build()
     project.edit("kernels/scale.cu.j2", "{# y = a * x #}", "{# y = a x, element by element #}")
     assert project.compiled() == 0
@@ -31,7 +33,7 @@ def test_a_comment_in_a_template(project):
     assert project.compiled() == 0
 
 
-def test_what_is_told_of_a_failure_follows_the_template(project):
+def test_what_is_told_of_a_failure_follows_the_template(project: Project):
     """A template that grew a comment renders the same, and its messages name the new line."""
     project.edit("kernels/scale.cu.j2", "y[i] = a", "y[i] = {{ unroll }} * unknown")
     first = project.build(status=1)
@@ -88,7 +90,7 @@ def test_a_header_is_seen_by_the_compiler_or_not_at_all(three):
     assert three.compiled() == 1
 
 
-def test_a_flag_and_its_revert(project):
+def test_a_flag_and_its_revert(project: Project):
     project.build()
     project.edit("tilus.toml", "[build]", "[build]\ndefines = { FAST = 1 }")
     (first, _) = project.run("explain", "--json").events
@@ -99,7 +101,7 @@ def test_a_flag_and_its_revert(project):
     assert len(project.programs) == 4
 
 
-def test_an_edit_that_keeps_size_and_time(project):
+def test_an_edit_that_keeps_size_and_time(project: Project):
     template = project.folder / "kernels/scale.cu.j2"
     project.build()
     assert project.compiled() == 0
@@ -110,7 +112,7 @@ def test_an_edit_that_keeps_size_and_time(project):
     assert project.compiled() == 2
 
 
-def test_another_compiler_and_its_revert(project, tmp_path):
+def test_another_compiler_and_its_revert(project: Project, tmp_path: Path):
     project.build()
     assert project.compiled() == 0
     other = tmp_path / "bin/g++"
@@ -125,7 +127,7 @@ def test_another_compiler_and_its_revert(project, tmp_path):
     assert project.compiled() == 0
 
 
-def test_what_is_not_an_input(project):
+def test_what_is_not_an_input(project: Project):
     """Times, the environment, the number of jobs, a description, facts: nothing is compiled."""
     project.build()
     for path in project.folder.rglob("*"):
@@ -137,7 +139,7 @@ def test_what_is_not_an_input(project):
     assert project.compiled("-j", "1") == 0
 
 
-def test_a_part_that_is_gone_is_made_again(project):
+def test_a_part_that_is_gone_is_made_again(project: Project):
     project.build()
     before = project.libraries
     (one, other) = project.programs.values()

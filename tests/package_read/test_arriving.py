@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.memory_package import MemoryReader
+from support.packages import Hand
 from tilusbuild.package import check
 from tilusbuild.package.check import verify
 from tilusbuild.package.errors import (
@@ -25,41 +26,41 @@ from tilusbuild.package.read import texts
 Layer = Sequence[tuple[str, int, bytes]]
 
 
-def held(hand: Any) -> list[list[tuple[str, int, bytes]]]:
+def held(hand: Hand) -> list[list[tuple[str, int, bytes]]]:
     return [[(path, len(data), data) for path, data in part] for part in hand.layers()]
 
 
-def read(reader: MemoryReader, hand: Any, skip: Any = frozenset()) -> dict[str, bytes]:
+def read(reader: MemoryReader, hand: Hand, skip: Any = frozenset()) -> dict[str, bytes]:
     found = members(reader, hand.listing, skip)
     return {member.path: b"".join(member.pieces()) for member in found}
 
 
-def test_every_file_arrives(hand: Any) -> None:
+def test_every_file_arrives(hand: Hand) -> None:
     assert read(MemoryReader(hand.listed(), held(hand)), hand) == hand.files
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_order_does_not_matter(hand: Any, seed: int) -> None:
+def test_the_order_does_not_matter(hand: Hand, seed: int) -> None:
     files = [file for layer in held(hand) for file in layer]
     random.Random(seed).shuffle(files)
     assert verify(MemoryReader(hand.listed(), [files]), Limits()).problems == ()
 
 
-def test_a_layer_that_is_not_needed_is_not_asked_for(hand: Any) -> None:
+def test_a_layer_that_is_not_needed_is_not_asked_for(hand: Hand) -> None:
     reader = MemoryReader(hand.listed(), held(hand))
     found = read(reader, hand, skip={0})
     assert reader.asked == [1]
     assert {"mark"} & {path.split("/")[1] for path in found} == set()
 
 
-def test_a_file_left_unread_is_not_a_missing_file(hand: Any) -> None:
+def test_a_file_left_unread_is_not_a_missing_file(hand: Hand) -> None:
     reader = MemoryReader(hand.listed(), held(hand))
     paths = [a.path for a in members(reader, hand.listing)]
     assert sorted(paths) == sorted(hand.files)
 
 
 @pytest.mark.parametrize("change", [lambda data: data + b"more", lambda data: data[:-1]])
-def test_a_container_that_lies_about_a_size(hand: Any, change: Any) -> None:
+def test_a_container_that_lies_about_a_size(hand: Hand, change: Any) -> None:
     """Given an entry that claims the listed size, when it holds another, then that is found."""
     parts = held(hand)
     path, size, data = parts[0][0]
@@ -68,7 +69,7 @@ def test_a_container_that_lies_about_a_size(hand: Any, change: Any) -> None:
         read(MemoryReader(hand.listed(), parts), hand)
 
 
-def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Any) -> None:
+def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
     parts = held(hand)
     gone = parts[0].pop()
     twice = parts[1][0]
@@ -80,21 +81,21 @@ def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Any) -> None:
     assert [error.kind for error in told] == ["FileUnlisted", "UnsafeName", "FileMissing"]
 
 
-def test_nothing_at_all(hand: Any) -> None:
+def test_nothing_at_all(hand: Hand) -> None:
     with pytest.raises(MissingFileError):
         read(MemoryReader(hand.listed(), []), hand)
     with pytest.raises(UnlistedFileError):
         read(MemoryReader(hand.listed(), [[("scripts/a/" + "0" * 64 + "/x", 0, b"")]]), hand)
 
 
-def test_a_package_of_nothing(hand: Any, tmp_path: Path) -> None:
+def test_a_package_of_nothing(hand: Hand, tmp_path: Path) -> None:
     empty: dict[str, Any] = {"scripts": (), "programs": {}, "targets": {}}
     hand.files = {}
     reader = MemoryReader(hand.relist(**empty).listed(), [])
     assert verify(reader, Limits()).problems == ()
 
 
-def test_limits_are_the_lists_size_and_the_ratio(hand: Any) -> None:
+def test_limits_are_the_lists_size_and_the_ratio(hand: Hand) -> None:
     size = hand.listing.size
     for packed, limits, fits in (
         (None, Limits(total=size), True),
@@ -112,7 +113,7 @@ def test_limits_are_the_lists_size_and_the_ratio(hand: Any) -> None:
 
 
 def test_programs_that_come_in_pieces_wait_in_bounded_memory(
-    hand: Any, monkeypatch: pytest.MonkeyPatch
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given all libraries first and their texts after, when they are too much to wait for."""
     files = [file for layer in held(hand) for file in layer]
@@ -125,7 +126,7 @@ def test_programs_that_come_in_pieces_wait_in_bounded_memory(
     assert verify(honest, Limits()).problems == ()
 
 
-def test_texts_are_what_a_comparison_reads(hand: Any, tmp_path: Path) -> None:
+def test_texts_are_what_a_comparison_reads(hand: Hand, tmp_path: Path) -> None:
     assert {path.rpartition("/")[2] for path in texts(hand.listing)} == {
         "program.txt",
         "options.txt",

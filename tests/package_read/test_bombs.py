@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from support import packages
+from support.packages import Hand
 
 MB = 1 << 20
 LOOK = """
@@ -73,7 +74,7 @@ def zeros(size: int) -> bytes:
     )
 
 
-def claiming(hand: Any, size: int) -> Any:
+def claiming(hand: Hand, size: int) -> Any:
     """The list says that a library has this size."""
     import dataclasses
 
@@ -82,7 +83,7 @@ def claiming(hand: Any, size: int) -> Any:
     return dataclasses.replace(hand.listing, files={**hand.listing.files, name: entry})
 
 
-def test_ten_gigabytes_that_the_list_admits(hand: Any, tmp_path: Path) -> None:
+def test_ten_gigabytes_that_the_list_admits(hand: Hand, tmp_path: Path) -> None:
     listed = claiming(hand, 10 << 30).encode()
     name = hand.path("module/lib.so")
     header = packages.member(name, size=10 << 30)
@@ -93,7 +94,7 @@ def test_ten_gigabytes_that_the_list_admits(hand: Any, tmp_path: Path) -> None:
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_ten_gigabytes_that_the_list_denies(hand: Any, tmp_path: Path) -> None:
+def test_ten_gigabytes_that_the_list_denies(hand: Hand, tmp_path: Path) -> None:
     parts = hand.layers()
     name = hand.path("module/lib.so")
     layers = [
@@ -104,7 +105,7 @@ def test_ten_gigabytes_that_the_list_denies(hand: Any, tmp_path: Path) -> None:
     assert refusals(path) == ["FileChanged", "FileChanged"]
 
 
-def test_ten_gigabytes_after_the_end(hand: Any, tmp_path: Path) -> None:
+def test_ten_gigabytes_after_the_end(hand: Hand, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     data = path.read_bytes()
     end = packages.frame(bytes(1024))
@@ -120,7 +121,7 @@ def test_ten_gigabytes_of_list(tmp_path: Path) -> None:
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_an_extended_header_of_seven_gigabytes(hand: Any, tmp_path: Path) -> None:
+def test_an_extended_header_of_seven_gigabytes(hand: Hand, tmp_path: Path) -> None:
     header = packages.member("././@PaxHeader", type=b"x", size=7 << 30)
     path = packages.archive(tmp_path / "p", hand.listed(), [header] * len(hand.layers()))
     assert refusals(path) == ["OverLimit", "OverLimit"]
@@ -138,12 +139,12 @@ def test_a_million_empty_blocks(tmp_path: Path) -> None:
     [b"[" + b"[]," * (20 * MB) + b"[]]", b'{"a":' * (8 * MB), b'["' + b"a" * (60 * MB) + b'"]'],
     ids=["empty arrays", "deep", "a long string"],
 )
-def test_a_list_of_sixty_megabytes(hand: Any, data: bytes, tmp_path: Path) -> None:
+def test_a_list_of_sixty_megabytes(hand: Hand, data: bytes, tmp_path: Path) -> None:
     hand.list_bytes = data
     assert refusals(hand.archive(tmp_path / "p")) == ["ListMalformed", "ListMalformed"]
 
 
-def test_a_sealed_script_json_of_nothing_but_brackets(hand: Any, tmp_path: Path) -> None:
+def test_a_sealed_script_json_of_nothing_but_brackets(hand: Hand, tmp_path: Path) -> None:
     name = hand.path("script.json")
     text = b'{\n "schema": [' + b"[]," * (10 * MB) + b"[]]\n}\n"
     seal = hashlib.sha256(text).hexdigest().encode()
@@ -151,24 +152,24 @@ def test_a_sealed_script_json_of_nothing_but_brackets(hand: Any, tmp_path: Path)
     assert refusals(hand.relist().archive(tmp_path / "p")) == ["Incoherent", "Incoherent"]
 
 
-def test_a_script_that_is_too_large(hand: Any, tmp_path: Path) -> None:
+def test_a_script_that_is_too_large(hand: Hand, tmp_path: Path) -> None:
     hand.files[hand.path("schedule.txt")] = bytes(33 * MB)
     assert refusals(hand.relist().archive(tmp_path / "p")) == ["OverLimit", "OverLimit"]
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
-def test_a_list_that_is_too_long(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_a_list_that_is_too_long(hand: Hand, carrier: str, tmp_path: Path) -> None:
     hand.list_bytes = bytes(65 * MB)
     assert refusals(hand.write(carrier, tmp_path)) == ["OverLimit", "OverLimit"]
 
 
-def test_attestations_that_are_too_long(hand: Any, tmp_path: Path) -> None:
+def test_attestations_that_are_too_long(hand: Hand, tmp_path: Path) -> None:
     hand.beside = {"attestations/sbom.json": bytes(17 * MB)}
     found = refusals(hand.archive(tmp_path / "p"))
     assert found[0] == "OverLimit"
 
 
-def test_a_wheel_that_unpacks_to_more_than_it_says(hand: Any, tmp_path: Path) -> None:
+def test_a_wheel_that_unpacks_to_more_than_it_says(hand: Hand, tmp_path: Path) -> None:
     """Given an entry whose directory says few bytes, when its data holds 256 MB, then no."""
     name = hand.path("module/lib.so")
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -227,13 +228,13 @@ def test_a_wheel_whose_directory_takes_a_gigabyte(tmp_path: Path) -> None:
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_an_index_of_a_hundred_megabytes(hand: Any, tmp_path: Path) -> None:
+def test_an_index_of_a_hundred_megabytes(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     (path / "index.json").write_bytes(b" " * (100 * MB))
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_a_sparse_terabyte_in_a_folder(hand: Any, tmp_path: Path) -> None:
+def test_a_sparse_terabyte_in_a_folder(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     with (path / hand.path("module/lib.so")).open("r+b") as file:
         file.truncate(1 << 40)
@@ -241,6 +242,6 @@ def test_a_sparse_terabyte_in_a_folder(hand: Any, tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_right_is_taken_within_the_same_limits(
-    hand: Any, carrier: str, tmp_path: Path
+    hand: Hand, carrier: str, tmp_path: Path
 ) -> None:
     assert refusals(hand.write(carrier, tmp_path)) == ["accepted", "accepted"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.packages import by_hand
+from support.packages import Hand, by_hand
+from support.project import Project
 from tilusbuild.package.diff import PackageChange, changes, side
 from tilusbuild.package.extract import Limits
 
@@ -19,7 +19,7 @@ def between(a: Path, b: Path) -> list[PackageChange]:
         return list(changes(one, other))
 
 
-def edited(project: Any, name: str, old: str, new: str) -> None:
+def edited(project: Project, name: str, old: str, new: str) -> None:
     text = (project.folder / name).read_text()
     assert old in text
     (project.folder / name).write_text(text.replace(old, new))
@@ -28,20 +28,20 @@ def edited(project: Any, name: str, old: str, new: str) -> None:
 
 
 @pytest.fixture
-def old(hand: Any, carrier: str, tmp_path: Path) -> Path:
+def old(hand: Hand, carrier: str, tmp_path: Path) -> Path:
     path: Path = hand.write(carrier, tmp_path / "old")
     return path
 
 
-def test_equal_packages_in_any_format(hand: Any, old: Path, tmp_path: Path) -> None:
+def test_equal_packages_in_any_format(hand: Hand, old: Path, tmp_path: Path) -> None:
     assert between(old, hand.archive(tmp_path / "new")) == []
 
 
-def test_a_package_and_its_cache(project: Any, old: Path) -> None:
+def test_a_package_and_its_cache(project: Project, old: Path) -> None:
     assert between(old, project.cache) == []
 
 
-def test_an_edit_of_a_template(own_project: Any, hand: Any, tmp_path: Path) -> None:
+def test_an_edit_of_a_template(own_project: Project, hand: Hand, tmp_path: Path) -> None:
     edited(own_project, "twice.cu.j2", "2 *", "3 *")
     found = between(hand.archive(tmp_path / "old"), own_project.cache)
     assert found == [
@@ -50,7 +50,7 @@ def test_an_edit_of_a_template(own_project: Any, hand: Any, tmp_path: Path) -> N
 
 
 def test_a_flag_changes_every_program_for_one_reason(
-    own_project: Any, hand: Any, tmp_path: Path
+    own_project: Project, hand: Hand, tmp_path: Path
 ) -> None:
     edited(
         own_project,
@@ -70,7 +70,7 @@ def test_a_flag_changes_every_program_for_one_reason(
 
 
 def test_schedules_and_scripts_that_come_and_go(
-    own_project: Any, hand: Any, tmp_path: Path
+    own_project: Project, hand: Hand, tmp_path: Path
 ) -> None:
     text = (own_project.folder / "tilus.toml").read_text()
     (own_project.folder / "tilus.toml").write_text(text[: text.index("[script.twice]")])
@@ -83,7 +83,7 @@ def test_schedules_and_scripts_that_come_and_go(
     ]
 
 
-def test_dispatch_tables(hand: Any, tmp_path: Path) -> None:
+def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     """Given another choice for one bucket and a bucket more, then these two rows are told."""
     import dataclasses
 
@@ -110,20 +110,20 @@ def test_dispatch_tables(hand: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_changes_of_the_package_itself(hand: Any, tmp_path: Path) -> None:
+def test_changes_of_the_package_itself(hand: Hand, tmp_path: Path) -> None:
     old = hand.copy().archive(tmp_path / "old")
     new = hand.relist(version="0.2.0").archive(tmp_path / "new")
     assert between(old, new) == [PackageChange("package", "changed", "version", ("0.1.0 → 0.2.0",))]
 
 
-def test_the_same_inputs_with_other_bytes(hand: Any, tmp_path: Path) -> None:
+def test_the_same_inputs_with_other_bytes(hand: Hand, tmp_path: Path) -> None:
     old = hand.copy().archive(tmp_path / "old")
     hand.files[hand.path("lib.so")] += b"\0"
     (found,) = between(old, hand.relist().archive(tmp_path / "new"))
     assert found.reasons == ("the same inputs gave other bytes",)
 
 
-def test_the_command(own_project: Any, hand: Any, tmp_path: Path) -> None:
+def test_the_command(own_project: Project, hand: Hand, tmp_path: Path) -> None:
     old = str(hand.archive(tmp_path / "old"))
     cache = str(own_project.cache)
     assert own_project.run("diff", old, cache, "--exit-code").out == "nothing changed\n"

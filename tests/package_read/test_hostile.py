@@ -22,6 +22,7 @@ import pytest
 import zstandard
 
 from support import packages
+from support.packages import Hand
 from tilusbuild.cache.cache import Cache
 from tilusbuild.package import errors
 from tilusbuild.package.check import verify
@@ -74,26 +75,26 @@ def assert_nothing_came(target: Path) -> None:
 
 @pytest.mark.parametrize("carrier", ["archive", "wheel"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_that_is_cut_short(hand: Any, carrier: str, share: float, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short(hand: Hand, carrier: str, share: float, tmp_path: Path) -> None:
     path = hand.write(carrier, tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
     assert isinstance(refusal(path), errors.TruncatedError | errors.NoPackageError)
 
 
-def test_a_blob_that_is_cut_short(hand: Any, tmp_path: Path) -> None:
+def test_a_blob_that_is_cut_short(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     largest = max((path / "blobs/sha256").iterdir(), key=lambda blob: blob.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-10])
     assert isinstance(refusal(path), errors.TruncatedError)
 
 
-def test_a_layer_that_is_missing(hand: Any, tmp_path: Path) -> None:
+def test_a_layer_that_is_missing(hand: Hand, tmp_path: Path) -> None:
     path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
     assert isinstance(refusal(path), errors.TruncatedError)
 
 
-def test_bytes_after_the_end(hand: Any, tmp_path: Path) -> None:
+def test_bytes_after_the_end(hand: Hand, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     path.write_bytes(path.read_bytes() + packages.frame(b"more"))
     assert isinstance(refusal(path), errors.TruncatedError)
@@ -115,7 +116,7 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
     assert isinstance(refusal(tmp_path / "p"), errors.NoPackageError)
 
 
-def test_a_window_that_takes_a_gigabyte(hand: Any, tmp_path: Path) -> None:
+def test_a_window_that_takes_a_gigabyte(hand: Hand, tmp_path: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1)
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
@@ -139,7 +140,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_a_name_that_leads_elsewhere(hand: Any, name: str, tmp_path: Path) -> None:
+def test_a_name_that_leads_elsewhere(hand: Hand, name: str, tmp_path: Path) -> None:
     *layers, last = map(packages.tar, hand.layers())
     path = packages.archive(
         tmp_path / "p", hand.listed(), [*layers, last + packages.member(name, b"evil")]
@@ -148,14 +149,14 @@ def test_a_name_that_leads_elsewhere(hand: Any, name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_a_name_that_leads_elsewhere_in_the_list(hand: Any, name: str, tmp_path: Path) -> None:
+def test_a_name_that_leads_elsewhere_in_the_list(hand: Hand, name: str, tmp_path: Path) -> None:
     value = json.loads(hand.listing.encode())
     value["files"][name] = {"size": 4, "sha256": "0" * 64}
     hand.list_bytes = canonical(value)
     assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeNameError)
 
 
-def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
+def test_names_that_differ_in_case_only(hand: Hand, tmp_path: Path) -> None:
     value = json.loads(hand.listing.encode())
     name = next(name for name in value["files"] if name.endswith("lib.so"))
     value["files"][name.replace("lib.so", "LIB.so")] = value["files"][name]
@@ -163,7 +164,7 @@ def test_names_that_differ_in_case_only(hand: Any, tmp_path: Path) -> None:
     assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.UnsafeNameError)
 
 
-def test_a_wheel_that_names_a_file_outside(hand: Any, tmp_path: Path) -> None:
+def test_a_wheel_that_names_a_file_outside(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("marks/tilus/../../../evil", b"evil")
@@ -189,7 +190,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
 def test_a_member_that_is_not_a_plain_file(
-    hand: Any, kind: dict[str, Any], carrier: str, tmp_path: Path
+    hand: Hand, kind: dict[str, Any], carrier: str, tmp_path: Path
 ) -> None:
     name = hand.path("module/lib.so")
     layers = [
@@ -205,7 +206,7 @@ def test_a_member_that_is_not_a_plain_file(
     )
 
 
-def test_a_link_in_a_folder(hand: Any, tmp_path: Path) -> None:
+def test_a_link_in_a_folder(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     library = path / hand.path("module/lib.so")
     library.rename(tmp_path / "outside.so")
@@ -213,14 +214,14 @@ def test_a_link_in_a_folder(hand: Any, tmp_path: Path) -> None:
     assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
-def test_a_linked_folder(hand: Any, tmp_path: Path) -> None:
+def test_a_linked_folder(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     (path / "programs").rename(tmp_path / "outside")
     (path / "programs").symlink_to(tmp_path / "outside")
     assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
-def test_a_pipe_in_a_folder_is_not_waited_for(hand: Any, tmp_path: Path) -> None:
+def test_a_pipe_in_a_folder_is_not_waited_for(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     library = path / hand.path("module/lib.so")
     library.unlink()
@@ -228,14 +229,14 @@ def test_a_pipe_in_a_folder_is_not_waited_for(hand: Any, tmp_path: Path) -> None
     assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
-def test_a_list_that_is_a_link(hand: Any, tmp_path: Path) -> None:
+def test_a_list_that_is_a_link(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     (path / "tilus-package.json").rename(tmp_path / "outside.json")
     (path / "tilus-package.json").symlink_to(tmp_path / "outside.json")
     assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
-def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+def test_a_link_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     info = zipfile.ZipInfo("marks/tilus/evil")
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -247,19 +248,19 @@ def test_a_link_in_a_wheel(hand: Any, tmp_path: Path) -> None:
 # What is there against what is listed.
 
 
-def test_a_listed_file_that_is_not_there(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_a_listed_file_that_is_not_there(hand: Hand, carrier: str, tmp_path: Path) -> None:
     del hand.files[hand.path("module/lib.so")]
     assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.MissingFileError)
 
 
-def test_a_file_that_is_not_listed(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_listed(hand: Hand, carrier: str, tmp_path: Path) -> None:
     name = hand.path("module/lib.so").replace("lib.so", "other.so")
     hand.files[name] = b"evil"
     assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.UnlistedFileError)
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
-def test_a_file_that_is_there_twice(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_a_file_that_is_there_twice(hand: Hand, carrier: str, tmp_path: Path) -> None:
     parts = hand.layers()
     layers = [packages.tar([*part, part[-1]]) for part in parts]
     write = getattr(packages, carrier)
@@ -268,21 +269,21 @@ def test_a_file_that_is_there_twice(hand: Any, carrier: str, tmp_path: Path) -> 
     )
 
 
-def test_a_file_that_is_in_a_wheel_twice(hand: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_in_a_wheel_twice(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
         archive.writestr(f"marks/tilus/{hand.path('module/lib.so')}", b"evil")
     assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
-def test_code_beside_a_package_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+def test_code_beside_a_package_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("evil.pth", b"import os")
     assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
-def test_other_code_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+def test_other_code_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
     """Given a wheel whose import does something else, when it is verified, then that is told."""
     path = hand.wheel(tmp_path / "p.whl")
     with zipfile.ZipFile(path) as archive:
@@ -296,14 +297,16 @@ def test_other_code_in_a_wheel(hand: Any, tmp_path: Path) -> None:
         assert name in str(found) or name.endswith(("METADATA", "RECORD"))
 
 
-def test_a_blob_that_nothing_names(hand: Any, tmp_path: Path) -> None:
+def test_a_blob_that_nothing_names(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     (path / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"evil")
     assert isinstance(refusal(path), errors.UnlistedFileError)
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 30])
-def test_a_size_that_lies_in_the_list(hand: Any, carrier: str, change: int, tmp_path: Path) -> None:
+def test_a_size_that_lies_in_the_list(
+    hand: Hand, carrier: str, change: int, tmp_path: Path
+) -> None:
     value = json.loads(hand.listing.encode())
     value["files"][hand.path("module/lib.so")]["size"] += change
     hand.list_bytes = canonical(value)
@@ -311,7 +314,7 @@ def test_a_size_that_lies_in_the_list(hand: Any, carrier: str, change: int, tmp_
     assert isinstance(refusal(hand.write(carrier, tmp_path), limits), errors.ChangedFileError)
 
 
-def test_a_size_that_lies_in_a_wheel(hand: Any, tmp_path: Path) -> None:
+def test_a_size_that_lies_in_a_wheel(hand: Hand, tmp_path: Path) -> None:
     """Given a zip directory that promises what the list says, when less is packed, then no."""
     name = hand.path("module/lib.so")
     whole = hand.files[name]
@@ -323,7 +326,7 @@ def test_a_size_that_lies_in_a_wheel(hand: Any, tmp_path: Path) -> None:
     assert isinstance(refusal(path), errors.TruncatedError | errors.ChangedFileError)
 
 
-def test_a_bit_of_each_file(hand: Any, tmp_path: Path) -> None:
+def test_a_bit_of_each_file(hand: Hand, tmp_path: Path) -> None:
     for number, name in enumerate(sorted(hand.files)):
         damaged = hand.copy()
         data = bytearray(damaged.files[name])
@@ -355,17 +358,17 @@ LISTS = {
 
 
 @pytest.mark.parametrize("data", LISTS.values(), ids=LISTS)
-def test_an_invalid_list(hand: Any, data: bytes, carrier: str, tmp_path: Path) -> None:
+def test_an_invalid_list(hand: Hand, data: bytes, carrier: str, tmp_path: Path) -> None:
     hand.list_bytes = data
     assert isinstance(refusal(hand.write(carrier, tmp_path)), MalformedListError)
 
 
-def test_a_list_that_is_not_canonical(hand: Any, tmp_path: Path) -> None:
+def test_a_list_that_is_not_canonical(hand: Hand, tmp_path: Path) -> None:
     hand.list_bytes = json.dumps(json.loads(hand.listing.encode()), indent=1).encode()
     assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.MalformedListError)
 
 
-def test_an_image_layout_whose_json_is_deep(hand: Any, tmp_path: Path) -> None:
+def test_an_image_layout_whose_json_is_deep(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("oci", tmp_path)
     deep = b'{"schemaVersion":2,"manifests":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     (path / "index.json").write_bytes(deep)
@@ -375,19 +378,19 @@ def test_an_image_layout_whose_json_is_deep(hand: Any, tmp_path: Path) -> None:
 # Files that are as listed, and wrong.
 
 
-def test_texts_of_another_program(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_texts_of_another_program(hand: Hand, carrier: str, tmp_path: Path) -> None:
     hand.files[hand.path("program.txt")] += b"\n"
     hand.relist()
     assert isinstance(refusal(hand.write(carrier, tmp_path)), errors.InconsistentError)
 
 
-def test_a_script_json_of_another_script(hand: Any, tmp_path: Path) -> None:
+def test_a_script_json_of_another_script(hand: Hand, tmp_path: Path) -> None:
     one, other = (p for p in sorted(hand.files) if p.endswith("script.json"))
     hand.files[one] = hand.files[other]
     assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
 
 
-def test_a_script_json_of_depth_100_000(hand: Any, tmp_path: Path) -> None:
+def test_a_script_json_of_depth_100_000(hand: Hand, tmp_path: Path) -> None:
     name = hand.path("script.json")
     deep = b"[" * 100_000 + b"]" * 100_000
     text, _, _ = hand.files[name].rpartition(b',\n "digest"')
@@ -413,7 +416,7 @@ OUT_OF_RANGE = (
     ],
     ids=["deep", "empty", "pickle", "a program that there is not"],
 )
-def test_an_invalid_dispatch_table(hand: Any, table: bytes, tmp_path: Path) -> None:
+def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> None:
     import dataclasses
 
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
@@ -425,13 +428,13 @@ def test_an_invalid_dispatch_table(hand: Any, table: bytes, tmp_path: Path) -> N
     assert isinstance(refusal(path), errors.InconsistentError)
 
 
-def test_a_pickle_among_a_scripts_files(hand: Any, tmp_path: Path) -> None:
+def test_a_pickle_among_a_scripts_files(hand: Hand, tmp_path: Path) -> None:
     root = hand.listing.scripts[0].root
     hand.files[f"{root}/table.pkl"] = pickle.dumps([])
     assert isinstance(refusal(hand.relist().archive(tmp_path / "p")), errors.InconsistentError)
 
 
-def test_a_meta_json_of_another_program(hand: Any, tmp_path: Path) -> None:
+def test_a_meta_json_of_another_program(hand: Hand, tmp_path: Path) -> None:
     name = hand.path("meta.json")
     value = unseal(hand.files[name])
     hand.files[name] = seal({**value, "program": "0" * 64})
@@ -450,7 +453,7 @@ __attribute__((section(".nv_fatbin"), used, aligned(8))) const unsigned char cod
 """A container with one entry: 8 bytes that claim to be code for sm_80."""
 
 
-def test_a_library_with_code_for_another_architecture(hand: Any, tmp_path: Path) -> None:
+def test_a_library_with_code_for_another_architecture(hand: Hand, tmp_path: Path) -> None:
     """Given a program for the cpu, when its library holds code for sm_80, then that is told."""
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")
@@ -463,12 +466,12 @@ def test_a_library_with_code_for_another_architecture(hand: Any, tmp_path: Path)
     assert "sm_80" in str(error)
 
 
-def test_a_library_that_is_none(hand: Any, tmp_path: Path) -> None:
+def test_a_library_that_is_none(hand: Hand, tmp_path: Path) -> None:
     with_library(hand, b"\x7fELF" + bytes(100))
     assert isinstance(refusal(hand.archive(tmp_path / "p")), errors.CodeMismatchError)
 
 
-def with_library(hand: Any, data: bytes) -> None:
+def with_library(hand: Hand, data: bytes) -> None:
     """Another library in the first program, with all that is said of it made to agree."""
     name = hand.path("module/lib.so")
     meta = name.replace("module/lib.so", "meta.json")

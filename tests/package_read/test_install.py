@@ -11,13 +11,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from support.faulty_disk import FaultyDisk, failing, kill
-from support.packages import by_hand
+from support.packages import Hand, by_hand
+from support.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.errors import CacheError
 from tilusbuild.errors import InputError
@@ -66,7 +66,7 @@ def assert_whole(cache: Cache) -> None:
 
 
 def test_what_is_installed_loads_and_runs(
-    hand: Any, carrier: str, cache: Cache, tmp_path: Path
+    hand: Hand, carrier: str, cache: Cache, tmp_path: Path
 ) -> None:
     done = put(hand.write(carrier, tmp_path), cache)
     assert done.new == len(hand.listing.programs)
@@ -75,7 +75,7 @@ def test_what_is_installed_loads_and_runs(
 
 
 def test_a_second_time_nothing_is_read_or_written(
-    hand: Any, carrier: str, cache: Cache, tmp_path: Path
+    hand: Hand, carrier: str, cache: Cache, tmp_path: Path
 ) -> None:
     path = hand.write(carrier, tmp_path)
     put(path, cache)
@@ -86,7 +86,7 @@ def test_a_second_time_nothing_is_read_or_written(
 
 
 def test_a_new_version_brings_its_new_programs_only(
-    hand: Any, own_project: Any, cache: Cache, tmp_path: Path
+    hand: Hand, own_project: Project, cache: Cache, tmp_path: Path
 ) -> None:
     """Given one script of two that changed, when its package is installed over the old one, then
     the other's layer is not even unpacked, and the old version is no root any more."""
@@ -121,7 +121,7 @@ def spoil_layer(path: Path, number: int) -> None:
 
 
 def test_a_damaged_layer_that_is_needed_leaves_nothing(
-    hand: Any, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Cache, tmp_path: Path
 ) -> None:
     path = hand.archive(tmp_path / "p")
     spoil_layer(path, 1)
@@ -133,7 +133,7 @@ def test_a_damaged_layer_that_is_needed_leaves_nothing(
     assert_whole(cache)
 
 
-def test_sources_come_too(project: Any, cache: Cache, tmp_path: Path) -> None:
+def test_sources_come_too(project: Project, cache: Cache, tmp_path: Path) -> None:
     put(by_hand(project.cache, sources=True).archive(tmp_path / "p"), cache)
     assert_whole(cache)
     program = os.listdir(cache.tree.path("programs"))[0]
@@ -148,7 +148,7 @@ def test_sources_come_too(project: Any, cache: Cache, tmp_path: Path) -> None:
 
 
 def test_collection_keeps_a_package_until_it_is_let_go_of(
-    hand: Any, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Cache, tmp_path: Path
 ) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     assert cache.gc().removed == ()
@@ -158,14 +158,14 @@ def test_collection_keeps_a_package_until_it_is_let_go_of(
     assert cache.scripts() == []
 
 
-def test_letting_go_of_what_is_not_installed(hand: Any, cache: Cache, tmp_path: Path) -> None:
+def test_letting_go_of_what_is_not_installed(hand: Hand, cache: Cache, tmp_path: Path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     with pytest.raises(InputError) as caught:
         uninstall(cache, "mark")
     assert "marks" in caught.value.render()
 
 
-def test_a_projects_own_tables_stay(hand: Any, own_project: Any, tmp_path: Path) -> None:
+def test_a_projects_own_tables_stay(hand: Hand, own_project: Project, tmp_path: Path) -> None:
     """Given a script that was built here and edited since, when a package brings it, then not."""
     cache = Cache(str(own_project.cache))
     (folder,) = (own_project.cache / "scripts" / "mark").iterdir()
@@ -175,7 +175,7 @@ def test_a_projects_own_tables_stay(hand: Any, own_project: Any, tmp_path: Path)
     assert cache.verify() == []
 
 
-def test_a_table_that_a_new_version_left_out_goes(hand: Any, cache: Cache, tmp_path: Path) -> None:
+def test_a_table_that_a_new_version_left_out_goes(hand: Hand, cache: Cache, tmp_path: Path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     table = Path(cache.tree.path(script.root), "dispatch_table.json")
@@ -186,7 +186,7 @@ def test_a_table_that_a_new_version_left_out_goes(hand: Any, cache: Cache, tmp_p
 
 
 def test_a_program_with_other_bytes_is_not_replaced(
-    hand: Any, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Cache, tmp_path: Path
 ) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     meta = Path(cache.root, hand.path("meta.json"))
@@ -198,7 +198,7 @@ def test_a_program_with_other_bytes_is_not_replaced(
 
 
 def test_packages_of_several_targets_serve_a_script_together(
-    hand: Any, cache: Cache, tmp_path: Path
+    hand: Hand, cache: Cache, tmp_path: Path
 ) -> None:
     """Given two packages with other instances of one script, when it is loaded, then from both."""
     put(hand.archive(tmp_path / "p"), cache)
@@ -241,7 +241,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_killed_at_every_change(hand: Any, memory: Path) -> None:
+def test_killed_at_every_change(hand: Hand, memory: Path) -> None:
     path = hand.only("twice").archive(memory / "p")
     at, ended = 0, False
     while not ended:
@@ -270,7 +270,7 @@ def outcome(path: Path, cache: Cache) -> int | None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_failed_by_the_disk_at_every_change(hand: Any, number: int, memory: Path) -> None:
+def test_failed_by_the_disk_at_every_change(hand: Hand, number: int, memory: Path) -> None:
     path = hand.only("twice").archive(memory / "p")
     whole = FaultyDisk()
     put(path, Cache(str(memory / "whole"), whole))
@@ -298,7 +298,7 @@ def start(path: Path, root: str) -> subprocess.Popen[str]:
     )
 
 
-def test_several_at_once(hand: Any, cache: Cache, tmp_path: Path) -> None:
+def test_several_at_once(hand: Hand, cache: Cache, tmp_path: Path) -> None:
     path = hand.archive(tmp_path / "p")
     running = [start(path, cache.root) for _ in range(4)]
     for process in running:
@@ -310,7 +310,7 @@ def test_several_at_once(hand: Any, cache: Cache, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(3, 24, 4))
-def test_killed_while_it_unpacks(hand: Any, cache: Cache, at: int, tmp_path: Path) -> None:
+def test_killed_while_it_unpacks(hand: Hand, cache: Cache, at: int, tmp_path: Path) -> None:
     """Given an installation that is killed as it comes to some file, then the next one is whole."""
     path = hand.archive(tmp_path / "p")
     child = os.fork()
@@ -339,7 +339,7 @@ def test_killed_while_it_unpacks(hand: Any, cache: Cache, at: int, tmp_path: Pat
 # In place.
 
 
-def test_a_folder_is_used_in_place_and_not_written(hand: Any, tmp_path: Path) -> None:
+def test_a_folder_is_used_in_place_and_not_written(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     before = stamps(str(path))
     assert_works(str(path))
@@ -347,7 +347,7 @@ def test_a_folder_is_used_in_place_and_not_written(hand: Any, tmp_path: Path) ->
 
 
 def test_the_command_line_installs_lists_and_removes(
-    hand: Any, cache: Cache, project: Any, tmp_path: Path
+    hand: Hand, cache: Cache, project: Project, tmp_path: Path
 ) -> None:
     path = str(hand.archive(tmp_path / "p"))
     where = ("--cache-dir", cache.root)

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from support.packages import Hand
+from support.project import Project
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import HostNeeds
 from tilusbuild.package.model import Image
@@ -34,7 +36,7 @@ AMPERE = {"name": "ampere", "archs": ["sm_80"], "ptx": True}
 HOPPER = {"name": "hopper", "archs": ["sm_90a"], "ptx": False}
 
 
-def for_targets(hand: Any, *targets: dict[str, Any], table: Any = None) -> Any:
+def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
     """The package with its script `mark` for these CUDA targets instead of the cpu.
 
     Each target's script.txt differs in a line, as a build's would, so its hash does.
@@ -107,7 +109,7 @@ def ask(path: Path, host: DescribedHost) -> PreflightReport:
     ],
 )
 def test_which_target_serves_which_gpu(
-    hand: Any, arch: str, target: str | None, why: str, tmp_path: Path
+    hand: Hand, arch: str, target: str | None, why: str, tmp_path: Path
 ) -> None:
     """Given code for sm_80 with PTX and for sm_90a, when each GPU is asked about, then this."""
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
@@ -118,7 +120,7 @@ def test_which_target_serves_which_gpu(
     assert result.ok == (target is not None)
 
 
-def test_without_ptx_a_later_gpu_gets_nothing(hand: Any, tmp_path: Path) -> None:
+def test_without_ptx_a_later_gpu_gets_nothing(hand: Hand, tmp_path: Path) -> None:
     path = for_targets(hand, {**AMPERE, "ptx": False}, HOPPER).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu("sm_100"), MACHINE))
     assert not result.ok
@@ -130,14 +132,14 @@ def test_without_ptx_a_later_gpu_gets_nothing(hand: Any, tmp_path: Path) -> None
     [(13000, "sm_80", "ampere"), (12080, "sm_80", None), (13000, "sm_120", "ampere")],
 )
 def test_a_driver_that_is_too_old(
-    hand: Any, driver: int, arch: str, target: str | None, tmp_path: Path
+    hand: Hand, driver: int, arch: str, target: str | None, tmp_path: Path
 ) -> None:
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
     (answer,) = ask(path, DescribedHost(gpu(arch, driver), MACHINE)).answers
     assert (answer.chosen.target if answer.chosen else None) == target
 
 
-def test_code_that_is_not_what_its_target_says(hand: Any, tmp_path: Path) -> None:
+def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> None:
     """Given a program whose binary holds code for sm_90 only, when its target says sm_80, then
     that program is told: the runtime would refuse it at its first call."""
     made = for_targets(hand, AMPERE)
@@ -163,7 +165,7 @@ def table(device: str, *sizes: int) -> dict[str, Any]:
     }
 
 
-def test_how_much_of_the_range_is_measured(hand: Any, tmp_path: Path) -> None:
+def test_how_much_of_the_range_is_measured(hand: Hand, tmp_path: Path) -> None:
     """Given n from 1 to 64 in powers of two, a rule for n <= 4, and 8 and 16 measured, then of 7
     buckets 3 are the rule's, 2 measured, and 2 go to the nearest."""
     path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
@@ -176,7 +178,7 @@ def test_how_much_of_the_range_is_measured(hand: Any, tmp_path: Path) -> None:
     assert coverage.sources == {"table": 3, "measured": 2, "nearest": 2}
 
 
-def test_a_table_of_another_gpu_does_not_count(hand: Any, tmp_path: Path) -> None:
+def test_a_table_of_another_gpu_does_not_count(hand: Hand, tmp_path: Path) -> None:
     path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
     (answer,) = ask(path, DescribedHost(gpu("sm_80", name="A30"), MACHINE)).answers
     assert answer.tables == ()
@@ -184,7 +186,7 @@ def test_a_table_of_another_gpu_does_not_count(hand: Any, tmp_path: Path) -> Non
     assert answer.coverage.sources == {"table": 3, "default": 4}
 
 
-def test_a_default_that_is_not_packaged(hand: Any, tmp_path: Path) -> None:
+def test_a_default_that_is_not_packaged(hand: Hand, tmp_path: Path) -> None:
     """Given a package that left the default schedule out, then the first that is there serves."""
     made = for_targets(hand, AMPERE)
     (script,) = made.listing.scripts
@@ -221,7 +223,7 @@ NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
     ],
 )
 def test_what_the_host_is_missing(
-    hand: Any, host: dict[str, str], problem: str | None, tmp_path: Path
+    hand: Hand, host: dict[str, str], problem: str | None, tmp_path: Path
 ) -> None:
     path = hand.relist(needs=NEEDS).archive(tmp_path / "p")
     result = ask(path, DescribedHost(Device("cpu", 0, "cpu", "cpu"), MACHINE, **host))
@@ -229,7 +231,7 @@ def test_what_the_host_is_missing(
     assert [str(problem) in found for found in result.problems] == ([True] if problem else [])
 
 
-def test_a_host_of_another_machine(hand: Any, tmp_path: Path) -> None:
+def test_a_host_of_another_machine(hand: Hand, tmp_path: Path) -> None:
     other = "aarch64" if MACHINE == "x86_64" else "x86_64"
     result = ask(hand.archive(tmp_path / "p"), DescribedHost(Device("cpu", 0, "cpu", "cpu"), other))
     assert not result.ok
@@ -239,7 +241,9 @@ def test_a_host_of_another_machine(hand: Any, tmp_path: Path) -> None:
 # The command.
 
 
-def test_the_command_prints_a_table_of_answers(hand: Any, project: Any, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_of_answers(
+    hand: Hand, project: Project, tmp_path: Path
+) -> None:
     path = os.fspath(for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p"))
     devices = [word for arch in ("sm_80", "sm_90", "sm_120") for word in ("--device", arch)]
     said = project.run("preflight", path, *devices).out
@@ -261,6 +265,8 @@ def test_the_command_prints_a_table_of_answers(hand: Any, project: Any, tmp_path
     "words",
     [("-d", "h100"), ("-d", "sm_80", "--glibc", "new"), ("-d", "sm_80", "--driver", "r580")],
 )
-def test_mistakes_on_the_command_line(hand: Any, project: Any, words: Any, tmp_path: Path) -> None:
+def test_mistakes_on_the_command_line(
+    hand: Hand, project: Project, words: Any, tmp_path: Path
+) -> None:
     path = os.fspath(hand.archive(tmp_path / "p"))
     assert "error: " in project.run("preflight", path, *words, status=2).err

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.packages import by_hand
+from support.packages import Hand, by_hand
+from support.project import Project
 from tilusbuild.package.errors import MissingFileError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.rebuild import rebuild, sample
@@ -28,14 +29,14 @@ def test_a_sample_of_few_has_one() -> None:
     assert sample([], 0.5) == set()
 
 
-def test_all_programs_of_a_package_are_reproduced(project: Any, tmp_path: Path) -> None:
+def test_all_programs_of_a_package_are_reproduced(project: Project, tmp_path: Path) -> None:
     path = by_hand(project.cache, sources=True).archive(tmp_path / "p")
     found = list(rebuild(str(path), 1.0, Limits()))
     assert len(found) == 4
     assert all(result.same for result in found)
 
 
-def test_a_library_that_the_sources_do_not_make(project: Any, tmp_path: Path) -> None:
+def test_a_library_that_the_sources_do_not_make(project: Project, tmp_path: Path) -> None:
     hand = by_hand(project.cache, sources=True)
     name = hand.path("module/lib.so")
     hand.files[name] += b"\0"
@@ -43,7 +44,7 @@ def test_a_library_that_the_sources_do_not_make(project: Any, tmp_path: Path) ->
     assert [r.program for r in results if not r.same] == [name.split("/")[1]]
 
 
-def test_a_source_that_does_not_compile(project: Any, tmp_path: Path) -> None:
+def test_a_source_that_does_not_compile(project: Project, tmp_path: Path) -> None:
     hand = by_hand(project.cache, sources=True).only("twice")
     hand.files[hand.path("source.cu")] += b"oops\n"
     hand.files |= {
@@ -56,12 +57,12 @@ def test_a_source_that_does_not_compile(project: Any, tmp_path: Path) -> None:
     assert "does not compile here" in str(found)
 
 
-def test_a_package_without_sources(hand: Any, tmp_path: Path) -> None:
+def test_a_package_without_sources(hand: Hand, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match=r"compile\.sh is not packed"):
         list(rebuild(str(hand.archive(tmp_path / "p")), 1.0, Limits()))
 
 
-def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Any) -> None:
+def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Project) -> None:
     cache = os.fspath(project.cache)
     before = sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*"))
     said = project.run("verify", "--rebuild", cache).out
@@ -69,7 +70,7 @@ def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Any) -> None:
     assert sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*")) == before
 
 
-def test_a_cache_whose_meta_lies_about_the_code(own_project: Any) -> None:
+def test_a_cache_whose_meta_lies_about_the_code(own_project: Project) -> None:
     from tilusbuild.runtime.sealed import seal, unseal
 
     meta = next(iter(own_project.cache.glob("programs/*/meta.json")))
@@ -80,7 +81,7 @@ def test_a_cache_whose_meta_lies_about_the_code(own_project: Any) -> None:
 
 
 def test_the_command_tells_what_is_wrong_and_how_many(
-    project: Any, hand: Any, tmp_path: Path
+    project: Project, hand: Hand, tmp_path: Path
 ) -> None:
     path = hand.write("directory", tmp_path)
     for end in ("lib.so", "script.json"):
@@ -96,5 +97,5 @@ def test_the_command_tells_what_is_wrong_and_how_many(
 @pytest.mark.parametrize(
     "words", [("verify",), ("verify", "p", "--rebuild=0%"), ("verify", "p", "--rebuild=x")]
 )
-def test_mistakes_on_the_command_line(project: Any, words: Any) -> None:
+def test_mistakes_on_the_command_line(project: Project, words: Any) -> None:
     assert "error: " in project.run(*words, status=2).err

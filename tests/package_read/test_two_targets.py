@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from support.project import Project
 
 MANIFEST = """\
 edition = 1
@@ -46,7 +47,7 @@ extern "C" __global__ void scale(const float *x, float *y, int n) {
 
 
 @pytest.mark.nvcc
-def test_each_gpu_gets_the_right_answer(project: Any, tmp_path: Path) -> None:
+def test_each_gpu_gets_the_right_answer(project: Project, tmp_path: Path) -> None:
     """Given a package with both targets, when each GPU is asked about, then what NVIDIA's rules
     say; and its programs are reproduced from it."""
     own = type(project)(tmp_path)

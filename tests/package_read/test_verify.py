@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from support.packages import by_hand
+from support.packages import Hand, by_hand
+from support.project import Project
 from tilusbuild.package.check import Verified, verify
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.read import opened
@@ -16,14 +16,14 @@ def verified(path: Path, limits: Limits | None = None) -> Verified:
         return verify(reader, limits or Limits())
 
 
-def test_a_package_verifies_in_every_format(hand: Any, carrier: str, tmp_path: Path) -> None:
+def test_a_package_verifies_in_every_format(hand: Hand, carrier: str, tmp_path: Path) -> None:
     found = verified(hand.write(carrier, tmp_path))
     assert found.problems == ()
     assert found.listing == hand.listing
 
 
 def test_a_package_with_sources_and_attestations_verifies(
-    project: Any, carrier: str, tmp_path: Path
+    project: Project, carrier: str, tmp_path: Path
 ) -> None:
     hand = by_hand(project.cache, sources=True)
     hand.beside = {"attestations/signature.json": b"{}", "attestations/sbom.json": b"{}"}

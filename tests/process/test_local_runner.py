@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,12 @@ from tilusbuild.process.local import LocalRunner, signal_name
 from tilusbuild.process.warden import Output
 
 
-def test_both_streams_come_in_the_order_written(runner, sh):
+def test_both_streams_come_in_the_order_written(runner: LocalRunner, sh):
     done = runner.run(sh("echo one; echo two >&2; echo three; exit 7"))
     assert (done.status, done.output, done.ok) == (7, b"one\ntwo\nthree\n", False)
 
 
-def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
+def test_output_is_heard_as_it_comes(runner: LocalRunner, sh, tmp_path: Path):
     pieces: list[bytes] = []
 
     def hear(piece):
@@ -34,7 +35,7 @@ def test_output_is_heard_as_it_comes(runner, sh, tmp_path):
     assert b"".join(pieces) == b"before\nafter\n"
 
 
-def test_a_slow_listener_is_told_that_output_was_dropped(runner, tmp_path):
+def test_a_slow_listener_is_told_that_output_was_dropped(runner: LocalRunner, tmp_path: Path):
     pieces: list[bytes] = []
 
     def hear(piece):
@@ -51,34 +52,36 @@ def test_a_slow_listener_is_told_that_output_was_dropped(runner, tmp_path):
     assert b"bytes left out" in done.output
 
 
-def test_success_is_ok_and_measured(runner, sh):
+def test_success_is_ok_and_measured(runner: LocalRunner, sh):
     done = runner.run(sh("true"))
     assert done.ok
     assert done.seconds > 0
     assert done.peak_rss > 100_000
 
 
-def test_peak_memory_is_that_of_the_largest_process_of_the_command(runner, sh):
+def test_peak_memory_is_that_of_the_largest_process_of_the_command(runner: LocalRunner, sh):
     grab = f"{sys.executable} -S -c 'b = bytearray(150_000_000)'; true"
     assert runner.run(sh(grab)).peak_rss > 150_000_000
     assert runner.run(sh("true")).peak_rss < 50_000_000
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
-def test_death_by_signal_is_a_negative_status(runner, number, sh):
+def test_death_by_signal_is_a_negative_status(runner: LocalRunner, number, sh):
     done = runner.run(sh(f"kill -{int(number)} $$"))
     assert done.status == -number
     assert signal_name(done.status) == number.name
 
 
-def test_the_environment_is_exactly_what_was_given(runner, monkeypatch):
+def test_the_environment_is_exactly_what_was_given(
+    runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("LEAK", "1")
     done = runner.run(Command(("/usr/bin/env",), "/", {"A": "x=y\nz", "Ü": "ß"}))
     assert done.output.decode() == "A=x=y\nz\nÜ=ß\n"
     assert runner.run(Command(("/usr/bin/env",), "/")).output == b""
 
 
-def test_arguments_may_hold_anything_but_nul(runner):
+def test_arguments_may_hold_anything_but_nul(runner: LocalRunner):
     words = ("a b", "", "'\"$x`", "line\nbreak", "\udcff", "Ω")
     done = runner.run(Command(("/usr/bin/printf", "[%s]", *words), "/"))
     assert done.output == os.fsencode("".join(f"[{w}]" for w in words))
@@ -86,7 +89,7 @@ def test_arguments_may_hold_anything_but_nul(runner):
         runner.run(Command(("/bin/echo", "a\0b"), "/"))
 
 
-def test_a_bare_name_is_found_along_the_commands_own_path(runner, tmp_path):
+def test_a_bare_name_is_found_along_the_commands_own_path(runner: LocalRunner, tmp_path: Path):
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho mine\n")
     tool.chmod(0o755)
@@ -96,7 +99,7 @@ def test_a_bare_name_is_found_along_the_commands_own_path(runner, tmp_path):
     assert caught.value.filename == "tool"
 
 
-def test_what_cannot_start_is_an_os_error_that_names_it(runner, tmp_path, sh):
+def test_what_cannot_start_is_an_os_error_that_names_it(runner: LocalRunner, tmp_path: Path, sh):
     plain = tmp_path / "plain"
     plain.write_text("not a program")
     with pytest.raises(PermissionError) as caught:
@@ -115,7 +118,7 @@ def test_what_cannot_start_is_an_os_error_that_names_it(runner, tmp_path, sh):
     assert runner.run(sh("true")).ok
 
 
-def test_a_command_starts_with_clean_signals_and_no_descriptor_of_ours(runner, sh):
+def test_a_command_starts_with_clean_signals_and_no_descriptor_of_ours(runner: LocalRunner, sh):
     status = runner.run(Command(("/bin/cat", "/proc/self/status"), "/")).output.decode()
     masks = dict(line.split(":\t", 1) for line in status.splitlines() if line.startswith("Sig"))
     standard = (1 << 31) - 1  # the numbers above are the C library's, or nobody's
@@ -125,7 +128,7 @@ def test_a_command_starts_with_clean_signals_and_no_descriptor_of_ours(runner, s
     assert listed == [b"0", b"1", b"2", b"/dev/null"]
 
 
-def test_a_command_is_in_a_session_that_the_terminal_does_not_know(runner):
+def test_a_command_is_in_a_session_that_the_terminal_does_not_know(runner: LocalRunner):
     stat = runner.run(Command(("/bin/cat", "/proc/self/stat"), "/")).output
     pid, rest = int(stat.split()[0]), stat.rpartition(b")")[2].split()
     group, session, terminal = (int(word) for word in rest[2:5])
@@ -134,7 +137,7 @@ def test_a_command_is_in_a_session_that_the_terminal_does_not_know(runner):
     assert terminal == 0
 
 
-def test_two_hundred_megabytes_of_output_stay_bounded(runner, sh):
+def test_two_hundred_megabytes_of_output_stay_bounded(runner: LocalRunner, sh):
     script = "printf start; head -c 200000000 /dev/zero >&2; printf end"
     done = runner.run(sh(script, output_limit=1000))
     assert done.output.startswith(b"start\0")
@@ -158,7 +161,7 @@ def test_output_up_to_the_limit_is_whole(limit):
             assert head + tail == data[: limit // 2] + data[size - (limit - limit // 2) : size]
 
 
-def test_a_thousand_commands_leak_nothing(runner, sh):
+def test_a_thousand_commands_leak_nothing(runner: LocalRunner, sh):
     def warden_and_its_descriptors() -> tuple[bytes, list[str]]:
         warden = runner.run(sh("echo $PPID")).output.strip()
         return warden, os.listdir(f"/proc/{int(warden)}/fd")
@@ -170,7 +173,7 @@ def test_a_thousand_commands_leak_nothing(runner, sh):
     assert len(os.listdir("/proc/self/fd")) == own
 
 
-def test_threads_get_their_own_answers(runner, sh):
+def test_threads_get_their_own_answers(runner: LocalRunner, sh):
     def ask(number: int) -> bool:
         return runner.run(sh(f"echo {number}; exit {number % 5}")).output == b"%d\n" % number
 
@@ -184,7 +187,7 @@ def test_a_runner_that_runs_nothing_starts_nothing():
         assert os.listdir("/proc/self/task") == before
 
 
-def test_a_forked_child_must_make_its_own_runner(runner, sh):
+def test_a_forked_child_must_make_its_own_runner(runner: LocalRunner, sh):
     runner.run(sh("true"))
     pid = os.fork()
     if pid == 0:
@@ -197,7 +200,7 @@ def test_a_forked_child_must_make_its_own_runner(runner, sh):
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_it_works_with_the_standard_descriptors_closed(tmp_path):
+def test_it_works_with_the_standard_descriptors_closed(tmp_path: Path):
     said = tmp_path / "said"
     program = f"""
 import os
@@ -212,14 +215,14 @@ open({str(said)!r}, "wb").write(output)
     assert said.read_bytes() == b"hello\n"
 
 
-def test_a_command_can_be_less_urgent_than_we_are(runner, sh):
+def test_a_command_can_be_less_urgent_than_we_are(runner: LocalRunner, sh):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     for more in (0, 3, 19):
         command = replace(sh("nice"), nice=more)
         assert int(runner.run(command).output) == min(19, own + more)
 
 
-def test_when_memory_runs_out_the_kernel_kills_a_command_first(runner, sh):
+def test_when_memory_runs_out_the_kernel_kills_a_command_first(runner: LocalRunner, sh):
     with open("/proc/self/oom_score_adj") as file:
         own = int(file.read())
     told = int(runner.run(sh("cat /proc/self/oom_score_adj")).output)

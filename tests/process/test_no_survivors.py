@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from support.processes import Marker
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
 
@@ -36,7 +37,7 @@ def start(runner: LocalRunner, command: Command) -> tuple[threading.Thread, list
     return thread, outcome
 
 
-def test_a_late_command_dies_with_its_group(runner, marker, sh):
+def test_a_late_command_dies_with_its_group(runner: LocalRunner, marker: Marker, sh):
     done = runner.run(sh("echo begun; " + TREE.format(marker.seconds), timeout=0.5))
     assert done.timed_out
     assert not done.ok
@@ -45,13 +46,15 @@ def test_a_late_command_dies_with_its_group(runner, marker, sh):
     marker.wait_for(0)
 
 
-def test_what_a_command_leaves_in_the_background_ends_with_it(runner, marker, sh):
+def test_what_a_command_leaves_in_the_background_ends_with_it(
+    runner: LocalRunner, marker: Marker, sh
+):
     done = runner.run(sh(f"sleep {marker.seconds} & echo left; exit 3"))
     assert (done.status, done.output) == (3, b"left\n")
     marker.wait_for(0)
 
 
-def test_a_daemon_ends_when_no_command_runs(runner, marker, sh):
+def test_a_daemon_ends_when_no_command_runs(runner: LocalRunner, marker: Marker, sh):
     busy, _ = start(runner, sh("sleep 600"))
     thread, _ = start(runner, sh(DAEMON.format(marker.seconds) + STUBBORN.format(600)))
     marker.wait_for(2)
@@ -63,13 +66,13 @@ def test_a_daemon_ends_when_no_command_runs(runner, marker, sh):
     marker.wait_for(0)
 
 
-def test_a_daemon_that_holds_the_output_delays_nothing(runner, marker, sh):
+def test_a_daemon_that_holds_the_output_delays_nothing(runner: LocalRunner, marker: Marker, sh):
     done = runner.run(sh(f"setsid sleep {marker.seconds} & echo done"))
     assert done.output == b"done\n"
     marker.wait_for(0)
 
 
-def test_cancel_ends_all_and_the_runner_goes_on(runner, marker, sh):
+def test_cancel_ends_all_and_the_runner_goes_on(runner: LocalRunner, marker: Marker, sh):
     runs = [start(runner, sh(TREE.format(marker.seconds))) for _ in range(3)]
     marker.wait_for(12)
     runner.cancel()
@@ -80,7 +83,7 @@ def test_cancel_ends_all_and_the_runner_goes_on(runner, marker, sh):
     assert runner.run(sh("echo on")).output == b"on\n"
 
 
-def test_close_ends_all_for_good(marker, sh):
+def test_close_ends_all_for_good(marker: Marker, sh):
     runner = LocalRunner()
     thread, outcome = start(runner, sh(DAEMON.format(marker.seconds) + TREE.format(marker.seconds)))
     marker.wait_for(6)
@@ -93,7 +96,9 @@ def test_close_ends_all_for_good(marker, sh):
     runner.close()
 
 
-def test_a_killed_warden_takes_its_processes_along_and_is_reported(runner, marker, sh):
+def test_a_killed_warden_takes_its_processes_along_and_is_reported(
+    runner: LocalRunner, marker: Marker, sh
+):
     warden = int(runner.run(sh("echo $PPID")).output)
     thread, outcome = start(runner, sh(TREE.format(marker.seconds)))
     marker.wait_for(4)
@@ -107,7 +112,7 @@ def test_a_killed_warden_takes_its_processes_along_and_is_reported(runner, marke
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE])
-def test_the_warden_lives_as_long_as_its_socket(runner, number, sh):
+def test_the_warden_lives_as_long_as_its_socket(runner: LocalRunner, number, sh):
     warden = int(runner.run(sh("echo $PPID")).output)
     os.kill(warden, number)
     assert int(runner.run(sh("echo $PPID")).output) == warden
@@ -136,7 +141,7 @@ time.sleep(600)
     ids=["tree", "daemon", "stubborn"],
 )
 @pytest.mark.parametrize("how", ["process", "group", "fork"])
-def test_a_killed_parent_leaves_nobody(marker, script, sleepers, how):
+def test_a_killed_parent_leaves_nobody(marker: Marker, script, sleepers, how):
     client = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", CLIENT, script.format(marker.seconds), how],
         start_new_session=True,
@@ -161,7 +166,7 @@ def _children(pid: int) -> list[str]:
     return found
 
 
-def test_both_killed_at_once_still_ends_the_leaders(marker):
+def test_both_killed_at_once_still_ends_the_leaders(marker: Marker):
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, f"exec sleep {marker.seconds}", "no"], start_new_session=True
     )
@@ -174,7 +179,7 @@ def test_both_killed_at_once_still_ends_the_leaders(marker):
     client.wait()
 
 
-def test_an_interrupt_of_a_waiting_run_kills_its_command(runner, marker, sh):
+def test_an_interrupt_of_a_waiting_run_kills_its_command(runner: LocalRunner, marker: Marker, sh):
     main = threading.main_thread().ident
     assert main is not None
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from support.build_story import Story, summary
+from support.build_story import Clock, Screen, Story, summary
 from tilusbuild.report.live import LiveReporter
 
 
 @pytest.fixture
-def reporter(screen: Any, clock: Any) -> LiveReporter:
+def reporter(screen: Screen, clock: Clock) -> LiveReporter:
     return LiveReporter(screen, colour=False, now=clock, size=screen.size)
 
 
-def play(reporter: LiveReporter, clock: Any, *tales: Any) -> None:
+def play(reporter: LiveReporter, clock: Clock, *tales: Any) -> None:
     for event in tales:
         reporter.emit(event)
     clock.time += 1.0
@@ -23,7 +23,7 @@ def play(reporter: LiveReporter, clock: Any, *tales: Any) -> None:
 
 
 def test_it_shows_how_far_the_build_is_and_what_runs(
-    reporter: LiveReporter, screen: Any, clock: Any
+    reporter: LiveReporter, screen: Screen, clock: Clock
 ) -> None:
     tale = Story(10, expected=4.0)
     play(reporter, clock, tale.start, tale.plan, tale.started(0), tale.started(1))
@@ -36,7 +36,9 @@ def test_it_shows_how_far_the_build_is_and_what_runs(
     ]
 
 
-def test_failures_stay_above_the_frame(reporter: LiveReporter, screen: Any, clock: Any) -> None:
+def test_failures_stay_above_the_frame(
+    reporter: LiveReporter, screen: Screen, clock: Clock
+) -> None:
     tale = Story(4)
     play(reporter, clock, tale.plan, tale.started(0))
     play(reporter, clock, tale.finished(0, "failed", reason="error: no"), tale.started(1))
@@ -49,8 +51,8 @@ def test_failures_stay_above_the_frame(reporter: LiveReporter, screen: Any, cloc
 
 def test_the_end_leaves_only_what_is_worth_keeping(
     reporter: LiveReporter,
-    screen: Any,
-    clock: Any,
+    screen: Screen,
+    clock: Clock,
 ) -> None:
     tale = Story(1)
     play(reporter, clock, tale.plan, tale.started(0))
@@ -65,8 +67,8 @@ def test_the_end_leaves_only_what_is_worth_keeping(
 
 def test_a_build_with_nothing_to_do_draws_nothing(
     reporter: LiveReporter,
-    screen: Any,
-    clock: Any,
+    screen: Screen,
+    clock: Clock,
 ) -> None:
     tale = Story(0)
     play(reporter, clock, tale.start, tale.plan)
@@ -75,7 +77,9 @@ def test_a_build_with_nothing_to_do_draws_nothing(
 
 
 @pytest.mark.parametrize("columns", [1, 2, 10, 33, 59, 60, 200])
-def test_no_line_wraps_however_narrow_the_terminal(columns: int, screen: Any, clock: Any) -> None:
+def test_no_line_wraps_however_narrow_the_terminal(
+    columns: int, screen: Screen, clock: Clock
+) -> None:
     screen.columns = columns
     reporter = LiveReporter(screen, now=clock, size=screen.size)
     tale = Story(10, expected=4.0)
@@ -88,7 +92,7 @@ def test_no_line_wraps_however_narrow_the_terminal(columns: int, screen: Any, cl
     assert all(len(line) < max(2, columns) for line in screen.lines)
 
 
-def test_wide_letters_count_double(screen: Any, clock: Any) -> None:
+def test_wide_letters_count_double(screen: Screen, clock: Clock) -> None:
     reporter = LiveReporter(screen, colour=False, now=clock, size=screen.size)
     tale = Story(2)
     play(reporter, clock, tale.plan, tale.started(0, "矩阵" * 50))
@@ -97,7 +101,7 @@ def test_wide_letters_count_double(screen: Any, clock: Any) -> None:
 
 
 def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(
-    reporter: LiveReporter, screen: Any, clock: Any
+    reporter: LiveReporter, screen: Screen, clock: Clock
 ) -> None:
     tale = Story(10, expected=4.0)
     play(reporter, clock, tale.start, tale.plan, tale.started(0, "x" * 70), tale.started(1))
@@ -111,7 +115,7 @@ def test_a_terminal_made_narrower_leaves_no_rest_of_the_old_frame(
 
 
 def test_a_low_terminal_shows_only_the_head(
-    reporter: LiveReporter, screen: Any, clock: Any
+    reporter: LiveReporter, screen: Screen, clock: Clock
 ) -> None:
     screen.height = 2
     tale = Story(10)
@@ -119,14 +123,14 @@ def test_a_low_terminal_shows_only_the_head(
     assert len(screen.lines) == 2
 
 
-def test_many_compilers_are_summed_up(reporter: LiveReporter, screen: Any, clock: Any) -> None:
+def test_many_compilers_are_summed_up(reporter: LiveReporter, screen: Screen, clock: Clock) -> None:
     tale = Story(64)
     play(reporter, clock, tale.plan, *(tale.started(i) for i in range(20)))
     assert screen.lines[-1] == "  … and 13 more"
     assert len(screen.lines) == 2 + 8
 
 
-def test_each_frame_is_one_write(reporter: LiveReporter, screen: Any, clock: Any) -> None:
+def test_each_frame_is_one_write(reporter: LiveReporter, screen: Screen, clock: Clock) -> None:
     tale = Story(4)
     play(reporter, clock, tale.plan, tale.started(0), tale.started(1))
     before = len(screen.writes)

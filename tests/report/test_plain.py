@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any
 
-from support.build_story import Story, summary
+from support.build_story import Clock, Story, summary
 from tilusbuild.engine import events
 from tilusbuild.report.plain import PlainReporter
 
 
-def test_a_build_reads_as_lines(clock: Any) -> None:
+def test_a_build_reads_as_lines(clock: Clock) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, now=clock), Story(3)
     reporter.emit(tale.start)
@@ -29,7 +28,7 @@ def test_a_build_reads_as_lines(clock: Any) -> None:
     ]
 
 
-def test_after_the_first_few_one_line_a_second_and_the_last(clock: Any) -> None:
+def test_after_the_first_few_one_line_a_second_and_the_last(clock: Clock) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, now=clock), Story(1000)
     reporter.emit(tale.plan)
@@ -42,7 +41,7 @@ def test_after_the_first_few_one_line_a_second_and_the_last(clock: Any) -> None:
     assert len(counters) < 25
 
 
-def test_verbose_prints_every_program(clock: Any) -> None:
+def test_verbose_prints_every_program(clock: Clock) -> None:
     out = io.StringIO()
     reporter, tale = PlainReporter(out, verbose=True, now=clock), Story(100)
     for index in range(100):

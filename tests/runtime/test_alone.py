@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
+
+from support.marks import Marks
 
 ALONE = """\
 import ctypes, sys
@@ -62,7 +63,7 @@ print(all(name == "tilusbuild" or name.startswith("tilusbuild.runtime") for name
 """
 
 
-def test_loads_selects_and_calls_without_the_builder(built: Any) -> None:
+def test_loads_selects_and_calls_without_the_builder(built: Marks) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALONE, str(built.cache)],
         capture_output=True,
@@ -74,7 +75,7 @@ def test_loads_selects_and_calls_without_the_builder(built: Any) -> None:
     assert done.stdout.splitlines() == ["2 1", "[11.0, 21.0, 31.0, 41.0, 51.0]", "True"]
 
 
-def test_loading_opens_no_library_and_no_driver(built: Any) -> None:
+def test_loading_opens_no_library_and_no_driver(built: Marks) -> None:
     code = (
         "import sys, tilusbuild\n"
         f"tilusbuild.load('mark', where={str(built.cache)!r})\n"

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tilusbuild
+from support.marks import Marks
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.sealed import seal, unseal
@@ -82,7 +83,7 @@ def use(cache: Path, name: str, **sizes: int) -> str:
 
 @given(data=st.data())
 @bounded
-def test_any_table(copied: Any, data: st.DataObject) -> None:
+def test_any_table(copied: Marks, data: st.DataObject) -> None:
     script = copied.script("modelled", real="f32")
     rows = [[[2**i, 16, 100], i, "measured", 1e-6] for i in range(4)]
     tables = [
@@ -97,7 +98,7 @@ def test_any_table(copied: Any, data: st.DataObject) -> None:
 
 @given(data=st.data())
 @bounded
-def test_any_description(copied: Any, data: st.DataObject) -> None:
+def test_any_description(copied: Marks, data: st.DataObject) -> None:
     """Sealed anew, as no accident would leave it."""
     path = Path(copied.script("modelled", real="f32").path, "script.json")
     whole = path.read_bytes()
@@ -115,7 +116,7 @@ def test_any_description(copied: Any, data: st.DataObject) -> None:
 
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 @bounded
-def test_any_bit_of_a_description(copied: Any, at: float, bit: int) -> None:
+def test_any_bit_of_a_description(copied: Marks, at: float, bit: int) -> None:
     path = Path(copied.script("mark").path, "script.json")
     whole = path.read_bytes()
     data = bytearray(whole)
@@ -128,7 +129,7 @@ def test_any_bit_of_a_description(copied: Any, at: float, bit: int) -> None:
         path.write_bytes(whole)
 
 
-def test_untouched_it_works(built: Any) -> None:
+def test_untouched_it_works(built: Marks) -> None:
     """What the tests above spoil is right to begin with."""
     assert use(built.cache, "modelled", m=2, n=10, k=5) == ""
     assert round(float(tilusbuild.load("mark", where=built.cache)(np.zeros(9, "f4"))[0])) == 1

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
+from support.marks import Marks
 from tilusbuild.runtime import receipts
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import (
@@ -23,7 +24,7 @@ from tilusbuild.runtime.errors import (
 )
 
 
-def write_table(built: Any, entries: list[Any], **fields: str) -> Path:
+def write_table(built: Marks, entries: list[Any], **fields: str) -> Path:
     script = built.script("mark")
     fingerprint = {**cpu().fingerprint(script.hash), **fields}
     path = Path(script.path, "dispatch_table.json")
@@ -32,7 +33,7 @@ def write_table(built: Any, entries: list[Any], **fields: str) -> Path:
     return path
 
 
-def test_a_table_of_this_device_decides(copied: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_of_this_device_decides(copied: Marks, caplog: pytest.LogCaptureFixture) -> None:
     write_table(copied, [[[128], 3, "measured", 1e-5], [[1024], 0]])
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert kernel.select(n=100)[:2] == (3, "measured")
@@ -45,13 +46,13 @@ def test_a_table_of_this_device_decides(copied: Any, caplog: pytest.LogCaptureFi
     assert "n = 192" in caplog.messages[0]
 
 
-def test_a_row_by_hand_says_so(copied: Any) -> None:
+def test_a_row_by_hand_says_so(copied: Marks) -> None:
     write_table(copied, [[[128], 3, "table"]])
     chosen = tilusbuild.load("mark", where=copied.cache).select(n=100)
     assert chosen[:3] == (3, "table", "set by hand at n = 128")
 
 
-def test_a_star_matches_any_device(copied: Any) -> None:
+def test_a_star_matches_any_device(copied: Marks) -> None:
     write_table(copied, [[[128], 3]], device="*", arch="*", script="*", driver="*")
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert kernel.select(n=100)[:2] == (3, "measured")
@@ -61,7 +62,7 @@ def test_a_star_matches_any_device(copied: Any) -> None:
     "field", [{"device": "H100"}, {"arch": "sm_90"}, {"script": "0" * 64}, {"driver": "12"}]
 )
 def test_a_table_of_another_device_is_never_used_silently(
-    copied: Any, field: dict[str, str], caplog: pytest.LogCaptureFixture
+    copied: Marks, field: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     write_table(copied, [[[128], 3]], **field)
     with pytest.raises(WrongDeviceTableError, match=f"{next(iter(field))} is"):
@@ -75,14 +76,14 @@ def test_a_table_of_another_device_is_never_used_silently(
 
 
 @pytest.mark.parametrize("program", [4, -1, 10**12])
-def test_an_index_out_of_range(copied: Any, program: int) -> None:
+def test_an_index_out_of_range(copied: Marks, program: int) -> None:
     write_table(copied, [[[128], program]])
     with pytest.raises(TableOutOfRangeError, match=f"choose program {program}"):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 60, -3])
-def test_a_table_cut_short(copied: Any, size: int) -> None:
+def test_a_table_cut_short(copied: Marks, size: int) -> None:
     path = write_table(copied, [[[128], 3]])
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(CorruptTableError):
@@ -111,20 +112,20 @@ def test_a_table_cut_short(copied: Any, size: int) -> None:
         None,
     ],
 )
-def test_an_invalid_dispatch_table_is_an_error(copied: Any, entries: Any) -> None:
+def test_an_invalid_dispatch_table_is_an_error(copied: Marks, entries: Any) -> None:
     write_table(copied, entries)
     with pytest.raises(CorruptTableError):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
-def test_keys_of_another_manifest(copied: Any) -> None:
+def test_keys_of_another_manifest(copied: Marks) -> None:
     path = write_table(copied, [[[128], 3]])
     path.write_text(path.read_text().replace('["n"]', '["m"]'))
     with pytest.raises(CorruptTableError, match="its keys are"):
         tilusbuild.load("mark", where=copied.cache).select(n=100)
 
 
-def test_a_library_whose_bytes_were_changed(copied: Any) -> None:
+def test_a_library_whose_bytes_were_changed(copied: Marks) -> None:
     script = copied.script("mark")
     for program in range(4):
         path = Path(script.library(program))
@@ -137,7 +138,7 @@ def test_a_library_whose_bytes_were_changed(copied: Any) -> None:
             kernel(np.zeros(9, "float32"))
 
 
-def test_a_library_cut_short_or_missing(copied: Any) -> None:
+def test_a_library_cut_short_or_missing(copied: Marks) -> None:
     path = Path(copied.script("mark").library(1))
     path.write_bytes(path.read_bytes()[:1000])
     kernel = tilusbuild.load("mark", where=copied.cache)
@@ -149,21 +150,21 @@ def test_a_library_cut_short_or_missing(copied: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["script.json", "script.txt"])
-def test_a_script_that_was_edited(copied: Any, name: str) -> None:
+def test_a_script_that_was_edited(copied: Marks, name: str) -> None:
     path = Path(copied.script("mark").path, name)
     path.write_bytes(path.read_bytes().replace(b"mark", b"mork"))
     with pytest.raises(CorruptCacheError):
         tilusbuild.load("mark", where=copied.cache)
 
 
-def test_a_script_file_of_another_script(copied: Any) -> None:
+def test_a_script_file_of_another_script(copied: Marks) -> None:
     own, other = (Path(p, "script.json") for p in copied.paths("modelled"))
     own.write_bytes(other.read_bytes())
     with pytest.raises(CorruptCacheError, match="does not belong"):
         tilusbuild.load("modelled", where=copied.cache, real="f32")
 
 
-def test_a_damaged_index_and_meta(copied: Any) -> None:
+def test_a_damaged_index_and_meta(copied: Marks) -> None:
     script = copied.script("mark")
     meta = copied.cache / "programs" / script.programs[1] / "meta.json"
     meta.write_bytes(meta.read_bytes()[:-5])
@@ -175,7 +176,7 @@ def test_a_damaged_index_and_meta(copied: Any) -> None:
         tilusbuild.load("mark", where=copied.cache)
 
 
-def test_any_bytes_of_script_json_are_a_script_or_damaged(copied: Any) -> None:
+def test_any_bytes_of_script_json_are_a_script_or_damaged(copied: Marks) -> None:
     path = Path(copied.script("mark").path, "script.json")
     data = path.read_bytes()
     for cut in range(0, len(data), 97):

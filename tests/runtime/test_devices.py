@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
+from support.marks import Marks
 from tilusbuild.runtime import candidates, device, library
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import AmbiguousScriptError, DriverError, ProgramNotFoundError
@@ -22,7 +23,7 @@ FUTURE = Device("cuda", 3, "NVIDIA X", "sm_140", 15000)
 
 
 @pytest.fixture
-def cuda(built: Any) -> Any:
+def cuda(built: Marks) -> Any:
     """cuda("sm_90a", ptx=False, …): the script as if it were built for GPUs."""
 
     def make(*archs: str, **changes: Any) -> Script:
@@ -41,7 +42,7 @@ def test_the_most_exact_code_is_taken(cuda: Any) -> None:
     assert candidates.best([cuda("sm_80"), newer := cuda("sm_86")], L40)[0] is newer
 
 
-def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Any) -> None:
+def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) -> None:
     scripts = [
         cuda("sm_90a"),
         cuda("sm_89"),
@@ -108,7 +109,7 @@ class OnGpu:
 
 
 def test_several_kinds_of_gpu_in_one_process(
-    built: Any, cuda: Any, monkeypatch: pytest.MonkeyPatch
+    built: Marks, cuda: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = [H100, A100]
 
@@ -134,7 +135,7 @@ def test_several_kinds_of_gpu_in_one_process(
 
 @pytest.mark.parametrize("driver", [True, False], ids=["driver", "no-driver"])
 def test_tensors_on_the_wrong_device_are_reported_as_such(
-    built: Any, cuda: Any, monkeypatch: pytest.MonkeyPatch, driver: bool
+    built: Marks, cuda: Any, monkeypatch: pytest.MonkeyPatch, driver: bool
 ) -> None:
     def find(index: int) -> Device:
         if driver:
@@ -150,7 +151,7 @@ def test_tensors_on_the_wrong_device_are_reported_as_such(
         Kernel([cuda("sm_90a", target="h100")])(np.zeros(8, "f4"), np.zeros(8, "f4"))
 
 
-def test_a_target_that_is_asked_for(built: Any) -> None:
+def test_a_target_that_is_asked_for(built: Marks) -> None:
     kernel = tilusbuild.load("mark", where=built.cache, target="cpu")
     assert "mark cpu (cpu): suits: host code" in kernel.explain(n=1)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tilusbuild
+from support.marks import Marks
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime import choose, device, library
 from tilusbuild.runtime.errors import (
@@ -33,14 +34,14 @@ def ran(kernel: Any, n: int) -> int:
     return round(float(kernel(np.zeros(n, "float32"))[-1]))
 
 
-def test_a_call_with_everything_in_order(built: Any) -> None:
+def test_a_call_with_everything_in_order(built: Marks) -> None:
     kernel = tilusbuild.load("mark", where=built.cache)
     x, y = np.arange(8, dtype="float32"), np.empty(8, "float32")
     assert kernel(x, y) is None
     np.testing.assert_array_equal(y, 10 * x + 1)
 
 
-def test_outputs_left_out_are_allocated_and_returned(built: Any) -> None:
+def test_outputs_left_out_are_allocated_and_returned(built: Marks) -> None:
     kernel = tilusbuild.load("modelled", where=built.cache, real="f64")
     x = np.arange(6.0).reshape(2, 3)
     for result in (kernel(x, 5), kernel(x=x, k=5), kernel(x, k=5)):
@@ -51,7 +52,7 @@ def test_outputs_left_out_are_allocated_and_returned(built: Any) -> None:
     np.testing.assert_array_equal(given, np.repeat(x, 2, axis=1) + 5)
 
 
-def test_torch_tensors_on_the_cpu(built: Any) -> None:
+def test_torch_tensors_on_the_cpu(built: Marks) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     kernel = tilusbuild.load("mark", where=built.cache)
     x = torch.arange(8, dtype=torch.float32)
@@ -60,7 +61,7 @@ def test_torch_tensors_on_the_cpu(built: Any) -> None:
     assert torch.equal(y, 10 * x + 1)
 
 
-def test_mistakes_in_a_call_are_named(built: Any) -> None:
+def test_mistakes_in_a_call_are_named(built: Marks) -> None:
     kernel = tilusbuild.load("modelled", where=built.cache, real="f64")
     x = np.ones((2, 3))
     with pytest.raises(TypeError, match="misses k"):
@@ -77,7 +78,7 @@ def test_mistakes_in_a_call_are_named(built: Any) -> None:
         kernel([1.0], np.ones((2, 6)), 5)
 
 
-def test_selection_by_rule_and_default(built: Any) -> None:
+def test_selection_by_rule_and_default(built: Marks) -> None:
     kernel = tilusbuild.load("mark", where=built.cache)
     assert kernel.select(n=4)[:2] == (2, "table")
     assert kernel.select(n=5)[:2] == (1, "default")
@@ -89,7 +90,7 @@ def test_selection_by_rule_and_default(built: Any) -> None:
         kernel.select(n=1, x=3)
 
 
-def test_the_programs_and_their_schedules(built: Any) -> None:
+def test_the_programs_and_their_schedules(built: Marks) -> None:
     kernel = tilusbuild.load("mark", where=built.cache)
     assert [p.schedule for p in kernel.programs] == [{"variant": i} for i in range(4)]
     assert {p.status for p in kernel.programs} == {"built"}
@@ -101,13 +102,13 @@ def test_the_programs_and_their_schedules(built: Any) -> None:
     assert "suits: host code" in text
 
 
-def test_a_model_chooses_at_the_bucket(built: Any) -> None:
+def test_a_model_chooses_at_the_bucket(built: Marks) -> None:
     kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
     chosen = kernel.select(m=20, n=10, k=1)  # m's bucket is 32
     assert (chosen.schedule, chosen.source) == ({"tile": 32}, "model")
 
 
-def test_where_may_be_many_things(built: Any) -> None:
+def test_where_may_be_many_things(built: Marks) -> None:
     module = ModuleType("kernels")
     module.__path__ = [str(built.cache)]
     script = built.paths("mark")[0]
@@ -120,7 +121,7 @@ def test_where_may_be_many_things(built: Any) -> None:
 
 
 def test_places_are_looked_in_in_order(
-    built: Any,
+    built: Marks,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     in_folder: Callable[[Path], None],
@@ -150,7 +151,7 @@ def test_places_are_looked_in_in_order(
     sys.modules.pop("marks_package", None)
 
 
-def test_a_script_that_is_not_there(built: Any) -> None:
+def test_a_script_that_is_not_there(built: Marks) -> None:
     with pytest.raises(ScriptNotFoundError, match='did you mean "mark"') as error:
         tilusbuild.load("marks", where=built.cache)
     assert str(built.cache) in str(error.value)
@@ -158,7 +159,7 @@ def test_a_script_that_is_not_there(built: Any) -> None:
         tilusbuild.load("mark", where=built.cache, target="h100")
 
 
-def test_instances_are_chosen_by_their_constants(built: Any) -> None:
+def test_instances_are_chosen_by_their_constants(built: Marks) -> None:
     with pytest.raises(AmbiguousScriptError, match=r"real='f32'\s+real='f64'"):
         tilusbuild.load("modelled", where=built.cache)
     with pytest.raises(ScriptNotFoundError, match=r"there are: real='f32'; real='f64'"):
@@ -167,7 +168,7 @@ def test_instances_are_chosen_by_their_constants(built: Any) -> None:
         tilusbuild.load("modelled", where=built.cache, rael="f32")
 
 
-def test_only_what_the_last_build_made_is_loaded(copied: Any) -> None:
+def test_only_what_the_last_build_made_is_loaded(copied: Marks) -> None:
     manifest = copied.folder / "tilus.toml"
     manifest.write_text(manifest.read_text().replace("range = [0, 3]", "range = [0, 2]"))
     copied.run("build", "mark")
@@ -177,7 +178,7 @@ def test_only_what_the_last_build_made_is_loaded(copied: Any) -> None:
     assert len(tilusbuild.load("mark", where=copied.cache).programs) == 3
 
 
-def test_nothing_is_written_beside_the_programs(copied: Any) -> None:
+def test_nothing_is_written_beside_the_programs(copied: Marks) -> None:
     def listing() -> dict[str, int]:
         files = [p for p in copied.cache.rglob("*") if not p.is_symlink()]
         return {str(p): p.stat().st_ctime_ns for p in files}
@@ -188,7 +189,7 @@ def test_nothing_is_written_beside_the_programs(copied: Any) -> None:
 
 
 def test_one_library_for_one_program_that_is_used(
-    copied: Any, monkeypatch: pytest.MonkeyPatch
+    copied: Marks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     load = library._loaded
@@ -218,7 +219,7 @@ def test_one_library_for_one_program_that_is_used(
 
 
 def test_many_threads_load_and_call_at_once(
-    copied: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    copied: Marks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nowhere to keep receipts, and sizes that none was measured for."""
     monkeypatch.delenv("HOME")
@@ -240,7 +241,7 @@ def test_many_threads_load_and_call_at_once(
     assert len(caplog.messages) == 1, "the shared kernel tells once"
 
 
-def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Any) -> None:
+def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Marks) -> None:
     kernel = tilusbuild.load("mark", where=built.cache)
     assert ran(kernel, 9) == 1
     held, done = threading.Event(), threading.Event()
@@ -267,7 +268,7 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Any) -> None:
 
 
 def test_a_working_directory_that_is_gone(
-    built: Any, tmp_path: Path, in_folder: Callable[[Path], None]
+    built: Marks, tmp_path: Path, in_folder: Callable[[Path], None]
 ) -> None:
     (tmp_path / "gone").mkdir()
     in_folder(tmp_path / "gone")
@@ -277,7 +278,7 @@ def test_a_working_directory_that_is_gone(
         tilusbuild.load("mark")
 
 
-def test_what_a_kernel_remembers_is_bounded(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_kernel_remembers_is_bounded(built: Marks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_KEPT", 3)
     kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
     sizes = [{"m": 2**i, "n": n, "k": 0} for n in (5, 500) for i in range(7)]
@@ -286,7 +287,7 @@ def test_what_a_kernel_remembers_is_bounded(built: Any, monkeypatch: pytest.Monk
     assert len(kernel._usual().chooser._decided) <= 3
 
 
-def test_a_program_that_did_not_come_along_is_not_chosen(copied: Any) -> None:
+def test_a_program_that_did_not_come_along_is_not_chosen(copied: Marks) -> None:
     import shutil
 
     default = copied.script("mark").programs[1]

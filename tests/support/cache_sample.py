@@ -46,6 +46,12 @@ class Sample:
         meta = {"status": status} | ({} if status == "built" else {"reason": f"{name} is wrong"})
         return stage.publish_program(self.hash(name), self.program_txt(name), OPTIONS, meta)
 
+    def entry(self, name: str) -> Entry:
+        """The entry that the cache has of a program."""
+        found = self.cache.lookup(self.hash(name))
+        assert found is not None, f"there is no entry of {name}"
+        return found
+
     def include(self, **headers: str) -> str:
         files = {f"project/{name}.h": text.encode() for name, text in headers.items()}
         manifest = "".join(f"{sha256_bytes(d)}  {n}\n" for n, d in sorted(files.items())).encode()

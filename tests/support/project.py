@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import pytest
 from support import command_line
 from support.command_line import Ran
 
+NewProject = Callable[..., "Project"]
 P = TypeVar("P", bound="Project")
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 
@@ -331,7 +332,7 @@ def test_it_ends_when_its_output_is_closed(project):
     assert watching.wait(60) == 128 + signal.SIGPIPE
 
 
-def test_another_toolkit_is_another_plan(project, watch, tmp_path):
+def test_another_toolkit_is_another_plan(project, watch, tmp_path: Path):
     watching = watch(project)
     watching.rest()
     toolkit = os.path.dirname(os.path.dirname(project.nvcc))
