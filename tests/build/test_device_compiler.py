@@ -221,7 +221,7 @@ def test_however_a_build_ends_nothing_goes_on(
     [
         ('flags = ["-lineinfo", "-Xcompiler", "-fopenmp"]', 'does not know "-Xcompiler"', 6),
         ('flags = ["--expt-relaxed-constexpr"]', 'does not know "--expt-relaxed-constexpr"', 6),
-        ('[toolchain]\nstd = "c++23"', "NVRTC knows no c++23", 7),
+        ('[toolchain]\nstd = "c++23"', "NVRTC does not know c++23", 7),
     ],
 )
 def test_what_it_cannot_do_is_said_where_it_is_asked(

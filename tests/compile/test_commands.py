@@ -37,7 +37,7 @@ def test_every_pipeline_has_a_command(pipeline, changes):
 def test_what_nvrtc_compiles_has_clangs_words_alone():
     tools = make_toolchain()
     tools.nvrtc = SimpleNamespace(include_dir="/wheels/cu13/include", command=("python",))
-    made = make_recipe(through_nvrtc=True, flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
+    made = make_recipe("kernel-nvrtc", flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
     with pytest.raises(ValueError, match="takes no command"):
         compile_command(made, tools, "/cache/source.cu", {})
     words = clang_command(made, tools, "/cache/source.cu", {})

@@ -14,8 +14,14 @@ import pytest
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import Prune, compile_device, nvrtc_tools
 from tilusbuild.compile.launcher import EXPORTS
-from tilusbuild.compile.nvrtc import BARE, VALUED, dated, own_flags, refused
-from tilusbuild.compile.options import options_text
+from tilusbuild.compile.module import options_text
+from tilusbuild.compile.pipelines.kernel_nvrtc import (
+    BARE,
+    VALUED,
+    dated,
+    own_flags,
+    refused_flags,
+)
 from tilusbuild.compile.tools import tools_of
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
@@ -99,7 +105,7 @@ def device(tmp_path, nvrtc_toolchain, runner):
 
 @pytest.fixture
 def through():
-    return lambda **changes: make_recipe(through_nvrtc=True, **{"source": PLAIN, **changes})
+    return lambda **changes: make_recipe("kernel-nvrtc", **{"source": PLAIN, **changes})
 
 
 @pytest.fixture
@@ -309,7 +315,7 @@ def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runn
 def test_flags_that_it_does_not_know_are_found_with_their_places():
     flags = ["-O3", "-lineinfo", "-Xcompiler", "-fopenmp", "-Xptxas", "-O2", "--maxrregcount=64"]
     flags += ["-DX=1", "--expt-relaxed-constexpr", "-use_fast_math", "--threads=4"]
-    found = [(one.index, one.flag) for one in refused(flags)]
+    found = [(one.index, one.flag) for one in refused_flags(flags)]
     assert found == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
     assert own_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
 
@@ -324,4 +330,5 @@ def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
 
 
 def test_a_cpu_recipe_has_nothing_to_do_with_it():
-    assert tools_of(make_toolchain()).fingerprint(make_recipe("cpu")) == ("gcc 0 test",)
+    made = make_recipe("cpu")
+    assert made.pipeline.fingerprint(made, tools_of(make_toolchain())) == ("gcc 0 test",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.fake_runner import FakeRunner, finished
-from tilusbuild.compile.threads import ThreadsRunner
+from tilusbuild.compile.pipelines.nvcc import ThreadsRunner
 from tilusbuild.process.base import Command
 
 FLAGS = " -j4 --jobserver-auth=fifo:/proc/7/fd/3"

@@ -30,7 +30,7 @@ def script_instance() -> Any:
         SimpleNamespace(dims=None, dtype="i32"),
     ]
     signature = SimpleNamespace(arguments=tensors)
-    return SimpleNamespace(launch=launch, pipeline="kernel", signature=signature)
+    return SimpleNamespace(launch=launch, signature=signature)
 
 
 def meta(registers: int, status: str = "built") -> dict[str, Any]:

@@ -18,26 +18,28 @@ from tilusbuild.compile import (
     launcher_object,
     module_files,
 )
-from tilusbuild.compile.steps import image_name, steps
+from tilusbuild.compile.pipelines import CPU, HOST, KERNEL_NVCC, KERNEL_NVRTC, Pipeline
+from tilusbuild.compile.pipelines.kernel import image_name
+from tilusbuild.compile.steps import steps
 from tilusbuild.compile.tools import tools_of
 from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import parse_argument, resolve, signature
 
-KERNEL = """\
+KERNEL_SOURCE = """\
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = a * x[i] + y[i];
 }
 """
 
-CPU = """\
+CPU_SOURCE = """\
 extern "C" void saxpy(float a, const float *x, float *y, int n) {
   for (int i = 0; i < n; i++) y[i] = a * x[i] + y[i];
 }
 """
 
-HOST = """\
+HOST_SOURCE = """\
 static __global__ void kernel(float a, const float *x, float *y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = a * x[i] + y[i];
@@ -48,7 +50,12 @@ extern "C" int saxpy(float a, const float *x, float *y, int n, cudaStream_t stre
 }
 """
 
-SOURCES = {"kernel": KERNEL, "cpu": CPU, "host": HOST}
+PIPELINES: dict[str, tuple[Pipeline, str]] = {
+    "kernel": (KERNEL_NVCC, KERNEL_SOURCE),
+    "kernel-nvrtc": (KERNEL_NVRTC, KERNEL_SOURCE),
+    "cpu": (CPU, CPU_SOURCE),
+    "host": (HOST, HOST_SOURCE),
+}
 
 SAXPY = {"a": "f32", "x": "f32*[n]", "y": "f32*[n]", "n": "i32"}
 
@@ -72,11 +79,12 @@ def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
         parse(changes.pop("smem", "0")),
     )
     archs = changes.pop("archs", ("cpu",) if pipeline == "cpu" else ("sm_90a",))
+    compiled_by, source = PIPELINES[pipeline]
     recipe = Recipe(
-        pipeline=pipeline,  # type: ignore[arg-type]
+        pipeline=compiled_by,
         archs=tuple(parse_arch(name) for name in archs),
         ptx=False,
-        source=SOURCES[pipeline],
+        source=source,
         symbol="saxpy",
         signature=make_signature(arguments, out),
         launch=launch,
@@ -110,7 +118,7 @@ def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     """The module's files, and in a tree the launcher where compile.sh finds it."""
     module.mkdir(parents=True)
     made = None
-    if recipe.through_nvrtc:
+    if recipe.pipeline.ships_launcher:
         with LocalRunner() as running:
             found = launcher_object(recipe, toolchain, str(module.parent), running, LauncherStore())
         assert isinstance(found, bytes), found

@@ -20,7 +20,7 @@ from tilusbuild.compile import (
     launcher_object,
     module_files,
 )
-from tilusbuild.compile.threads import FIRST_RELEASE, ThreadsRunner
+from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.interfaces import Compiled, Job, Stage
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
@@ -94,7 +94,7 @@ class ProgramCompiler:
         module = os.path.join(stage, "module")
         os.makedirs(module)
         made: bytes | None = None
-        if recipe.through_nvrtc:
+        if recipe.pipeline.ships_launcher:
             answer = launcher_object(
                 recipe, self._toolchain, stage, runner, self._launchers, self._timeout
             )

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tilusbuild.build.device_compiler import problems, through_nvrtc
+from tilusbuild.build.refusals import refusals
 from tilusbuild.cache.cache import Cache
+from tilusbuild.compile.pipelines import pipeline_for
 from tilusbuild.errors import InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
@@ -158,11 +159,13 @@ class Project:
     def planner(self, selection: Selection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         pairs = list(chosen_pairs(self.manifest, selection))
-        wanted = self.settings.device_compiler.value == "nvrtc"
-        nvrtc = [wanted and through_nvrtc(self.manifest, pair) for pair in pairs]
-        nvcc = [p[1].kind == "cuda" and not n for p, n in zip(pairs, nvrtc, strict=True)]
-        toolchain = self.toolchain(cuda=any(nvcc), nvrtc=any(nvrtc))
-        if found := list(problems(self.manifest, pairs, toolchain)):
+        compiler = self.settings.device_compiler.value
+        needs: set[str] = set()
+        for script, target in pairs:
+            has_kernel = self.manifest.scripts[script].kernel is not None
+            needs |= pipeline_for(target.kind, has_kernel, compiler).needs
+        toolchain = self.toolchain(cuda="nvcc" in needs, nvrtc="nvrtc" in needs)
+        if found := refusals(self.manifest, pairs, toolchain):
             raise InputError(*found)
         return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
 

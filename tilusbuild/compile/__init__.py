@@ -1,14 +1,15 @@
-"""From a recipe to a `lib.so`: the three pipelines, the launcher, `compile.sh`, `options.txt`."""
+"""From a recipe to a `lib.so`: the pipelines, the launcher, `compile.sh`, `options.txt`."""
 
-from tilusbuild.compile.device import DeviceCode, compile_device, nvrtc_tools
-from tilusbuild.compile.model import Launch, Outcome, Pipeline, Prune, Recipe
-from tilusbuild.compile.options import options_text
+from tilusbuild.compile.model import Launch, Outcome, Prune, Recipe
+from tilusbuild.compile.module import launcher_folder, module_files, options_text
+from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.compile.program import (
+    DeviceCode,
+    compile_device,
     compile_program,
-    launcher_folder,
     launcher_object,
-    module_files,
 )
+from tilusbuild.compile.tools import nvrtc_tools
 from tilusbuild.state.objects import LauncherStore
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "module_files",
     "nvrtc_tools",
     "options_text",
+    "pipeline_for",
 ]

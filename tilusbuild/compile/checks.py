@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Sequence
 
 from tilusbuild.arch import Arch, gencode, occupancy
@@ -18,11 +19,23 @@ from tilusbuild.binary import (
     read_archs,
     read_needs,
 )
-from tilusbuild.compile.launcher import EXPORTS, Geometry, geometry
+from tilusbuild.binary.cubin import open_cubin
+from tilusbuild.compile.geometry import Geometry, geometry
+from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
+from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.signature import Argument, Signature
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
-_MOST_BLOCK = (1024, 1024, 64)
+MAX_BLOCK = (1024, 1024, 64)
+
+
+# Attributes of `.nv.info.<kernel>`, undocumented: one entry a parameter (index, then offset and
+# position in halves of a word, then the size above bit 18), and the bytes of all of them. A test
+# holds them to kernels of known parameters.
+_PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
+_SIZED = 4
+_POINTER_BYTES = 8
 
 
 def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
@@ -40,7 +53,7 @@ def launch_problem(recipe: Recipe) -> str | None:
         return str(error)
     block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
     if block is not None:
-        for axis, size, most in zip("xyz", block, _MOST_BLOCK, strict=True):
+        for axis, size, most in zip("xyz", block, MAX_BLOCK, strict=True):
             if not 1 <= size <= most:
                 return f"block.{axis} is {size}, outside 1..{most}"
         if math.prod(block) > 1024:
@@ -162,7 +175,7 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
         return f"lib.so is no usable library: {error}"
     if missing := needs.missing(*EXPORTS):
         return f"lib.so does not export {', '.join(missing)}"
-    if recipe.pipeline == "kernel" and needs.libraries:
+    if recipe.pipeline.needs_no_library and needs.libraries:
         return f"lib.so needs {', '.join(needs.libraries)}, and must need nothing"
     held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     asked = asked_images(recipe)
@@ -173,7 +186,7 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
 
 def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
     """The (kind, arch) of the code that the recipe's library must hold, no more and no less."""
-    if recipe.pipeline == "cpu":
+    if not recipe.pipeline.launcher.cuda:
         return set()
     codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
     names = [name for code in codes for name in code.split("code=")[1].strip("[]").split(",")]
@@ -193,3 +206,57 @@ def images_of(data: bytes) -> tuple[CodeImage, ...]:
         return read_archs(data)
     except BinaryError:
         return ()
+
+
+def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
+    """The size of each parameter in bytes, in order; None when the cubin does not say it.
+
+    A launch hands the driver a row of pointers, and nothing at run time notices when the kernel
+    reads them as something else: a missing or an extra parameter, and a 32-bit integer declared as
+    64 bits, must be found here. Raises `BinaryError` for what is not a cubin.
+    """
+    elf = open_cubin(cubin)
+    section = elf.named(f".nv.info.{kernel}")
+    if section is None:
+        return None
+    content = elf.content(section)
+    sizes: dict[int, int] = {}
+    total = at = 0
+    while at + 4 <= len(content):
+        form, attribute, value = struct.unpack_from("<BBH", content, at)
+        at += 4
+        if attribute == _ALL_PARAMETERS and form != _SIZED:
+            total = value
+        if form != _SIZED:
+            continue
+        if attribute == _PARAMETER and value == 12 and at + 12 <= len(content):
+            _, place, word = struct.unpack_from("<III", content, at)
+            sizes[place & 0xFFFF] = word >> 18
+        at += value
+    if sorted(sizes) != list(range(len(sizes))) or (total and not sizes):
+        return None
+    return tuple(sizes[index] for index in range(len(sizes)))
+
+
+def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
+    """Why the kernel's parameters are not the declared arguments, as one line."""
+    if sizes is None:
+        return None
+    arguments = signature.arguments
+    if len(sizes) != len(arguments):
+        names = ", ".join(argument.name for argument in arguments) or "none"
+        return (
+            f"the kernel takes {len(sizes)} parameters; {len(arguments)} arguments are declared "
+            f"({names})"
+        )
+    for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True), 1):
+        if size != (declared := _bytes(argument)):
+            return (
+                f"parameter {position} of the kernel has {size} bytes; "
+                f'"{argument.name}" is declared {argument.type_text()}, which has {declared}'
+            )
+    return None
+
+
+def _bytes(argument: Argument) -> int:
+    return DTYPES[argument.dtype].bytes if argument.dims is None else _POINTER_BYTES

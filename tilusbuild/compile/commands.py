@@ -1,8 +1,8 @@
-"""The command that compiles a program's source, as editors and code browsers are told it.
+"""The command that compiles a program's source, for editors and code browsers.
 
-It is the pipeline's own first command with the project's folders in place of their copies, so that
-an editor that follows an include opens the user's file. `clang_command` says the same in clang's
-words, for clangd, which knows few of nvcc's options and nothing of NVRTC.
+It is the pipeline's own first command with the project's directories in place of their copies, so
+that an editor that follows an include opens the user's file. `clang_command` says the same in
+clang's words, for clangd, which knows few of nvcc's options and nothing of NVRTC.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, SOURCE, include_links, steps
+from tilusbuild.compile.steps import HERE, SOURCE, defines
 from tilusbuild.compile.tools import tools_of
 
 if TYPE_CHECKING:
@@ -25,16 +25,14 @@ _TWO_WORDS = ("-isystem", "-include")
 def compile_command(
     recipe: Recipe, toolchain: Toolchain, source: str, folders: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The command that reads the source, with paths of this machine and without its output.
+    """Return the command that reads the source, with paths of this machine, without its output.
 
     `source` is the path of the source, `folders` those of the recipe's include roots by name.
-    Raises `ValueError` for a recipe that NVRTC compiles: that takes no command.
+    Raises `ValueError` for a recipe that no command compiles.
     """
-    if recipe.through_nvrtc:
-        raise ValueError("NVRTC compiles it, which takes no command")
-    argv = next(step.argv for step in steps(recipe) if SOURCE in step.argv)
+    argv = recipe.pipeline.source_command(recipe)
     places = {SOURCE: source, **{f"{HERE}/include/{name}": folders[name] for name in folders}}
-    for link, folder in include_links(recipe).items():
+    for link, folder in recipe.pipeline.include_links(recipe).items():
         places[f"{HERE}/{link}"] = folders[folder.removeprefix("include/")]
     output = argv.index("-o")
     words = (*argv[:output], *argv[output + 2 :])
@@ -46,7 +44,7 @@ def clang_command(
 ) -> tuple[str, ...]:
     """As `compile_command`, for clang. Of the user's flags it has those that every compiler knows:
     definitions, and folders and files to include."""
-    if recipe.pipeline == "cpu":
+    if not recipe.pipeline.launcher.cuda:
         return compile_command(recipe, toolchain, source, folders)
     root = _toolkit(toolchain)
     roots = (
@@ -63,7 +61,7 @@ def clang_command(
         "-nocudalib",
         "-Wno-unknown-cuda-version",
         f"-std={recipe.std}",
-        *(f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines),
+        *defines(recipe),
         *roots,
         *_common(recipe.flags),
         "-fsyntax-only",
@@ -72,7 +70,7 @@ def clang_command(
 
 
 def _toolkit(toolchain: Toolchain) -> str | None:
-    """The folder of the toolkit, or of what NVRTC has of one."""
+    """Return the directory of the toolkit, or of what NVRTC has of one."""
     if toolchain.cuda is not None:
         return toolchain.cuda.root
     headers = toolchain.nvrtc.include_dir if toolchain.nvrtc is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from tilusbuild.arch import Arch
 from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
@@ -16,7 +16,8 @@ from tilusbuild.expr import Expr, Value
 from tilusbuild.signature import Signature
 from tilusbuild.status import RECORDED, Cause, Status
 
-Pipeline = Literal["kernel", "host", "cpu"]
+if TYPE_CHECKING:
+    from tilusbuild.compile.pipelines import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +53,29 @@ class Recipe:
     signature: Signature
     """Resolved: no constant is left in it."""
     launch: Launch | None
-    """For the kernel pipeline; the others ignore it."""
+    """Where the pipeline's launcher starts a kernel."""
     constants: Mapping[str, Value]
     """What the launch's expressions see: parameters, schedule, derived values."""
     include_digest: str | None = None
     include_roots: tuple[tuple[str, bool], ...] = ()
-    """(folder in the include layout, found by #include "…" only), in order of search."""
+    """(directory in the include layout, found by #include "…" only), in order of search."""
     flags: tuple[str, ...] = ()
     """For nvcc, or for the host compiler on the cpu target."""
     defines: tuple[tuple[str, str], ...] = ()
     std: str = "c++17"
     host_march: str | None = None
     """None: x86-64-v2, or armv8-a."""
-    through_nvrtc: bool = False
-    """Whether NVRTC compiles the device code: in the kernel pipeline only."""
     prune: Prune | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a pipeline's checks have found so far in what its steps made."""
+
+    usages: list[tuple[Arch, KernelUsage]] = field(default_factory=list)
+    """Of the kernel, for each architecture."""
+    ptxas: tuple[PtxasUsage, ...] = ()
+    images: tuple[CodeImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """`compile.sh`: the commands of a build as a script that needs nothing but the tree and the tools.
 
-It works in a folder of its own, so that a read-only tree can be compiled too, and it leaves a
+It works in a directory of its own, so that a read-only tree can be compiled too, and it leaves a
 `lib.so` alone that already holds the bytes it made. All words are quoted for the shell, whatever
 characters the manifest had in them.
 """
@@ -11,16 +11,7 @@ import shlex
 from collections.abc import Iterable
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.nvrtc import CUDA_HEADERS, NVRTC_COMMAND
-from tilusbuild.compile.steps import (
-    HERE,
-    LAUNCHER,
-    LAUNCHER_OBJECT,
-    Step,
-    copies_headers,
-    include_links,
-    steps,
-)
+from tilusbuild.compile.steps import HERE, LAUNCHER, LAUNCHER_OBJECT, LAUNCHER_STEP, Step, steps
 
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
 """What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
@@ -55,28 +46,29 @@ _VARIABLES = {
 def compile_script(
     recipe: Recipe, inputs: Iterable[str], launcher: str, toolchain: Iterable[str]
 ) -> str:
-    """The script for a program whose module folder holds the files `inputs`.
+    """Return the script for a program whose `module/` holds the files `inputs`.
 
-    `launcher` is the digest of the folder with the launcher. `toolchain` are lines that
+    `launcher` is the digest of the directory with the launcher. `toolchain` are lines that
     say which tools made the recorded `lib.so`, for people.
     """
-    commands = [
-        step for step in steps(recipe) if not (recipe.through_nvrtc and step.name == "launcher")
-    ]
+    pipeline = recipe.pipeline
+    ready = LAUNCHER_OBJECT if pipeline.ships_launcher else LAUNCHER
+    made = (LAUNCHER_STEP,) if pipeline.ships_launcher else ()
+    commands = [step for step in steps(recipe) if step not in made]
     used = {word for step in commands for word in step.argv}
     return "".join(
         [
-            _HEAD.replace("@TOOLS@", _tools(recipe)),
+            _HEAD.replace("@TOOLS@", pipeline.script_tools),
             "".join(f"#   {line}\n" for line in toolchain),
             _START.replace("@UNSET@", " ".join(_UNSET)),
-            _NVRTC.replace("@SHARED@", launcher) if recipe.through_nvrtc else "",
+            pipeline.script_start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_FOLDER if "{nvcc}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n',
-            f'cp -- "$module../../../include/{launcher}/{_ready(recipe)}" "$work"\n',
+            f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n',
             'touch -d @1 -- "$work"/*\n',
             _include(recipe),
-            _NVRTC_HEADERS if recipe.through_nvrtc else "",
+            pipeline.script_headers,
             'cd -- "$work"\n\n',
             "run() { env "
             + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
@@ -91,25 +83,15 @@ def _command(step: Step) -> str:
     return "run " + " ".join(_VARIABLES.get(word) or shlex.quote(word) for word in step.argv) + "\n"
 
 
-def _tools(recipe: Recipe) -> str:
-    return "NVRTC, PYTHON, AS and LD" if recipe.through_nvrtc else "NVCC, CXX, CC, AS and LD"
-
-
-def _ready(recipe: Recipe) -> str:
-    """What of the launcher the tree holds for this program: where no compiler for it may be there,
-    the object that the build made."""
-    return LAUNCHER_OBJECT if recipe.through_nvrtc else LAUNCHER
-
-
 def _include(recipe: Recipe) -> str:
     if recipe.include_digest is None:
         return ""
     headers = f'"$module../../../include/{recipe.include_digest}" "$work/include"\n'
     links = "".join(
         f'ln -s -- {shlex.quote(folder)} "$work/{link}"\n'
-        for link, folder in include_links(recipe).items()
+        for link, folder in recipe.pipeline.include_links(recipe).items()
     )
-    if not copies_headers(recipe):
+    if not recipe.pipeline.copies_headers(recipe):
         return f"ln -s -- {headers}{links}"
     return f"cp -R -- {headers}" + 'find "$work/include" -exec touch -d @1 {} +\n' + links
 
@@ -153,17 +135,6 @@ link_flags=()
 if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
   link_flags=("-L$nvcc_folder/../lib")
 fi
-"""
-
-_NVRTC = f"""\
-# NVRTC is a path to libnvrtc.so.13; without it CUDA_HOME, the toolkits and NVIDIA's wheels are
-# looked through. PYTHON is any Python 3.8 or later.
-nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
-"""
-
-_NVRTC_HEADERS = f"""\
-headers=$("${{nvrtc[@]}}" headers)
-if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
 """
 
 _END = """

@@ -1,4 +1,4 @@
-"""The toolchain as the pipelines use it: placeholders filled, one environment, folders' names."""
+"""The toolchain as the pipelines use it: placeholders filled, one environment, names in logs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile.model import Recipe
-
 if TYPE_CHECKING:
-    from tilusbuild.toolchain import Toolchain
+    from tilusbuild.toolchain import Nvrtc, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +18,22 @@ class Tools:
     paths: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str]
     folders: Mapping[str, str]
-    """Absolute paths of folders and tools, and what stands for them in a log."""
+    """Absolute paths of directories and tools, and what stands for them in a log."""
     cuda_fingerprint: tuple[str, ...]
     cc_fingerprint: tuple[str, ...]
     nvrtc_fingerprint: tuple[str, ...] = ()
     joiner_fingerprint: tuple[str, ...] = ()
+    """Of libnvfatbin, which joins the code of several architectures."""
     cuda_headers: str | None = None
     """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The command with paths for its placeholders."""
+        """Return the command with paths for its placeholders."""
         return tuple(word for part in argv for word in self.paths.get(part, (part,)))
-
-    def fingerprint(self, recipe: Recipe) -> tuple[str, ...]:
-        """The lines that say which tools a recipe's library comes from."""
-        if recipe.through_nvrtc:
-            several = len(recipe.archs) > 1 or recipe.ptx
-            return (*(self.joiner_fingerprint if several else ()), *self.nvrtc_fingerprint)
-        return self.cc_fingerprint if recipe.pipeline == "cpu" else self.cuda_fingerprint
 
 
 def tools_of(toolchain: Toolchain) -> Tools:
-    """The tools of a toolchain. One without CUDA serves only the cpu pipeline."""
+    """Return the tools of a toolchain; what it does not have has no placeholder."""
     paths: dict[str, tuple[str, ...]] = {
         "{cxx}": (toolchain.cxx.path,),
         "{cc}": (toolchain.cc.path,),
@@ -69,4 +61,16 @@ def tools_of(toolchain: Toolchain) -> Tools:
         nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
         joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
+    )
+
+
+def nvrtc_tools(nvrtc: Nvrtc) -> Tools:
+    """Return what `compile_device` needs of a machine that has NVRTC and no other compiler."""
+    return Tools(
+        paths={"{nvrtc}": nvrtc.command},
+        environment={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+        folders={},
+        cuda_fingerprint=(),
+        cc_fingerprint=(),
+        cuda_headers=nvrtc.include_dir,
     )

@@ -51,11 +51,6 @@ def script_json(
     """
     dispatch = manifest.scripts[instance.script].dispatch
     schedules = [point.values for point in script_instance.space.take(instance.schedules)]
-    toolkit = (
-        script_instance.toolchain.nvrtc
-        if script_instance.through_nvrtc
-        else script_instance.toolchain.cuda
-    )
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "script": instance.script,
@@ -65,7 +60,7 @@ def script_json(
             "kind": instance.target.kind,
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
-            "toolkit": toolkit.version if toolkit and instance.target.kind == "cuda" else None,
+            "toolkit": script_instance.pipeline.toolkit_version(script_instance.toolchain),
             "machine": platform.machine(),
         },
         "params": dict(instance.params),
@@ -153,7 +148,7 @@ def _model(
     try:
         if dispatch is not None and dispatch.model is not None:
             return declared(dispatch.model, instance, keys, columns)
-        if wrote or (instance.default is None and script_instance.pipeline == "kernel"):
+        if wrote or (instance.default is None and script_instance.pipeline.launcher.starts_kernel):
             return built_in(script_instance, instance, keys, columns, dispatch)
     except ExprError as error:
         place = manifest.place("script", instance.script, "dispatch", wrote[0])

@@ -225,7 +225,7 @@ def _filled(
 
 
 def _blocks(script_instance: ScriptInstance) -> str | None:
-    if script_instance.launch is None or script_instance.pipeline != "kernel":
+    if script_instance.launch is None:
         return None
     return "(" + " * ".join(f"({part.canonical})" for part in script_instance.launch.grid) + ")"
 

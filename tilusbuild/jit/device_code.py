@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilusbuild.build.project import Project
-from tilusbuild.compile.device import compile_device, nvrtc_tools
+from tilusbuild.compile import compile_device, nvrtc_tools
 from tilusbuild.compile.model import Launch
 from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error

@@ -67,7 +67,8 @@ class ProgramJob:
             notes = self.script_instance.render(schedule).closure.notes
         except InputError:
             notes = ()
-        helping = missing_header_help(log, notes, nvrtc=self.script_instance.through_nvrtc)
+        pipeline = self.script_instance.pipeline
+        helping = missing_header_help(log, notes, nvrtc=not pipeline.has_c_library)
         return text.rstrip("\n") + "\n" + helping
 
 

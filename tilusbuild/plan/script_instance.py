@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from tilusbuild.compile import Launch, Prune, Recipe, options_text
-from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile import Launch, Prune, Recipe, options_text, pipeline_for
 from tilusbuild.compile.tools import tools_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
@@ -85,6 +84,9 @@ class ScriptInstance:
         self._noted: set[tuple[object, ...]] = set()
         self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = target_constants(target)
+        self.pipeline = pipeline_for(
+            target.kind, self._owner.kernel is not None, toolchain.device_compiler
+        )
         self.signature = self._resolved_signature()
         self.launch = self._parse_launch()
         self._prune = self._parse_prune()
@@ -96,18 +98,6 @@ class ScriptInstance:
     def label(self) -> str:
         """What a person calls the instance."""
         return instance_label(self.script, self.params, self.target.name)
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """Which way the program is compiled."""
-        if self.target.kind == "cpu":
-            return "cpu"
-        return "kernel" if self._owner.kernel is not None else "host"
-
-    @property
-    def through_nvrtc(self) -> bool:
-        """Whether NVRTC compiles the device code."""
-        return self.pipeline == "kernel" and self.toolchain.nvrtc is not None
 
     def values(self, schedule: Schedule) -> dict[str, Value]:
         """Constants, parameters and derived values by name."""
@@ -163,7 +153,6 @@ class ScriptInstance:
             defines=self._defines,
             std=self._manifest.toolchain.std,
             host_march=self._manifest.toolchain.host_march,
-            through_nvrtc=self.through_nvrtc,
             prune=self._limits(values),
         )
         kind = "kernel" if self._owner.kernel is not None else "entry"
@@ -215,7 +204,7 @@ class ScriptInstance:
         tools = tools_of(self.toolchain)
         owner = self._owner
         parts: tuple[object, ...] = (
-            (self.script, owner.template, owner.kernel, owner.entry, self.pipeline),
+            (self.script, owner.template, owner.kernel, owner.entry),
             (self.target, self._around, self.params, self.parameters, self.derived),
             (self.signature, self.signature.text()),
             (launch, [expression.canonical for expression in expressions]),
@@ -224,7 +213,7 @@ class ScriptInstance:
             (self._manifest.toolchain.std, self._manifest.toolchain.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.cuda_fingerprint, tools.cc_fingerprint),
-            (self.through_nvrtc, tools.nvrtc_fingerprint, tools.joiner_fingerprint),
+            (repr(type(self.pipeline)), tools.nvrtc_fingerprint, tools.joiner_fingerprint),
         )
         return "\n".join(repr(part) for part in parts)
 
@@ -279,14 +268,13 @@ class ScriptInstance:
         this closure can reach."""
         external = closure.external
         if external not in self._beyond:
-            cuda = self.target.kind == "cuda"
-            folders = self.toolchain.headers(cuda=cuda, nvrtc=self.through_nvrtc)
+            folders = self.pipeline.headers(self.toolchain)
             self._beyond[external] = folders.beyond(external, self._memory)
         return self._beyond[external]
 
     def _parse_launch(self) -> Launch | None:
         declared = self._owner.launch_for(self.target.name)
-        if declared is None or self.pipeline != "kernel":
+        if declared is None or not self.pipeline.launcher.starts_kernel:
             return None
         return Launch(
             grid=tuple(self._bound(source) for source in declared.grid or ()),
@@ -309,7 +297,7 @@ class ScriptInstance:
         return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in parts]
 
     def _parse_prune(self) -> dict[str, Expr]:
-        if self.pipeline != "kernel":
+        if not self.pipeline.launcher.starts_kernel:
             return {}
         prune = self._owner.prune
         declared = {

@@ -107,6 +107,11 @@ class Toolchain:
         path = os.pathsep.join(dict.fromkeys((*folders, *_SYSTEM_PATH)))
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
 
+    @property
+    def device_compiler(self) -> str:
+        """What compiles kernels: NVRTC is looked for only where it is asked for."""
+        return "nvcc" if self.nvrtc is None else "nvrtc"
+
     def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderFolders:
         """The folders that a compile searches besides a program's own."""
         if nvrtc and self.nvrtc is not None:

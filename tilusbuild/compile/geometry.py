@@ -1,0 +1,196 @@
+"""The launch of a kernel, divided: what a schedule fixes, and what is computed at each call.
+
+What a schedule fixes (block, shared memory, the tile sizes in the grid) stands in the table
+`tilus_constants`, which the program's own object holds beside the device code; what the arguments
+decide becomes C. So the schedules of an instance share one launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilusbuild.compile.model import Launch, Recipe
+from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.signature import Signature
+
+INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
+_PLACES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A launch with its constants taken out: the table of the program, C for the rest."""
+
+    constants: tuple[int, ...]
+    """The values of `tilus_constants`: a slot for each of the seven numbers, then named ones."""
+    texts: tuple[str, ...]
+    """The seven numbers as C: a slot, or an expression over slots and arguments."""
+    sources: tuple[str, ...]
+    """For messages: `grid.x = cdiv(n, block_n)`; empty for what is a slot."""
+
+
+def geometry(recipe: Recipe) -> Geometry:
+    """Divide a launch into what the schedule fixes and what the arguments decide.
+
+    Raises `ValueError` when an expression has no value, is no integer, or uses an unknown name.
+    """
+    if recipe.launch is None:
+        raise ValueError("the kernel pipeline needs a launch")
+    places = _places(recipe.launch)
+    key = _shape(recipe, places)
+    shape = _shapes.get(key)
+    if shape is not None and (constants := _values(recipe, places, *shape)) is not None:
+        return Geometry(constants, *shape)
+    numbers = numbers_in_c(recipe.signature)
+    table = {name: index for index, name in enumerate(_table_names(recipe, places))}
+    fixed, texts, sources = [], [], []
+    for slot, (place, expression) in enumerate(zip(_PLACES, places, strict=True)):
+        value, text = _place(recipe, place, expression, numbers, table)
+        fixed.append(value)
+        texts.append(text or f"tilus_constants[{slot}]")
+        sources.append(f"{place} = {expression.source}" if text and expression else "")
+    fixed += [_int64(name, int(recipe.constants[name])) for name in table]
+    if len(_shapes) >= MAX_SHAPES:
+        _shapes.clear()
+    _shapes[key] = tuple(texts), tuple(sources)
+    return Geometry(tuple(fixed), tuple(texts), tuple(sources))
+
+
+def _places(launch: Launch) -> list[Expr | None]:
+    """The seven numbers; None is 1."""
+    places: list[Expr | None] = []
+    for sizes in (launch.grid, launch.block):
+        if not 1 <= len(sizes) <= 3:
+            raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
+        places += [*sizes, *([None] * (3 - len(sizes)))]
+    return [*places, launch.smem]
+
+
+MAX_SHAPES = 256
+_shapes: dict[object, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+"""`texts` and `sources` by all that decides them: schedules whose constants differ in whole numbers
+only have the same, and there may be a hundred thousand of them."""
+
+
+def _shape(recipe: Recipe, places: list[Expr | None]) -> object:
+    used = {name for place in places if place is not None for name in place.names}
+    kinds = (
+        (name, type(value), None if type(value) is int else value)
+        for name, value in recipe.constants.items()
+        if name in used
+    )
+    written = tuple(None if place is None else (place.source, place.canonical) for place in places)
+    return written, recipe.signature, tuple(kinds)
+
+
+def _values(
+    recipe: Recipe, places: list[Expr | None], texts: tuple[str, ...], sources: tuple[str, ...]
+) -> tuple[int, ...] | None:
+    """The constants of a known shape; None when something is wrong with them."""
+    constants: list[Value] = []
+    try:
+        for place, source in zip(places, sources, strict=True):
+            given = None if source else place
+            constants.append(int(not source) if given is None else given.evaluate(recipe.constants))
+    except ExprError:
+        return None
+    constants += [recipe.constants[name] for name in _table_names(recipe, places)]
+    whole = [value for value in constants if type(value) is int and _fits(value)]
+    return tuple(whole) if len(whole) == len(constants) else None
+
+
+def _place(
+    recipe: Recipe,
+    place: str,
+    expression: Expr | None,
+    numbers: dict[str, str],
+    table: dict[str, int],
+) -> tuple[int, str | None]:
+    """A number's value for its slot, or 0 and its C text."""
+    if expression is None:
+        return 1, None
+    try:
+        expression.check_names({*numbers, *recipe.constants})
+        if not expression.names & numbers.keys():
+            value = expression.evaluate(recipe.constants)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{place} = {expression.source} is {value!r}, not an integer")
+            return _int64(place, value), None
+        rest = expression.substitute(
+            {name: value for name, value in recipe.constants.items() if name not in table}
+        )
+        names = {
+            name: f"tilus_constants[{len(_PLACES) + i}]" for name, i in table.items()
+        } | numbers
+        if rest.c_type() == "float":
+            raise ValueError(f"{place} = {expression.source} is not an integer: use //")
+        return 0, rest.c(names)
+    except ExprError as error:
+        raise ValueError(f"{place} = {expression.source}: {error.message}") from None
+
+
+def _table_names(recipe: Recipe, places: Iterable[Expr | None]) -> list[str]:
+    """The integer constants that stand beside an argument in some expression."""
+    arguments = {argument.name for argument in recipe.signature.arguments}
+    used = {
+        name
+        for expression in places
+        if expression is not None and expression.names & arguments
+        for name in expression.names - arguments
+    }
+    return sorted(
+        name
+        for name in used
+        if isinstance(value := recipe.constants.get(name), int) and not isinstance(value, bool)
+    )
+
+
+def numbers_in_c(signature: Signature) -> dict[str, str]:
+    """The arguments that an expression can read, as C."""
+    return {
+        argument.name: f"number[{index}]"
+        for index, argument in enumerate(signature.arguments)
+        if argument.dims is None
+        and argument.dtype in ("i8", "i16", "i32", "i64", "u8", "u16", "u32")
+    }
+
+
+def _fits(value: int) -> bool:
+    return INT64_LIMITS[0] <= value <= INT64_LIMITS[1]
+
+
+def _int64(what: str, value: int) -> int:
+    if not _fits(value):
+        raise ValueError(f"{what} is {value}, which 64 bits cannot hold")
+    return value
+
+
+def program_source(recipe: Recipe, image: str) -> str:
+    """The assembly of a program's own object: its device code and its constants."""
+    archs = ", ".join(arch.name for arch in recipe.archs) + (" and PTX" if recipe.ptx else "")
+    numbers = "\n".join(f"    .quad {value}" for value in geometry(recipe).constants)
+    return f"""\
+    .section .rodata
+    .balign 64
+    .globl tilus_image
+    .hidden tilus_image
+    .type tilus_image, %object
+tilus_image:
+    .incbin "{image}"
+    .size tilus_image, . - tilus_image
+    .balign 8
+    .globl tilus_constants
+    .hidden tilus_constants
+    .type tilus_constants, %object
+tilus_constants:
+{numbers}
+    .size tilus_constants, . - tilus_constants
+    .globl tilus_archs
+    .hidden tilus_archs
+    .type tilus_archs, %object
+tilus_archs:
+    .asciz "{archs}"
+    .size tilus_archs, . - tilus_archs
+    .section .note.GNU-stack,"",%progbits
+"""

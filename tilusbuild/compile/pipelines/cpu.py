@@ -1,0 +1,85 @@
+"""The cpu pipeline: the host compiler makes a library of a template for `target.kind == "cpu"`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilusbuild.compile.launcher import CPU_LAUNCHER
+from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.steps import (
+    EXPORT_FLAGS,
+    HERE,
+    LIBRARY_FLAGS,
+    SOURCE,
+    Step,
+    defines,
+    host_march,
+    includes,
+)
+from tilusbuild.compile.tools import Tools
+
+if TYPE_CHECKING:
+    from tilusbuild.compile.dump import Dump
+    from tilusbuild.toolchain import HeaderFolders, Toolchain
+
+_COMPILE = (
+    "{cxx}",
+    "-c",
+    "-x",
+    "c++",
+    "-O3",
+    "-fPIC",
+    # Names of entities in anonymous namespaces hold random digits otherwise.
+    "-frandom-seed=0",
+    # The same numbers whether or not the CPU can fuse a product with a sum.
+    "-ffp-contract=off",
+    f"-ffile-prefix-map={HERE}/=",
+)
+
+
+class Cpu(Pipeline):
+    name = "cpu"
+    compiler = "g++"
+    launcher = CPU_LAUNCHER
+
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        return target == "cpu"
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        options = (
+            f"-std={recipe.std}",
+            f"-march={host_march(recipe)}",
+            *defines(recipe),
+            *includes(recipe, ("-iquote",)),
+            *recipe.flags,
+        )
+        linker = [f"-Wl,{flag}" for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS)]
+        # The flags once more: -fopenmp and its like mean something to the link, too.
+        objects = ("source.o", "launcher.o", *recipe.flags, "-ldl")
+        return [
+            Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
+            Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
+        ]
+
+    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+        return tools.cc_fingerprint
+
+    def headers(self, toolchain: Toolchain) -> HeaderFolders:
+        return toolchain.headers(cuda=False)
+
+    def dump(self, recipe: Recipe, dump: Dump) -> None:
+        """The preprocessed source, and assembly."""
+        first = self.commands(recipe)[0].argv
+        source = first[: first.index("-o")]
+        mode = source.index("-c")
+        for flag, name, what in (
+            ("-E", "host.ii", "preprocess for the host"),
+            ("-S", "host.s", "assembly"),
+        ):
+            argv = (*source[:mode], flag, *source[mode + 1 :], "-o", name)
+            if dump.run(Step(what, argv, name)):
+                dump.copy(name, name)
+
+
+CPU = Cpu()

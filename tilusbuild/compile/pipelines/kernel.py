@@ -1,0 +1,111 @@
+"""What the kernel pipelines share: device code alone, checked, then linked with a launcher.
+
+No host code of the template is compiled, which is most of the time that nvcc takes on a small
+kernel. The device code is read before the link: a kernel that cannot be launched, or exceeds a
+limit, costs no more.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from tilusbuild.arch import gencode, parse_arch
+from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_cubin
+from tilusbuild.compile import checks
+from tilusbuild.compile.causes import StepError
+from tilusbuild.compile.geometry import program_source
+from tilusbuild.compile.launcher import KERNEL_LAUNCHER
+from tilusbuild.compile.model import Findings, Recipe
+from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.steps import LIBRARY_FLAGS, Step
+from tilusbuild.status import Cause
+
+_LINK = ("-shared", *LIBRARY_FLAGS, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
+"""No C library is named: its functions are found in the process, whatever its version is."""
+
+
+def image_name(recipe: Recipe) -> str:
+    """The file of device code that is linked."""
+    return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
+
+
+def code_names(recipe: Recipe) -> Iterator[list[str]]:
+    """The names of the code for each architecture, with that of the PTX that goes with it."""
+    for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
+        yield code.split("code=")[1].strip("[]").split(",")
+
+
+class KernelPipeline(Pipeline):
+    """A pipeline of which subclasses compile the device code."""
+
+    name = "kernel"
+    launcher = KERNEL_LAUNCHER
+    fixed_files: ClassVar[Mapping[str, str]] = {}
+    needs_no_library = True
+
+    @abstractmethod
+    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+        """The commands that make the device code."""
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        link = ("{ld}", *_LINK, "program.o", "launcher.o", "-o", "lib.so")
+        return [
+            *self.device_steps(recipe, image_name(recipe)),
+            Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o"),
+            Step("link", link, "lib.so"),
+        ]
+
+    def generated(self, recipe: Recipe) -> dict[str, str]:
+        return {"program.s": program_source(recipe, image_name(recipe))}
+
+    def options(self, recipe: Recipe) -> list[str]:
+        if recipe.prune is None:
+            return []
+        limits = {
+            "max-registers": recipe.prune.max_registers,
+            "max-spill-bytes": recipe.prune.max_spill_bytes,
+            "min-blocks-per-sm": recipe.prune.min_blocks_per_sm,
+        }
+        return [f"prune.{name} = {value}" for name, value in limits.items() if value is not None]
+
+    def problem(self, recipe: Recipe) -> str | None:
+        return checks.launch_problem(recipe)
+
+    def device_image(self, recipe: Recipe) -> str:
+        return image_name(recipe)
+
+    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        """Hold the device code against what was declared."""
+        if step.output != image_name(recipe):
+            return
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            cubins = extract_cubins(data)
+            codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
+            sizes = [checks.parameter_sizes(cubin.data, recipe.symbol) for cubin in cubins]
+        except BinaryError as error:
+            reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
+            raise StepError(Cause.OUTPUT, reason) from None
+        if not codes:
+            raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
+        found.ptxas = parse_ptxas(log)
+        for _, kernels in codes:
+            if problem := checks.symbol_problem(recipe, [kernel.name for kernel in kernels]):
+                raise StepError(Cause.SOURCE, problem)
+        found.usages = [
+            (arch, kernel)
+            for arch, kernels in codes
+            for kernel in kernels
+            if kernel.name == recipe.symbol
+        ]
+        for taken in sizes:
+            if problem := checks.parameter_problem(recipe.signature, taken):
+                raise StepError(Cause.SOURCE, problem)
+        if problem := checks.kernel_problem(recipe, found.usages):
+            raise StepError(Cause.SOURCE, problem)
+        if exceeded := checks.prune_reason(recipe, found.usages, found.ptxas):
+            raise StepError(Cause.LIMIT, exceeded)
+        found.images = tuple(cubin.image for cubin in cubins)

@@ -1,0 +1,241 @@
+"""The kernel pipeline through NVRTC: a library in a process that stays, instead of nvcc's chain.
+
+The commands are those of `toolchain/nvrtc_command.py`, of which `compile.sh` runs a copy. A compile
+sees the program's headers as nvcc does, below /proc/self/cwd/include, and the toolkit's below
+/proc/self/cwd/cuda; there is no other directory that NVRTC searches by itself. A machine with NVRTC
+may have no C compiler, so the launcher's object is kept beside its source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tilusbuild.compile.model import Recipe
+from tilusbuild.compile.pipelines.base import RefusedFlag
+from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
+from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, defines
+from tilusbuild.compile.tools import Tools
+from tilusbuild.render.lexing import TOKENS
+
+if TYPE_CHECKING:
+    from tilusbuild.arch import Arch
+    from tilusbuild.compile.dump import Dump
+    from tilusbuild.errors import Place
+    from tilusbuild.toolchain import HeaderFolders, Toolchain
+
+CUDA_HEADERS = "cuda"
+"""The link to the toolkit's headers in the private directory."""
+
+_WITH_VALUE = """
+    -dopt --dopt -Ofc --Ofast-compile -Xptxas --ptxas-options -maxrregcount --maxrregcount
+    -ftz --ftz -prec-sqrt --prec-sqrt -prec-div --prec-div -fmad --fmad -modify-stack-limit
+    --modify-stack-limit -jtd --jump-table-density -device-stack-protector --device-stack-protector
+    -frandom-seed --frandom-seed -D --define-macro -U --undefine-macro -builtin-move-forward
+    --builtin-move-forward -builtin-initializer-list --builtin-initializer-list -opt-info
+    --optimization-info -diag-error --diag-error -diag-suppress --diag-suppress -diag-warn
+    --diag-warn -brief-diag --brief-diagnostics -split-compile --split-compile -Xcudafe
+"""
+_WITHOUT = """
+    -G --device-debug -lineinfo --generate-line-info -use_fast_math --use_fast_math
+    -extra-device-vectorization --extra-device-vectorization -w --disable-warnings -restrict
+    --restrict -default-device --device-as-default-execution-space -device-int128 --device-int128
+    -device-float128 --device-float128 -err-no --display-error-number -no-err-no
+    --no-display-error-number -minimal --minimal
+"""
+VALUED, BARE = frozenset(_WITH_VALUE.split()), frozenset(_WITHOUT.split())
+"""Options of NVRTC 13.0: those with a value, after "=" or as the next word, and those without."""
+
+_HOST_LEVEL = re.compile(r"-O[0-3]?|--optimize=[0-3]")
+"""How far nvcc optimises host code: NVRTC compiles none, and device code fully."""
+
+_HINTS = {
+    "-Xcompiler": "NVRTC has no host compiler: leave it out",
+    "--compiler-options": "NVRTC has no host compiler: leave it out",
+    "--expt-relaxed-constexpr": "say __device__ of those functions, or give -default-device",
+    "-expt-relaxed-constexpr": "say __device__ of those functions, or give -default-device",
+    "--extended-lambda": "in NVRTC a lambda of a kernel is the device's: leave out its __device__",
+    "-extended-lambda": "in NVRTC a lambda of a kernel is the device's: leave out its __device__",
+    "-rdc": "a program is whole: relocatable code is not linked",
+    "-dlto": "a program is whole: relocatable code is not linked",
+    "-time": "`-v` and the record of a build tell times",
+}
+_TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"})
+
+
+def refused_flags(flags: Iterable[str]) -> Iterator[RefusedFlag]:
+    """Yield the flags that NVRTC does not know."""
+    words = iter(enumerate(flags))
+    for index, flag in words:
+        name, equals, _ = flag.partition("=")
+        if name in VALUED or flag[:2] in ("-D", "-U"):
+            if not equals and name in VALUED:
+                next(words, None)
+        elif flag not in BARE and not _HOST_LEVEL.fullmatch(flag):
+            hint = _HINTS.get(name, "leave it out, or compile this project with nvcc")
+            yield RefusedFlag(index, flag, hint)
+            if name in _TAKES_NEXT and not equals:
+                next(words, None)
+
+
+def own_flags(flags: Iterable[str]) -> tuple[str, ...]:
+    """The flags as NVRTC gets them: without those that only nvcc's host compiler heeds."""
+    return tuple(flag for flag in flags if not _HOST_LEVEL.fullmatch(flag))
+
+
+_DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
+
+
+def dated(source: str, headers: str | None) -> str | None:
+    """An error, as a compiler words it, for the first use of the date: NVRTC puts in the real one,
+    and a program must not depend on when it was compiled. `headers` is the folder of the copy."""
+    line = _dated_line(source)
+    if line:
+        return f"source.cu({line}): error: {_NO_DATE}"
+    return _dated_header(headers) if headers else None
+
+
+_NO_DATE = "NVRTC compiles the present time into __DATE__ and __TIME__: leave them out, or use nvcc"
+
+
+@lru_cache(maxsize=64)
+def _dated_header(folder: str) -> str | None:
+    """The same for the headers, which are read once for all programs that have them."""
+    for where, _, names in sorted(os.walk(folder)):
+        for name in sorted(names):
+            path = os.path.join(where, name)
+            with open(path, encoding="utf-8", errors="replace") as file:
+                line = _dated_line(file.read())
+            if line:
+                return f"include/{os.path.relpath(path, folder)}({line}): error: {_NO_DATE}"
+    return None
+
+
+def _dated_line(text: str) -> int | None:
+    """The line of the first use outside comments and strings, from 1."""
+    if "__DATE__" not in text and "__TIME__" not in text:
+        return None
+    blank = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), "\n" + text)
+    found = _DATED.search(blank)
+    return blank.count("\n", 0, found.start()) if found else None
+
+
+_SCRIPT_START = f"""\
+# NVRTC is a path to libnvrtc.so.13; without it CUDA_HOME, the toolkits and NVIDIA's wheels are
+# looked through. PYTHON is any Python 3.8 or later.
+nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
+"""
+
+_SCRIPT_HEADERS = f"""\
+headers=$("${{nvrtc[@]}}" headers)
+if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
+"""
+
+
+class KernelNvrtc(KernelPipeline):
+    compiler = "NVRTC"
+    needs = frozenset({"nvrtc"})
+    ships_launcher = True
+    script_tools = "NVRTC, PYTHON, AS and LD"
+    script_start = _SCRIPT_START
+    script_headers = _SCRIPT_HEADERS
+    has_c_library = False
+    standards = ("c++14", "c++17", "c++20")
+
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        return target == "cuda" and has_kernel and device_compiler == "nvrtc"
+
+    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+        """One compile for each architecture, to a cubin and the PTX that it is made of."""
+        made: list[Step] = []
+        images: list[str] = []
+        for names in code_names(recipe):
+            number = names[0].removeprefix("sm_")
+            stem = "program" if image.endswith(".cubin") else names[0]
+            outputs = [f"{stem}.cubin"]
+            images.append(f"elf:{number}:{stem}.cubin")
+            if len(names) > 1:
+                outputs.append(f"{stem}.ptx")
+                images.append(f"ptx:{number}:{stem}.ptx")
+            made.append(Step("device", _compile(recipe, names[0], outputs), outputs[0]))
+        if not image.endswith(".cubin"):
+            made.append(Step("fatbin", ("{nvrtc}", "fatbin", image, *images), image))
+        return made
+
+    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+        several = len(recipe.archs) > 1 or recipe.ptx
+        return (*(tools.joiner_fingerprint if several else ()), *tools.nvrtc_fingerprint)
+
+    def headers(self, toolchain: Toolchain) -> HeaderFolders:
+        return toolchain.headers(cuda=True, nvrtc=True)
+
+    def toolkit_version(self, toolchain: Toolchain) -> str | None:
+        return toolchain.nvrtc.version if toolchain.nvrtc is not None else None
+
+    def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
+        return {} if tools.cuda_headers is None else {CUDA_HEADERS: tools.cuda_headers}
+
+    def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
+        return dated(recipe.source, headers)
+
+    def source_command(self, recipe: Recipe) -> tuple[str, ...]:
+        raise ValueError("NVRTC compiles it, which takes no command")
+
+    def check_archs(self, toolchain: Toolchain, archs: Iterable[Arch], place: Place | None) -> None:
+        toolchain.check_archs(archs, place, nvrtc=True)
+
+    def tools_problem(
+        self, archs: Sequence[Arch], ptx: bool, toolchain: Toolchain
+    ) -> tuple[str, str] | None:
+        if len(archs) == 1 and not ptx:
+            return None
+        if toolchain.nvrtc is None or toolchain.nvrtc.joiner is not None:
+            return None
+        return (
+            "several architectures, or PTX, in one library need libnvfatbin beside NVRTC",
+            "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own",
+        )
+
+    def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
+        return refused_flags(flags)
+
+    def dump(self, recipe: Recipe, dump: Dump) -> None:
+        """The PTX of each architecture, which a compile to a cubin does not leave."""
+        for name, *_ in code_names(recipe):
+            argv = _compile(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
+            if dump.run(Step("dump", argv, f"{name}.ptx")):
+                dump.copy(f"{name}.ptx", f"{name}.ptx")
+        dump.disassemble(os.path.join(dump.work, image_name(recipe)))
+
+
+def _compile(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
+    """One compile: to a cubin or, with two outputs, to a cubin and PTX."""
+    verb = "cubin" if len(outputs) == 1 else "both"
+    argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
+    return (*argv, f"--gpu-architecture={name}", *_options(recipe))
+
+
+def _place_of_source(recipe: Recipe) -> str:
+    """The name under which NVRTC gets the source: #include "…" searches its directory."""
+    for name, quoted_only in recipe.include_roots:
+        if quoted_only:
+            return f"{HERE}/include/{name}/source.cu"
+    return SOURCE
+
+
+def _options(recipe: Recipe) -> tuple[str, ...]:
+    directories = [f"{HERE}/include/{name}" for name, quoted in recipe.include_roots if not quoted]
+    directories += [f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
+    return (
+        f"--std={recipe.std}",
+        *defines(recipe),
+        *(f"-I{directory}" for directory in directories),
+        "--ptxas-options=-v",
+        *own_flags(recipe.flags),
+    )
+
+
+KERNEL_NVRTC = KernelNvrtc()
