@@ -1,8 +1,8 @@
 """What a build holds while it runs: tokens of a jobserver, the store, the compiler.
 
 Under make, a compile beside the first holds one of make's tokens. Elsewhere the tokens are of a
-pool of our own, so that the threads of a compiler that asks for tokens (`compile/threads.py`) count
-as compiles do.
+pool of our own, so that the threads of a compiler that asks for tokens
+(`compile/pipelines/nvcc.py`) count as compiles do.
 """
 
 from __future__ import annotations
