@@ -105,8 +105,8 @@ def compile_device(
 
     With NVRTC's tools (`nvrtc_tools`) neither nvcc, nor a host compiler, nor binutils is needed. It
     happens in a directory below `folder`, which is removed again. `include_dir` is the directory of
-    the recipe's headers, `timeout` is in seconds for each process. Raises `CancelledError` and `OSError`
-    (of the directory's file system).
+    the recipe's headers, `timeout` is in seconds for each process.
+    Raises `CancelledError` and `OSError` (of the directory's file system).
     """
     image = recipe.pipeline.device_image(recipe)
     if image is None:
