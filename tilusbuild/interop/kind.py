@@ -13,6 +13,8 @@ from tilusbuild.package.model import Field
 
 
 class ForeignCacheKind:
+    """The checks and the list of such a package; see `package.kinds.Kind`."""
+
     def path_problem(self, below: Sequence[str]) -> str | None:
         if len(below) > 1 and below[0] in SYSTEMS:
             return None

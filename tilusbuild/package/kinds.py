@@ -25,6 +25,8 @@ _BY_ROOT = dict(OTHERS.values())
 
 
 class ContentChecker(Protocol):
+    """Check the content of files as they arrive, one by one."""
+
     def wants(self, member: PackageMember) -> bool:
         """Return whether a file's content is checked, not its digest alone."""
 
@@ -50,6 +52,8 @@ class Part(Protocol):
 
 
 class Kind(Protocol):
+    """A kind of package: the paths that its files may have, its part of the list, its checks."""
+
     def path_problem(self, below: Sequence[str]) -> str | None:
         """Say why no file can have this path below the root; None if one can."""
 

@@ -66,7 +66,7 @@ def _program(directory: CacheDirectory, digest: str, name: str) -> ForeignEntry:
     return reader.entry()
 
 
-def _script_folders(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
+def _script_directories(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
     for name in directory.directories("scripts"):
         for key in matching(directory.directories("scripts", name), _SCRIPT):
             yield name, f"scripts/{name}/{key}"
@@ -82,14 +82,14 @@ def _links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
 
 
 def _linked(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
-    for name, home in _script_folders(directory):
+    for name, home in _script_directories(directory):
         for _, program in _links(directory, home):
             yield name, program
 
 
 def _scripts(directory: CacheDirectory) -> tuple[list[ForeignProblem], list[StaleFile], list[str]]:
     problems, stale, shared = [], [], []
-    for _, home in _script_folders(directory):
+    for _, home in _script_directories(directory):
         links = list(_links(directory, home))
         for path, program in links:
             if not directory.is_directory("programs", program):
