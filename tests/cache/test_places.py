@@ -28,7 +28,7 @@ def mounted(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 READ_ONLY = """
 import os, sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheReadOnly
+from tilusbuild.cache.errors import CacheReadOnlyError
 from tilusbuild.cache.scripts import ScriptRecord
 root, program, digest = sys.argv[1:]
 folder = "matmul"
@@ -54,7 +54,7 @@ for refused in (cache.stage, locked, cache.gc, cache.clear,
                 lambda: cache.record_build("/q/tilus.toml", "q", [])):
     try:
         refused()
-    except CacheReadOnly as error:
+    except CacheReadOnlyError as error:
         assert root in str(error) and "Read-only file system" in str(error), str(error)
         assert "--cache-dir" in error.render()
     else:
@@ -84,7 +84,7 @@ def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Cache, sampl
 FULL = """
 import os, sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheFull
+from tilusbuild.cache.errors import CacheFullError
 from tilusbuild.state.hashing import sha256_text
 cache = Cache(sys.argv[1])
 def publish(number, size):
@@ -100,7 +100,7 @@ for size in range(0, 400_000, 20_000):
     try:
         publish(size, size)
         fits += 1
-    except CacheFull as error:
+    except CacheFullError as error:
         assert "No space left" in str(error) and "cache gc" in str(error), str(error)
         assert cache.root in error.path
 assert 2 <= fits < 20, fits
