@@ -29,7 +29,7 @@ def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
     ran = mine.run("run", "axpby", *words)
     assert "all 2 sizes agree with ref.py:axpby" in ran.out
     again = here.run("init", str(mine.folder), status=2)
-    assert "already there" in again.err
+    assert "already exists" in again.err
 
 
 def test_run_checks_the_numbers(new_project: NewProject):

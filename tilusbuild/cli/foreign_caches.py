@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _FORMATS = ("dir", "tar.zst", "oci")
+DIRECTORY_HELP = "another cache: of tilusbuild, Tilus, TileLang, Hidet or Triton"
 
 
 @dataclass(frozen=True, slots=True)

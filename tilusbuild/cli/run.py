@@ -10,7 +10,6 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, option, positional, repeated
 from tilusbuild.cli.output import emit
 from tilusbuild.report.jsonl import Line, Scalar
-from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.tune.run import CallResult
@@ -98,7 +97,8 @@ def run(arguments: RunArgs) -> int:
     if tune is None or tune.ref is None:
         print(f"not checked: [script.{wanted.script}.tune] has no `ref`")
     elif not wrong:
-        print(f"all {counted(len(results), 'size')} agree with {tune.ref}")
+        many = f"all {len(results)} sizes agree" if len(results) > 1 else "1 size agrees"
+        print(f"{many} with {tune.ref}")
     return 1 if wrong else 0
 
 

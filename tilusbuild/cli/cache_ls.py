@@ -1,0 +1,137 @@
+"""`tilusbuild cache ls [SCRIPT|DIR]`: the scripts of a cache, or the programs of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.cli import foreign_caches, options
+from tilusbuild.cli.arguments import Common, optional
+from tilusbuild.cli.output import emit
+from tilusbuild.report.jsonl import Line
+from tilusbuild.report.text import amount
+from tilusbuild.status import Status
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.listing import ScriptListing
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheLsArgs(Common):
+    """A script, or another cache."""
+
+    word: str | None = optional("SCRIPT|DIR", help=foreign_caches.DIRECTORY_HELP)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedScriptLine(Line):
+    """A script that was published, and the projects and packages that keep it."""
+
+    event: ClassVar[str] = "script"
+    script: str
+    hash: str
+    target: str | None
+    statuses: Mapping[str, int]
+    size: int
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedProgramLine(Line):
+    """A program of a script that was asked for."""
+
+    event: ClassVar[str] = "program"
+    script: str
+    target: str | None
+    index: int
+    hash: str
+    status: Status
+
+
+def run(arguments: CacheLsArgs) -> int:
+    """List the scripts of a cache, or the programs of one script."""
+    from tilusbuild.errors import did_you_mean, input_error
+
+    word = arguments.word
+    # The name of a script is not a path: a directory with the name of a script comes first.
+    if word is not None and ("/" in word or os.path.isdir(word)):
+        if foreign_caches.is_foreign(word):
+            return foreign_caches.ls(word, arguments)
+        return _ls_scripts(options.cache(word), arguments)
+    cache = options.cache(arguments.cache_dir)
+    if word is None:
+        return _ls_scripts(cache, arguments)
+    listed = cache.scripts()
+    chosen = [script for script in listed if script.folder == word]
+    if not chosen:
+        hint = did_you_mean(word, {script.folder for script in listed})
+        raise input_error(f'no script "{word}" in {cache.root}', hint=hint)
+    return _ls_programs(cache, arguments, chosen)
+
+
+def _ls_scripts(cache: Cache, arguments: Common) -> int:
+    from tilusbuild.table import table
+
+    listed, roots = cache.scripts(), _roots(cache)
+    if arguments.json:
+        for script in listed:
+            key = (script.folder, script.hash)
+            target, of = script.head.get("target"), tuple(roots.get(key, ()))
+            emit(CachedScriptLine(*key, target, dict(script.statuses), script.size, of))
+        return 0
+    rows = [
+        (
+            s.folder,
+            s.head.get("target", ""),
+            s.head.get("arch", ""),
+            len(s.programs),
+            s.statuses[Status.BUILT],
+            s.statuses[Status.FAILED] + s.statuses[Status.PRUNED],
+            amount(s.size),
+            s.hash[:12],
+            # Two projects can have the same name; each counts once here.
+            ", ".join(dict.fromkeys(roots.get((s.folder, s.hash), []))),
+        )
+        for s in listed
+    ]
+    titles = ("script", "target", "arch", "programs", "built", "refused", "size", "hash", "root")
+    print(table(titles, rows), end="")
+    return 0
+
+
+def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
+    """The projects and packages that keep each script from being collected."""
+    from tilusbuild.runtime.sealed import CorruptFileError
+
+    try:
+        projects = cache.projects()
+    except CorruptFileError:
+        return {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for key, project in projects.items():
+        name = f"package {project.name}" if key.startswith("package:") else project.name
+        for pair in project.scripts:
+            found.setdefault(pair, []).append(name)
+    return found
+
+
+def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing]) -> int:
+    for script in listed:
+        target = script.head.get("target")
+        path = cache.tree.script_path(script.folder, script.hash)
+        if arguments.json:
+            for index, program in enumerate(script.programs):
+                entry = cache.lookup(program)
+                status = entry.status if entry else Status.MISSING
+                emit(CachedProgramLine(script.folder, target, index, program, status))
+            continue
+        print(f"{script.folder} {target or ''}: {os.path.relpath(path)}")
+        try:
+            with open(os.path.join(path, "schedule.txt"), encoding="utf-8") as file:
+                print(file.read())
+        except OSError as error:
+            print(f"  schedule.txt: {error.strerror}")
+    return 0
