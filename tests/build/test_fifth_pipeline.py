@@ -1,0 +1,71 @@
+"""A further pipeline is one file and the registry: the page's example, built end to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.fake_engine import Listener
+from tilusbuild.build.build import build
+from tilusbuild.build.project import Project
+from tilusbuild.compile import pipelines
+from tilusbuild.engine.config import BuildConfig
+from tilusbuild.plan.selection import Selection
+
+PAGE = Path(__file__).parents[2] / "docs/adding-a-pipeline.md"
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "small"
+version = "1"
+[target.cpu]
+arch = "cpu"
+[script.scale]
+template = "scale.cc.j2"
+kernel = "scale"
+targets = ["cpu"]
+args = { by = "f32", x = { type = "f32*[n]", out = true }, n = "i32" }
+"""
+
+TEMPLATE = """\
+extern "C" void scale(float by, float *x, int n) {
+  for (int i = 0; i < n; i++) x[i] *= by;
+}
+"""
+
+
+def built(folder: Path) -> tuple[str, Path]:
+    """The hash and the directory of the one program."""
+    options = {"cache-dir": str(folder / "cache")}
+    with Project.open(str(folder), options, {"PATH": os.environ["PATH"]}) as project:
+        result = build(project, Selection(), BuildConfig(jobs=1), Listener(), dump_ir=True)
+        ((program, status),) = result.statuses.items()
+        assert status == "built"
+        return program, Path(project.cache.program_path(program))
+
+
+def test_a_fifth_pipeline_is_a_class_and_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tilus.toml").write_text(MANIFEST)
+    (tmp_path / "scale.cc.j2").write_text(TEMPLATE)
+    plain, _ = built(tmp_path)
+
+    monkeypatch.setattr(pipelines, "PIPELINES", list(pipelines.PIPELINES))
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    exec(example, {"__name__": "page"})  # the page's own words
+    program, folder = built(tmp_path)
+
+    assert program != plain
+    options = (folder / "options.txt").read_text()
+    assert "pipeline = cpu-debug\n" in options
+    assert " -Og " in options
+    assert " -g " in options
+    assert (folder / "module/ir/host.s").is_file()
+    done = subprocess.run([folder / "module/compile.sh"], capture_output=True, text=True)
+    assert "unchanged" in done.stderr, "compile.sh makes other bytes than the build"
