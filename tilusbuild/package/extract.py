@@ -97,11 +97,13 @@ def raising(error: PackageError) -> NoReturn:
 
 def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
     """Raise `OverLimitError` before anything is unpacked."""
+    # A list may name petabytes; nothing is written before they are added up.
     if listing.size > limits.total:
         raise OverLimitError(
             f"it holds {listing.size} bytes, more than {limits.total}",
             hint="--max-size allows more",
         )
+    # Every verb unpacks scripts, also those that only read a package.
     scripts = [(e.size, p) for p, e in listing.files.items() if p.startswith(layout.SCRIPTS)]
     largest, path = max(scripts, default=(0, ""))
     if sum(size for size, _ in scripts) > _MAX_SCRIPTS or largest > _MAX_SCRIPT_FILE:

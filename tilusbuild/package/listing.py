@@ -35,6 +35,8 @@ from tilusbuild.state.hashing import sha256_bytes, sha256_text
 
 SCHEMA = 1
 TOOL = "tilusbuild"
+# The list is read whole and parsed before anything of it can be believed: its size, and the number
+# of files that it names, bound the memory that this takes.
 MAX_LIST_SIZE = 64 << 20
 MAX_FILES = 1_000_000
 MAX_FILE_SIZE = 1 << 40

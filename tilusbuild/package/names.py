@@ -24,6 +24,7 @@ SIGNATURE, PROVENANCE, SBOM = (
 BESIDE = (SIGNATURE, PROVENANCE, SBOM)
 """Files about the list, which are never in it."""
 
+# What Linux takes: a longer name could be listed and never written.
 MAX_PATH = 4096
 MAX_PART = 255
 
@@ -88,6 +89,7 @@ def _problem(path: str) -> str | None:
         return "it is absolute"
     parts = path.split("/")
     for part in parts:
+        # `..` leads out of the package; an empty part or `.` is a second spelling of a name.
         if part in ("", ".", ".."):
             return f"it has a part {part!r}"
         if len(part.encode("utf-8", "surrogatepass")) > MAX_PART:

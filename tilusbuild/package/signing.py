@@ -37,7 +37,7 @@ BUILD_TYPE = "https://github.com/tilusbuild/tilusbuild/docs/packages.md"
 PREDICATES = {names.SIGNATURE: RELEASE, names.PROVENANCE: SLSA, names.SBOM: CYCLONEDX}
 """What each of the files attests."""
 _INSTALL = "pip install 'tilusbuild[sign]'"
-_MAX_KEY_SIZE = 64 << 10
+_MAX_KEY_SIZE = 64 << 10  # a path such as /dev/zero would be read without end
 
 Sign = Callable[[bytes], bytes]
 """From a statement to the bytes of its file, signed."""

@@ -58,6 +58,7 @@ _REF = "org.opencontainers.image.ref.name"
 _TITLE = "org.opencontainers.image.title"
 _VERSION = "org.opencontainers.image.version"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+# An index and manifests are parsed before anything is known to be named by its digest.
 _MAX_JSON_SIZE = 16 << 20
 _MAX_MANIFESTS = 100
 _MAX_LAYERS = 100_000

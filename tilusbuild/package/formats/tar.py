@@ -23,7 +23,7 @@ BLOCK = 512
 _ZEROS = bytes(BLOCK)
 _OCTAL = re.compile(rb"[0-7]+")
 _PAX_RECORD = re.compile(rb"([1-9][0-9]{0,5}) (path|size)=")
-_MAX_PAX_SIZE = 64 << 10
+_MAX_PAX_SIZE = 64 << 10  # an extended header is held in memory
 _MAX_PADDING = 1 << 20
 _KINDS = {
     b"1": "a hard link",

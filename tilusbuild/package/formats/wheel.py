@@ -53,6 +53,7 @@ _LOCATOR_SIZE, _END64_SIZE = 20, 56
 _MAX_ENTRIES = MAX_FILES + 100
 _MAX_DIRECTORY_SIZE = 32 << 20
 """Bytes of a zip's directory, of 200,000 files. In memory it takes ten times that."""
+# What is beside the package is read whole: a few files of code and metadata.
 _MAX_OTHER_SIZE = 64 << 20
 _MAX_OTHERS = 200
 _BROKEN = (
