@@ -308,9 +308,9 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     except LoadError as error:
         raise InconsistentError(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)
-    carried = set(entry.programs)
+    packed = set(entry.programs)
     for row in (row for table in tables for row in table.entries):
-        if script.programs[row.program] not in carried:
+        if script.programs[row.program] not in packed:
             raise InconsistentError(
                 f"{where}/{layout.TABLE_JSON} chooses program {row.program} at {list(row.key)},"
                 " which is not packed"
@@ -331,8 +331,8 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     )
     if (*said, script.toolkit) != (*listed, target.toolkit):
         raise InconsistentError(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
-    carried = set(entry.programs)
-    order = dict.fromkeys(program for program in script.programs if program in carried)
+    packed = set(entry.programs)
+    order = dict.fromkeys(program for program in script.programs if program in packed)
     if tuple(order) != entry.programs:
         raise InconsistentError(f"{where}: the list names programs that are not of this script")
 

@@ -204,8 +204,8 @@ def decode(data: bytes) -> Any:
 
 
 def is_hollow(data: bytes, min_bytes_each: int) -> bool:
-    """Whether JSON would take many times its size in memory: an empty array is two bytes of text
-    and sixty of memory. Asked before anything is parsed; `min_bytes_each` is how much text an
+    """Return whether JSON would take many times its size in memory: an empty array is two bytes of
+    text and sixty of memory. Asked before anything is parsed; `min_bytes_each` is how much text an
     object or array has at least, on average."""
     return data.count(b"{") + data.count(b"[") > 1000 + len(data) // min_bytes_each
 

@@ -229,7 +229,7 @@ def _move(made: str, place: str, old: str) -> bool:
 
 
 def is_ours(path: str) -> bool:
-    """Whether this looks like a package, in whatever format. Links are not followed."""
+    """Return whether this looks like a package, in whatever format. Links are not followed."""
     if os.path.islink(path):
         return False
     if os.path.isdir(path):

@@ -109,12 +109,12 @@ def preflight(listing: FileList, directory: str, host: DescribedHost) -> Preflig
 
     Raises `LoadError` for scripts that the runtime would not read.
     """
-    carried = {each.hash: frozenset(each.programs) for each in listing.scripts}
+    packed = {each.hash: frozenset(each.programs) for each in listing.scripts}
     groups: dict[tuple[str, str], list[Script]] = {}
     for each in listing.scripts:
         script = read_script(os.path.join(directory, each.root))
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
-    answers = tuple(_answer(listing, group, carried, host) for group in groups.values())
+    answers = tuple(_answer(listing, group, packed, host) for group in groups.values())
     needed = any(answer.chosen for answer in answers)
     return PreflightReport(
         host, answers, tuple(host_problems(listing.needs, host)) if needed else ()
@@ -127,7 +127,7 @@ def preflight(listing: FileList, directory: str, host: DescribedHost) -> Preflig
 def _answer(
     listing: FileList,
     scripts: Sequence[Script],
-    carried: Mapping[str, frozenset[str]],
+    packed: Mapping[str, frozenset[str]],
     host: DescribedHost,
 ) -> InstanceReport:
     label = instance_label(scripts[0].name, scripts[0].params)
@@ -137,7 +137,7 @@ def _answer(
         judged = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
         what = str(error).splitlines()[0]
         return InstanceReport(label, scripts[0].params, None, judged, None, (), (what,))
-    there = frozenset(i for i, p in enumerate(chosen.programs) if p in carried[chosen.hash])
+    there = frozenset(i for i, p in enumerate(chosen.programs) if p in packed[chosen.hash])
     problems = [*_code_problems(listing, chosen, there, host)]
     tables = _tables(chosen, host)
     entries = tables[0].entries if tables else ()

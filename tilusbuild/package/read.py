@@ -50,7 +50,7 @@ def opened(path: str) -> Iterator[Reader]:
 
 
 def is_cache(path: str) -> bool:
-    """Whether a directory is a cache tree."""
+    """Return whether a directory is a cache tree."""
     return os.path.isfile(os.path.join(path, layout.TAG)) and not _has(path, names.LIST)
 
 

@@ -72,7 +72,7 @@ def write_frame(out: Sink, files: Iterable[TarFile], *, time: int, end: bool) ->
         # One thread: with several, how the input is cut, and so the bytes, depend on their number.
         threads=0,
     )
-    # Not the library's own writer: left by an error, it raises another for the size it was told.
+    # Not the library's own writer: left by an error, it raises another for the missing bytes.
     frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=total)
     for header, size, read in headed:
         for data in (header, read(), bytes(-size % BLOCK)):

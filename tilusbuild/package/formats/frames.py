@@ -16,7 +16,7 @@ from tilusbuild.package.errors import OverLimitError, TruncatedError
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 MAX_WINDOW_LOG = 27
-"""What a decoder takes that was told nothing: `zstd -d` and tar accept windows of 2**27 bytes."""
+"""What a decoder takes by default: `zstd -d` and tar accept windows of 2**27 bytes."""
 _MAX_WINDOW = 1 << MAX_WINDOW_LOG
 _MAX_BLOCKS = 1 << 20
 _MAX_HEADER_SIZE = 18
