@@ -158,9 +158,9 @@ def test_an_unrelated_header_does_not(machine: World, added: str) -> None:
     after = machine.discover()
     assert after.fingerprint_cuda == before.fingerprint_cuda
     name = Path(added).name
-    lines = after.headers(cuda=True).beyond([name], machine.memory)
+    lines = after.headers(cuda=True).external_header_digests([name], machine.memory)
     assert lines
-    assert not before.headers(cuda=True).beyond(["vector"], machine.memory)
+    assert not before.headers(cuda=True).external_header_digests(["vector"], machine.memory)
 
 
 def test_the_second_search_starts_nothing(machine: World) -> None:

@@ -52,20 +52,20 @@ def folders(tmp_path: Path) -> HeaderFolders:
 
 def test_a_program_of_core_headers_adds_nothing(folders: HeaderFolders) -> None:
     includes = ["cuda_fp16.h", "vector", "stdio.h", "windows.h"]
-    assert folders.beyond(includes, DigestMemory()) == ()
+    assert folders.external_header_digests(includes, DigestMemory()) == ()
 
 
 @pytest.mark.parametrize("name", ["cublas_v2.h", "zlib.h"])
 def test_any_other_header_adds_all_others(folders: HeaderFolders, name: str) -> None:
-    lines = folders.beyond(["stdio.h", name], DigestMemory())
+    lines = folders.external_header_digests(["stdio.h", name], DigestMemory())
     assert [line.split()[0] for line in lines] == ["other-cuda-headers", "other-headers"]
-    assert lines == folders.beyond(None, DigestMemory())
+    assert lines == folders.external_header_digests(None, DigestMemory())
 
 
 def test_a_header_that_is_installed_later_is_noticed(folders: HeaderFolders) -> None:
-    assert folders.beyond(["late.h"], DigestMemory()) == ()
+    assert folders.external_header_digests(["late.h"], DigestMemory()) == ()
     Path(folders.system[0], "late.h").write_text("// late")
-    assert folders.beyond(["late.h"], DigestMemory())
+    assert folders.external_header_digests(["late.h"], DigestMemory())
 
 
 def test_an_unrelated_header_is_not_part_of_core(folders: HeaderFolders) -> None:

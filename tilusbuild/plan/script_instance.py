@@ -82,7 +82,7 @@ class ScriptInstance:
         self.seeks_any = bool(manifest.headers_for(script))
         """Whether a file of any name can be included."""
         self._noted: set[tuple[object, ...]] = set()
-        self._beyond: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
+        self._external_digests: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = target_constants(target)
         self.pipeline = pipeline_for(
             target.kind, self._owner.kernel is not None, toolchain.device_compiler
@@ -240,7 +240,7 @@ class ScriptInstance:
         fresh.sought = set()
         fresh.seeks_any = bool(self._manifest.headers_for(self.script))
         fresh._noted = set()
-        fresh._beyond = {}
+        fresh._external_digests = {}
         return fresh
 
     def readable(self, schedule: Schedule, log: str) -> str:
@@ -267,10 +267,12 @@ class ScriptInstance:
         """What the fingerprint says of the toolkit's and the system's headers that a source with
         this closure can reach."""
         external = closure.external
-        if external not in self._beyond:
+        if external not in self._external_digests:
             folders = self.pipeline.headers(self.toolchain)
-            self._beyond[external] = folders.beyond(external, self._memory)
-        return self._beyond[external]
+            self._external_digests[external] = folders.external_header_digests(
+                external, self._memory
+            )
+        return self._external_digests[external]
 
     def _parse_launch(self) -> Launch | None:
         declared = self._owner.launch_for(self.target.name)

@@ -4,7 +4,7 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.diagnose import Finding, diagnose
 from tilusbuild.toolchain.discovery import (
-    Looked,
+    SearchResult,
     Toolchain,
     ToolchainRequest,
     discover,
@@ -22,8 +22,8 @@ __all__ = [
     "HeaderFolders",
     "Host",
     "HostTool",
-    "Looked",
     "Nvrtc",
+    "SearchResult",
     "Toolchain",
     "ToolchainRequest",
     "diagnose",

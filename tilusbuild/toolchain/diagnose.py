@@ -22,7 +22,7 @@ from tilusbuild.toolchain.disassembler import NAME as NVDISASM
 from tilusbuild.toolchain.disassembler import disassembler
 from tilusbuild.toolchain.discovery import (
     NVRTC_REMEDY,
-    Looked,
+    SearchResult,
     ToolchainRequest,
     find_cuda,
     find_nvrtc,
@@ -43,7 +43,7 @@ class Finding:
     detail: str
     gives: str
     remedy: str | None = None
-    searched: tuple[Looked, ...] = ()
+    searched: tuple[SearchResult, ...] = ()
 
 
 def diagnose(

@@ -1,4 +1,4 @@
-"""Where the compilers are: one search, in a documented order, that can say where it has looked.
+"""Where the compilers are: one search, in a documented order, that can report where it searched.
 
 The order: the path in the manifest and nothing else; or `CUDA_HOME`, `CUDA_PATH`, every nvcc on
 PATH, `/usr/local/cuda` and `/usr/local/cuda-*` (newest first), NVIDIA's wheels in the environment.
@@ -11,9 +11,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _INSTALLED_UNDER = "/usr/local"
 NVRTC_REMEDY = "pip install 'tilusbuild[nvrtc]'"
 
+_Tool = TypeVar("_Tool", Cuda, Nvrtc)
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -53,8 +54,8 @@ class ToolchainRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """A place that was looked at, whether an nvcc is there, and what was thought of it."""
+class SearchResult:
+    """A place that was searched, whether the tool is there, and why it was taken or not."""
 
     where: str
     found: bool
@@ -66,15 +67,15 @@ class Looked:
 class Toolchain:
     """The compilers of a build. `cuda` is None where the build needs none.
 
-    `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; `beyond` gives those
-    that a program adds which includes headers that they do not cover.
+    `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; a program that includes
+    headers which they do not cover adds those of `HeaderFolders.external_header_digests`.
     """
 
     cuda: Cuda | None
     host: Host
     fingerprint_cuda: tuple[str, ...]
     fingerprint_host: tuple[str, ...]
-    searched: tuple[Looked, ...]
+    searched: tuple[SearchResult, ...]
     nvrtc: Nvrtc | None = None
     """What compiles the kernel pipeline's device code, instead of nvcc."""
     fingerprint_nvrtc: tuple[str, ...] = ()
@@ -98,9 +99,9 @@ class Toolchain:
         return self.host.as_
 
     def environment(self) -> dict[str, str]:
-        """The whole environment of a compile; the caller adds TMPDIR.
+        """Return the whole environment of a compile; the caller adds TMPDIR.
 
-        PATH holds the folders of the host's tools and the system's. Dates are fixed, so that
+        PATH holds the directories of the host's tools and the system's. Dates are fixed, so that
         `__DATE__` is the same in every build.
         """
         folders = [os.path.dirname(tool.path) for tool in (self.cxx, self.cc, self.as_, self.ld)]
@@ -150,12 +151,12 @@ class Toolchain:
 def discover(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> Toolchain:
-    """Find the compilers. Raises `InputError`: where it has looked, and what would help."""
+    """Find the compilers. Raises `InputError`: where it searched, and what would help."""
     probe = Probe(runner, env, memory)
     host = find_host(probe)
     fingerprint_host = host.fingerprint(memory)
     cuda: Cuda | None = None
-    searched: list[Looked] = []
+    searched: list[SearchResult] = []
     fingerprint: tuple[str, ...] = ()
     if request.needs_cuda:
         cuda, searched = find_cuda(request, probe, host)
@@ -184,67 +185,71 @@ def discover_nvrtc(
     return nvrtc
 
 
-def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, list[Looked]]:
-    """The NVRTC of a request, or None, and every place that was looked at.
+def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, list[SearchResult]]:
+    """Return the NVRTC of a request, or None, and every place that was searched.
 
-    It is looked for where nvcc is, and a requirement on nvcc's version holds for it too. Raises
-    `InputError` for a requirement that is none.
+    It is searched for where nvcc is, and a requirement on nvcc's version holds for it too. Raises
+    `InputError` for a malformed requirement.
     """
-    requirement = _requirement(request)
-    taken: Nvrtc | None = None
-    searched: list[Looked] = []
     roots = places(probe, _path_of(request), _INSTALLED_UNDER)
-    for where, path in candidates(roots):
-        if taken is not None:
-            searched.append(Looked(where, True, "not needed: an earlier one is taken"))
-            continue
-        try:
-            found = examine_nvrtc(path, probe, [root for _, root in roots])
-        except Rejected as rejected:
-            searched.append(Looked(where, True, str(rejected), rejected.remedy))
-            continue
-        if requirement is not None and found.version not in requirement:
-            note = f"version {found.version} does not meet {request.nvcc}"
-            searched.append(Looked(where, True, note))
-        else:
-            taken = found
-            searched.append(Looked(where, True, f"version {found.version}: taken"))
-    return taken, searched
+    directories = [root for _, root in roots]
+
+    def examined(path: str) -> tuple[Nvrtc, str]:
+        return examine_nvrtc(path, probe, directories), path
+
+    return _search(request, candidates(roots), examined)
 
 
 def find_cuda(
     request: ToolchainRequest, probe: Probe, host: Host
-) -> tuple[Cuda | None, list[Looked]]:
-    """The toolkit of a request, or None, and every place that was looked at.
+) -> tuple[Cuda | None, list[SearchResult]]:
+    """Return the toolkit of a request, or None, and every place that was searched.
 
-    Raises `InputError` for a requirement that is none.
+    Raises `InputError` for a malformed requirement.
+    """
+
+    def examined(path: str) -> tuple[Cuda, str]:
+        found = examine(path, probe, host.cxx.path)
+        return found, found.nvcc  # several names on PATH can lead to one toolkit
+
+    return _search(request, _candidates(request, probe), examined)
+
+
+def _search(
+    request: ToolchainRequest,
+    places: Iterable[tuple[str, str | None]],
+    examined: Callable[[str], tuple[_Tool, str]],
+) -> tuple[_Tool | None, list[SearchResult]]:
+    """Return the first tool that is whole and meets the requirement, and a note on every place.
+
+    `examined` gives the tool at a path, and what identifies it; it raises `Rejected`.
     """
     requirement = _requirement(request)
-    taken: Cuda | None = None
-    searched: list[Looked] = []
-    examined: set[str] = set()
-    for where, path in _candidates(request, probe):
+    taken: _Tool | None = None
+    searched: list[SearchResult] = []
+    seen: set[str] = set()
+    for where, path in places:
         if path is None:
-            searched.append(Looked(where, False, "none"))
+            searched.append(SearchResult(where, False, "none"))
             continue
         if taken is not None:
-            searched.append(Looked(where, True, "not needed: an earlier one is taken"))
+            searched.append(SearchResult(where, True, "not needed: an earlier one is taken"))
             continue
         try:
-            found = examine(path, probe, host.cxx.path)
+            found, identity = examined(path)
         except Rejected as rejected:
             exists = os.path.exists(path)
-            searched.append(Looked(where, exists, str(rejected), rejected.remedy))
+            searched.append(SearchResult(where, exists, str(rejected), rejected.remedy))
             continue
-        if found.nvcc in examined:
-            searched.append(Looked(where, True, f"the same as before: {found.nvcc}"))
+        if identity in seen:
+            note = f"the same as before: {identity}"
         elif requirement is not None and found.version not in requirement:
             note = f"version {found.version} does not meet {request.nvcc}"
-            searched.append(Looked(where, True, note))
         else:
             taken = found
-            searched.append(Looked(where, True, f"version {found.version}: taken"))
-        examined.add(found.nvcc)
+            note = f"version {found.version}: taken"
+        searched.append(SearchResult(where, True, note))
+        seen.add(identity)
     return taken, searched
 
 
@@ -308,7 +313,7 @@ def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
         ) from error
 
 
-def _no_cuda(request: ToolchainRequest, searched: Iterable[Looked]) -> InputError:
+def _no_cuda(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
     looked = list(searched)
     lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in looked)]
     remedies = dict.fromkeys(entry.remedy for entry in looked if entry.remedy)
@@ -320,7 +325,7 @@ def _no_cuda(request: ToolchainRequest, searched: Iterable[Looked]) -> InputErro
     return InputError(Diagnostic(what, request.place, "\n".join(lines)))
 
 
-def _no_nvrtc(request: ToolchainRequest, searched: Iterable[Looked]) -> InputError:
+def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
     lines = [f"  {entry.where}: {entry.note}" for entry in searched]
     if not lines:
         lines = ["  there is no libnvrtc beside an nvcc, in a CUDA toolkit or in NVIDIA's wheels"]

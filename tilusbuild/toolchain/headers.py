@@ -9,8 +9,8 @@ the world, a fingerprint has two parts:
   cooperative groups, libcu++, the C++ library and the C library consist of. Core headers include
   core headers only (a test holds that for the toolkit);
 - the rest, as one digest for each folder: in the fingerprint of those programs that include
-  anything which is not core (`beyond`). CUB and Thrust are among these: they look whether NVTX is
-  there, so what they are depends on the rest.
+  anything which is not core (`external_header_digests`). CUB and Thrust are among these: they check
+  whether NVTX is there, so what they are depends on the rest.
 """
 
 from __future__ import annotations
@@ -103,14 +103,16 @@ class HeaderFolders:
         """The digest of the C library's core. Raises `OSError`."""
         return _together([memory.tree(f, "core system", is_core_of_system) for f in self.system])
 
-    def beyond(self, includes: Iterable[str] | None, memory: DigestMemory) -> tuple[str, ...]:
+    def external_header_digests(
+        self, includes: Iterable[str] | None, memory: DigestMemory
+    ) -> tuple[str, ...]:
         """Lines for a program's fingerprint, of the headers that `core` does not cover.
 
         `includes` are the names that the program's sources and headers include and that none of
         its own folders has, as written; None for any. No line when all are core or absent: when an
         absent one is installed, there is a line.
         """
-        if includes is not None and not any(self.is_beyond(name) for name in set(includes)):
+        if includes is not None and not any(self.is_external(name) for name in set(includes)):
             return ()
         toolkit = [memory.tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]]
         folders = outermost(self.system)
@@ -120,8 +122,8 @@ class HeaderFolders:
             f"other-headers - {_together(system)}",
         )
 
-    def is_beyond(self, name: str) -> bool:
-        """Whether an include's name leads to a header that is there and not core."""
+    def is_external(self, name: str) -> bool:
+        """Return whether an include's name leads to a header that is there and not core."""
         for folder in self.toolkit:
             if os.path.isfile(os.path.join(folder, name)):
                 return name.endswith("/") or not is_core_of_toolkit(name)
