@@ -61,7 +61,7 @@ class Argument:
         return self.dims is not None
 
     def type_text(self) -> str:
-        """The type as a manifest would spell it: `f16*[m, k]`."""
+        """Return the type as a manifest would spell it: `f16*[m, k]`."""
         if self.dims is None:
             return self.dtype
         return f"{self.dtype}*[{', '.join(_dim_text(dim) for dim in self.dims)}]"
@@ -88,16 +88,16 @@ class Signature:
 
     @property
     def callable_arguments(self) -> tuple[Argument, ...]:
-        """What a caller passes, in order: the arguments that are no dimension."""
+        """Return what a caller passes, in order: the arguments that are no dimension."""
         return tuple(argument for argument in self.arguments if not argument.is_dimension)
 
     @property
     def dimensions(self) -> tuple[Argument, ...]:
-        """The arguments that are read off the tensors' shapes."""
+        """Return the arguments that are read off the tensors' shapes."""
         return tuple(argument for argument in self.arguments if argument.is_dimension)
 
     def text(self) -> str:
-        """The canonical text: a line for each argument, each ended by a newline."""
+        """Return the canonical text: a line for each argument, each ended by a newline."""
         return "".join(argument.text() + "\n" for argument in self.arguments)
 
 
@@ -118,7 +118,7 @@ def parse_argument(
     `range` holds the least and the greatest value, both inclusive, of an integer scalar.
     """
     if not _NAME.fullmatch(name):
-        raise SignatureError(f'"{name}" is no name: use letters, digits and _', argument=name)
+        raise SignatureError(f'"{name}" is not a name: use letters, digits and _', argument=name)
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
@@ -177,7 +177,7 @@ def _parse_dims(name: str, text: str, start: int) -> tuple[Dim, ...]:
 
 
 def _split_at_commas(text: str) -> list[tuple[int, str]]:
-    """The pieces between the commas that no bracket encloses, each with its offset."""
+    """Return the pieces between the commas that no bracket encloses, each with its offset."""
     pieces, depth, start = [], 0, 0
     for index, character in enumerate(text):
         if character in "([":
@@ -298,8 +298,8 @@ def _check_dim(
 
 
 def resolve(declared: Signature, constants: Mapping[str, bool | int | float | str]) -> Signature:
-    """The signature with every constant in it replaced by its value: dtypes known, shapes over
-    arguments only. Raises `SignatureError`."""
+    """Return the signature with every constant in it replaced by its value: dtypes known, shapes
+    over arguments only. Raises `SignatureError`."""
     resolved = []
     for argument in declared.arguments:
         dtype: object = argument.dtype
@@ -307,7 +307,7 @@ def resolve(declared: Signature, constants: Mapping[str, bool | int | float | st
             dtype = constants.get(argument.dtype)
             if not isinstance(dtype, str) or dtype not in DTYPES:
                 raise SignatureError(
-                    f"constant {argument.dtype} is {dtype!r}, which is no dtype",
+                    f"constant {argument.dtype} is {dtype!r}, which is not a dtype",
                     argument=argument.name,
                     hint=did_you_mean(str(dtype), DTYPES),
                 )

@@ -54,7 +54,7 @@ def test_check_finds_what_is_wrong(copied: Marks) -> None:
     Path(script.library(2)).write_bytes(b"")
     Path(script.path, "dispatch_table.json").write_text("[]")
     done = copied.run("dispatch", "check", "mark", status=1)
-    assert "is no dispatch table" in done.out
+    assert "is not a dispatch table" in done.out
     assert "is not what was built" in done.out
 
 

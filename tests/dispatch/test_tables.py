@@ -15,7 +15,7 @@ from support.marks import Marks
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
-from tilusbuild.dispatch.look import cover, curve, measure
+from tilusbuild.dispatch.overview import cover, curve, measure
 from tilusbuild.expr import ExprError, parse
 from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.expression import function_of

@@ -170,7 +170,7 @@ def test_what_the_compiler_says_is_told_in_the_templates_lines(source: Source) -
     [
         ({"tims": 1}, 'no parameter "tims"'),
         ({"times": 9}, 'default 9 of "times" is outside its space'),
-        ({"target": "sm_999"}, "is no architecture"),
+        ({"target": "sm_999"}, "is not an architecture"),
         ({"execution_backend": "cython"}, "execution_backend is one of"),
         ({"pass_configs": {"tl.fast": True}}, 'no pass config "tl.fast"'),
         ({"execution_backend": "nvrtc"}, "nvrtc compiles for GPUs"),

@@ -26,7 +26,7 @@ CASES = [
     ("{{ 1 // 0 }}", 1, None, "division by zero", None),
     ("{{ cdiv(block_m, 0) }}", 1, None, "division by zero", None),
     ('{{ block_m + "a" }}', 1, None, "unsupported operand", None),
-    ('{{ "f61" | ctype }}', 1, None, '"f61" is no element type', None),
+    ('{{ "f61" | ctype }}', 1, None, '"f61" is not an element type', None),
     ("{{ none }}", 1, None, "the value is none", None),
     ("{{ cdiv }}", 1, None, "only text and numbers can be written", None),
     ("{{ 1e308 * 10 }}", 1, None, "the value is inf", None),

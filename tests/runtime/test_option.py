@@ -84,8 +84,8 @@ def test_the_cache_folder_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (lambda: option.bench_warmup(-1), "bench_warmup is at least 0, not -1"),
         (lambda: option.bench_repeat(1.5), "bench_repeat takes an int, not float"),  # type: ignore[arg-type]
         (lambda: option.debug.dump_ir(1), "dump_ir takes True or False, not int"),  # type: ignore[arg-type]
-        (lambda: option.cache_dir(""), "'' names no folder"),
-        (lambda: option.cache_dir(b"x"), "a cache folder is a str"),  # type: ignore[arg-type]
+        (lambda: option.cache_dir(""), "'' names no directory"),
+        (lambda: option.cache_dir(b"x"), "a cache directory is a str"),  # type: ignore[arg-type]
     ],
 )
 def test_an_invalid_option_is_refused(choose: object, error: str) -> None:

@@ -155,8 +155,8 @@ class TestResolve:
     @pytest.mark.parametrize(
         ("text", "constants", "message"),
         [
-            ("t*[2]", {"t": "f12"}, "constant t is 'f12', which is no dtype"),
-            ("t*[2]", {"t": 5}, "constant t is 5, which is no dtype"),
+            ("t*[2]", {"t": "f12"}, "constant t is 'f12', which is not a dtype"),
+            ("t*[2]", {"t": 5}, "constant t is 5, which is not a dtype"),
             ("f32*[t]", {"t": -1}, "is -1, not a count"),
             ("f32*[t]", {"t": True}, "is True, not a count"),
             ("f32*[1 // t]", {"t": 0}, "dimension 1 // t"),

@@ -21,7 +21,7 @@ from tilusbuild.tune.bench.bench import DeviceBench
 from tilusbuild.tune.bench.conversation import WorkerUnusableError
 from tilusbuild.tune.bench.cuda import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
-from tilusbuild.tune.prepare import Checking
+from tilusbuild.tune.prepare import OutputCheck
 from tilusbuild.tune.run import CallFailedError, CallResult, called
 
 Libraries = Callable[..., str]
@@ -182,7 +182,7 @@ def test_run_calls_checks_and_times_on_the_device(
             parse_argument("n", "i32"),
         ]
     )
-    check = Checking(lambda a, x: np.float32(a) * x, None, None)
+    check = OutputCheck(lambda a, x: np.float32(a) * x, None, None)
     with LocalRunner() as runner:
 
         def ran(name: str, program: Candidate) -> CallResult:

@@ -11,7 +11,7 @@ import pytest
 from support.recorded_bench import Killed, Recorded, make_case, make_work
 from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign
-from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, TuningSession
 
 
 def tuned(
@@ -24,7 +24,7 @@ def tuned(
 ) -> list[Decision]:
     kept = SampleLog(str(log))
     try:
-        session = Session(kept, bench, budget or Budget(), rounds=rounds)
+        session = TuningSession(kept, bench, budget or Budget(), rounds=rounds)
         return campaign(session, work, cases, len(cases), 0, lambda _: None)
     finally:
         kept.close()
@@ -186,5 +186,5 @@ class TestBudget:
 
     @pytest.mark.parametrize("text", ["", "s", "-5", "1.5", "ten", "5 s", "1e9s", "٣"])
     def test_is_nothing_else(self, text: str) -> None:
-        with pytest.raises(ValueError, match="is no budget"):
+        with pytest.raises(ValueError, match="is not a budget"):
             Budget.parse(text)

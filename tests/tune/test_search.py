@@ -6,12 +6,12 @@ from typing import Any
 
 from support.recorded_bench import make_work
 from tilusbuild.tune.bench.search import Neighbourhood, look_around
-from tilusbuild.tune.bench.session import Budget, Quota, Spent
+from tilusbuild.tune.bench.session import Budget, BudgetSpent, Quota
 
 
 def looked(work: Any, seconds: Any, runs: int | None) -> dict[int, float | None]:
     """What was looked at, in order, each look being one run."""
-    spent, found = Spent(), dict[int, Any]()
+    spent, found = BudgetSpent(), dict[int, Any]()
 
     def look(program: Any) -> float | None:
         assert program.index not in found, "nobody is looked at twice"

@@ -210,7 +210,7 @@ def test_a_log_of_other_programs_is_refused(tune_project: New) -> None:
     ("old", "new", "text"),
     [
         ('"programs": [0]', '"programs": [7]', "does not fit scale cpu: 7"),
-        ('"programs": [0]', '"programs": 7', "is no log of `tilusbuild tune`: malformed"),
+        ('"programs": [0]', '"programs": 7', "is not a log of `tilusbuild tune`: malformed"),
         ('"integers": {"n": 1000}', '"integers": {}', "does not fit scale cpu: 'n'"),
         ('"script": "scale"', '"script": "../../.."', "which is not in"),
     ],

@@ -15,7 +15,7 @@ from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
-    from tilusbuild.dispatch.look import Look
+    from tilusbuild.dispatch.overview import DispatchOverview
 
 _ACTIONS = {
     "show": "print the rules, tables and models of a script",
@@ -140,15 +140,15 @@ def run(arguments: DispatchArgs) -> int:
         return status
 
 
-def _looks(arguments: DispatchArgs, project: Project) -> Iterator[Look]:
-    from tilusbuild.dispatch.look import looks
+def _looks(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
+    from tilusbuild.dispatch.overview import overviews
 
-    yield from looks(
+    yield from overviews(
         project.manifest, project.settings.cache_dir.value, arguments.script, arguments.target
     )
 
 
-def _show(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
+def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     from tilusbuild.dispatch.tables import table_text
 
     for number, look in enumerate(looks):
@@ -171,7 +171,7 @@ def _show(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     return 0
 
 
-def _line(look: Look) -> DispatchLine:
+def _line(look: DispatchOverview) -> DispatchLine:
     script = look.script
     return DispatchLine(
         instance=script.label,
@@ -187,7 +187,7 @@ def _line(look: Look) -> DispatchLine:
     )
 
 
-def _check(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
+def _check(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     found = [(look.script.label, problem) for look in looks for problem in look.problems()]
     for label, problem in found:
         if arguments.json:
@@ -201,7 +201,7 @@ def _check(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     return 1 if found else 0
 
 
-def _coverage(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
+def _coverage(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     from tilusbuild.table import table
 
     for number, look in enumerate(looks):
@@ -220,7 +220,7 @@ def _coverage(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     return 0
 
 
-def _prune(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
+def _prune(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
     from tilusbuild.table import table
 
     for look in looks:
@@ -249,7 +249,7 @@ def _prune(arguments: DispatchArgs, looks: Sequence[Look]) -> int:
     return 0
 
 
-def _build(arguments: DispatchArgs, project: Project, looks: Sequence[Look]) -> None:
+def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> None:
     from tilusbuild.dispatch.dispatcher import refresh
 
     toolchain = project.toolchain(cuda=False)
@@ -262,7 +262,7 @@ def _build(arguments: DispatchArgs, project: Project, looks: Sequence[Look]) -> 
         _summary(arguments, looks)
 
 
-def _summary(arguments: DispatchArgs, looks: Sequence[Look]) -> None:
+def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> None:
     if arguments.json:
         emit(DispatchSummary(len(looks)))
 

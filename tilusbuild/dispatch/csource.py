@@ -1,4 +1,5 @@
-"""The C dispatcher of a script: `dispatch.c` and `dispatch.h`, written from what its folder says.
+"""The C dispatcher of a script: `dispatch.c` and `dispatch.h`, written from what its directory
+says.
 
 It decides as `tilusbuild.runtime.choose` does, with the rules, the tables and the model written
 into it, and forwards to the programs' libraries, which it finds relative to itself and opens when
@@ -33,13 +34,14 @@ class NoDispatcherError(Exception):
 
 
 def symbol(script: Script) -> str:
-    """The script's name as the names of C functions begin with it."""
+    """Return the script's name as the names of C functions begin with it."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", script.name)
     return f"_{name}" if name[0].isdigit() else name
 
 
 def sources(script: Script, tables: Sequence[Table]) -> dict[str, str]:
-    """The texts of `dispatch.c` and `dispatch.h`. Raises `NoDispatcherError` and `LoadError`."""
+    """Return the texts of `dispatch.c` and `dispatch.h`. Raises `NoDispatcherError` and
+    `LoadError`."""
     try:
         return _Writer(script, tables).files()
     except ExprError as error:
@@ -66,7 +68,7 @@ class _Writer:
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
 
     def _holds(self, table: Table) -> bool:
-        """Whether the device alone decides if the table holds."""
+        """Return whether the device alone decides if the table holds."""
         own = table.fingerprint["script"] in ("*", self.script.hash)
         return own and all(
             field in _KNOWN_FIELDS or value == "*" for field, value in table.fingerprint.items()
@@ -84,6 +86,10 @@ class _Writer:
             self._rules(),
             self._model(),
             _part("sha256.c"),
+            # It opens libcuda with RTLD_GLOBAL, a launcher (compile/launcher_parts/kernel.c) with
+            # RTLD_LOCAL. Both look symbols up in their own handle, so either would do. The texts
+            # stay as they are: a launcher's is part of its program's hash, and another text here
+            # would make every dispatcher in every cache outdated.
             _part("open.c"),
             _part("call.c"),
             self._functions(),
@@ -139,7 +145,7 @@ class _Writer:
         return "\n".join([*lines, "  {0, -1}\n};\n"])
 
     def _read_of(self, name: str) -> tuple[int, int]:
-        """Where a packed call has a size: (argument, axis), or (argument, -1)."""
+        """Return where a packed call has a size: (argument, axis), or (argument, -1)."""
         position = 0
         found: tuple[int, int] | None = None
         for argument in self.script.arguments:
@@ -343,7 +349,8 @@ def _c_type(argument: Any) -> str:
 
 
 def _c_string(text: str) -> str:
-    """A C string literal: what is no plain character becomes an octal escape of 3 digits."""
+    """Return a C string literal: what is not a plain character becomes an octal escape of 3
+    digits."""
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
         for byte in text.encode("utf-8", "surrogateescape")

@@ -45,7 +45,7 @@ def script_json(
     script_instance: ScriptInstance,
     metas: Sequence[Meta | None],
 ) -> bytes:
-    """The file's bytes. `metas` are the programs' meta.json, None where there is none.
+    """Return the file's bytes. `metas` are the programs' meta.json, None where there is none.
 
     Raises `InputError` for a `dispatch` table that cannot serve this instance.
     """
@@ -96,14 +96,14 @@ def _dim(dim: Dim) -> Tree:
 
 
 def keys_of(dispatch: DispatchSection | None, script_instance: ScriptInstance) -> tuple[str, ...]:
-    """The arguments that the choice depends on; every dimension when none are declared."""
+    """Return the arguments that the choice depends on; every dimension when none are declared."""
     if dispatch is not None:
         return dispatch.keys
     return tuple(argument.name for argument in script_instance.signature.dimensions)
 
 
 def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
-    """A bucket as `script.json` has it."""
+    """Return a bucket as `script.json` has it."""
     if bucket is None:
         return "tilus"
     if bucket.edges is not None:
@@ -143,7 +143,8 @@ def _model(
     keys: Sequence[str],
     columns: Columns,
 ) -> CostModel | None:
-    """The manifest's; else the built-in one, where it is asked for or no default is declared."""
+    """Return the manifest's; else the built-in one, where it is asked for or no default is
+    declared."""
     wrote = [name for name in COSTS if dispatch is not None and getattr(dispatch, name) is not None]
     try:
         if dispatch is not None and dispatch.model is not None:
@@ -162,7 +163,8 @@ def _rules(
     script_instance: ScriptInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
-    """The rules whose schedule is among the planned ones: a target's own space may lack it."""
+    """Return the rules whose schedule is among the planned ones: a target's own space may not have
+    it."""
     around = {**target_constants(instance.target), **instance.params}
     scalars = (a for a in script_instance.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
@@ -178,7 +180,8 @@ def _rules(
 def _program_for(
     use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
-    """The planned schedule that has these values, and else as much as can be of the default."""
+    """Return the planned schedule that has these values, and else as much as can be of the
+    default."""
     default = schedules[instance.default] if instance.default is not None else {}
     best: tuple[int, int] | None = None
     for index, schedule in enumerate(schedules):
@@ -193,7 +196,7 @@ Tree: TypeAlias = "bool | int | float | str | list[Tree]"
 
 
 def tree_of(node: Node) -> Tree:
-    """The tree of a parsed expression."""
+    """Return the tree of a parsed expression."""
     match node:
         case Const():
             return node.value
@@ -218,7 +221,7 @@ def tree_of(node: Node) -> Tree:
 
 
 def node_of(tree: Tree) -> Node:
-    """The expression that a tree in `script.json` says: the way back from `tree_of`.
+    """Return the expression that a tree in `script.json` says: the way back from `tree_of`.
 
     The tree is one that the runtime has read, so its form is right.
     """

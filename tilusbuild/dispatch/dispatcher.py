@@ -1,7 +1,8 @@
-"""The C dispatcher, built: `dispatch/` in a script's folder, with `lib<script>.so` and its header.
+"""The C dispatcher, built: `dispatch/` in a script's directory, with `lib<script>.so` and its
+header.
 
 It is made again when its source would be another one: after a build that changed the programs, and
-after tuning that changed the tables. The folder is replaced as a whole.
+after tuning that changed the tables. The directory is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
 
 
 def library_name(script: Script) -> str:
-    """The file's name."""
+    """Return the file's name."""
     return f"lib{snake_case(script.name)}.so"
 
 
 def is_current(script: Script) -> bool:
-    """Whether what is built is what would be built now. Raises `LoadError`, `NoDispatcherError`."""
+    """Return whether what is built is what would be built now. Raises `LoadError`,
+    `NoDispatcherError`."""
     return _is_there(script, sources(script, read_tables(script)))
 
 
@@ -77,7 +79,7 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
 def after_build(
     cache: Cache, path: str, manifest: Manifest, script_instance: ScriptInstance, runner: Runner
 ) -> None:
-    """Keep the dispatcher of a script's folder current, where there is something to dispatch by:
+    """Keep the dispatcher of a script's directory current, where there is something to dispatch by:
     the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
     declared = manifest.scripts[script_instance.script].dispatch is not None
     if declared or os.path.exists(os.path.join(path, FILE)):

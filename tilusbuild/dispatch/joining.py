@@ -1,6 +1,7 @@
-"""The folders of scripts of several caches, joined: what one side lacks, another one has.
+"""The directories of scripts of several caches, joined: what one side does not have, another one
+has.
 
-A folder is named by its text, so two of one name speak of the same programs; each says which of
+A directory is named by its text, so two of one name speak of the same programs; each says which of
 them it has, and what was measured of them. The programs themselves are taken over before. Of two
 that measured the same on the same kind of device, the one that comes first stays: the cache that is
 joined into, then the others in the order in which they are named.
@@ -31,7 +32,7 @@ _MISSING = "missing"
 
 
 @dataclass(slots=True)
-class Joined:
+class JoinResult:
     """What came of it."""
 
     scripts: list[Script] = field(default_factory=list)
@@ -39,9 +40,9 @@ class Joined:
     refused: list[Refused] = field(default_factory=list)
 
 
-def join(cache: Cache, trees: Sequence[Tree]) -> Joined:
+def join(cache: Cache, trees: Sequence[Tree]) -> JoinResult:
     """Bring every script of the trees into the cache. Raises `CacheError` and `OSError`."""
-    joined = Joined()
+    joined = JoinResult()
     having: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:
         for folder, digest in _folders(tree):
@@ -64,7 +65,9 @@ def _names(path: str) -> list[str]:
         return []
 
 
-def _join(cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined: Joined) -> None:
+def _join(
+    cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined: JoinResult
+) -> None:
     name = f"{layout.SCRIPTS}/{folder}/{digest}"
     described: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -109,7 +112,8 @@ def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:
 
 
 def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What all that describe a script must say alike: all but what each has of its programs."""
+    """Return what all that describe a script must say alike: all but what each has of its
+    programs."""
     dispatch = dict(value["dispatch"])
     if dispatch["model"] is not None:
         dispatch["model"] = {**dispatch["model"], "columns": sorted(dispatch["model"]["columns"])}
@@ -119,7 +123,7 @@ def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
 def _record(
     cache: Cache, folder: str, text: str, described: Sequence[dict[str, Any]]
 ) -> ScriptRecord:
-    """What the folder is to say, by the programs that are there now."""
+    """Return what the directory is to say, by the programs that are there now."""
     first = described[0]
     programs: list[str] = first["programs"]
     metas = [entry.meta if (entry := cache.lookup(p)) else None for p in programs]
@@ -150,7 +154,7 @@ def _record(
 
 
 def _value(described: Sequence[Mapping[str, Any]], name: str, index: int) -> Any:
-    """What a model reads of a program, from who has it."""
+    """Return what a model reads of a program, from who has it."""
     values = [
         (value["not_built"].get(str(index)), value["dispatch"]["model"]["columns"][name][index])
         for value in described
@@ -159,7 +163,7 @@ def _value(described: Sequence[Mapping[str, Any]], name: str, index: int) -> Any
 
 
 def _join_measured(script: Script, path: str) -> None:
-    """Bring in tables and latencies from the folder `path`. Raises `LoadError`, `OSError`."""
+    """Bring in tables and latencies from the directory `path`. Raises `LoadError`, `OSError`."""
     other = script._replace(path=path)
     found = read_tables(other)
     measured = latency.read(other)

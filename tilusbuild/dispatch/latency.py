@@ -37,7 +37,7 @@ class Measured:
     refused: Mapping[int, str] = field(default_factory=dict)
 
     def best(self, among: frozenset[int] | None = None) -> TableEntry | None:
-        """The entry for a dispatch table; None when nothing (of `among`) was measured."""
+        """Return the entry for a dispatch table; None when nothing (of `among`) was measured."""
         times = {p: s for p, s in self.seconds.items() if among is None or p in among}
         if not times:
             return None
@@ -77,7 +77,8 @@ def _write(script: Script, path: str, measured: Measured) -> None:
 
 
 def read(script: Script) -> list[Measured]:
-    """Everything measured of a script, on every device, by key. Raises `CorruptTableError`."""
+    """Return everything measured of a script, on every device, by key. Raises
+    `CorruptTableError`."""
     folder = os.path.join(script.path, FOLDER)
     try:
         names = sorted(os.listdir(folder))

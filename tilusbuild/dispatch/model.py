@@ -68,7 +68,7 @@ class Columns:
 
     @property
     def names(self) -> frozenset[str]:
-        """The parameters and derived values that every schedule has."""
+        """Return the parameters and derived values that every schedule has."""
         each = [frozenset(schedule) for schedule in self.schedules]
         return frozenset.intersection(*each) if each else frozenset()
 
@@ -91,7 +91,7 @@ class Columns:
 def declared(
     source: Value, instance: PlannedInstance, keys: Sequence[str], columns: Columns
 ) -> CostModel | None:
-    """The manifest's model; None on the cpu when it asks for resources, which are a GPU's.
+    """Return the manifest's model; None on the cpu when it asks for resources, which are a GPU's.
 
     Raises `ExprError`.
     """
@@ -148,7 +148,7 @@ def _resources(
 
 
 def _threads(script_instance: ScriptInstance, values: Mapping[str, Value]) -> int | None:
-    """The threads of a block, when the schedule fixes them."""
+    """Return the threads of a block, when the schedule fixes them."""
     if script_instance.launch is None:
         return None
     total = 1
@@ -174,7 +174,7 @@ def built_in(
     columns: Columns,
     dispatch: DispatchSection | None,
 ) -> CostModel | None:
-    """The model; None where nothing in it would tell one schedule from another.
+    """Return the model; None where nothing in it would tell one schedule from another.
 
     Raises `ExprError` when `bytes` or `flops` reads what no schedule has.
     """
@@ -236,7 +236,7 @@ def _roofs(
     keys: Sequence[str],
     dispatch: DispatchSection | None,
 ) -> dict[str, str]:
-    """The seconds under each roof that is known, by its name."""
+    """Return the seconds under each roof that is known, by its name."""
     found = {}
     bandwidth, peak = (_positive(instance.target.facts.get(n)) for n in ("dram_gbs", "tflops"))
     moved = _moved(script_instance, instance, keys, dispatch)

@@ -27,7 +27,7 @@ TEXT = "dispatch_table.txt"
 def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
     """Make these the entries of the table with this fingerprint; other tables stay.
 
-    Raises `LoadError` when the present file is no table, and `OSError`.
+    Raises `LoadError` when the present file is not a table, and `OSError`.
     """
     with alone(script):
         others = [t for t in read_tables(script) if dict(t.fingerprint) != dict(fingerprint)]
@@ -63,8 +63,8 @@ def _table(fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> Tab
 
 @contextmanager
 def alone(script: Script) -> Iterator[None]:
-    """Be the only one that changes the tables and measurements of a script: a lock of the folder,
-    which the kernel lets go of however the holder ends. Raises `OSError`."""
+    """Be the only one that changes the tables and measurements of a script: a lock of the
+    directory, which the kernel lets go of however the holder ends. Raises `OSError`."""
     handle = os.open(script.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -124,7 +124,7 @@ Meta = Mapping[str, Any]
 
 
 def columns_of(parameters: Sequence[str]) -> tuple[str, ...]:
-    """The heads."""
+    """Return the heads."""
     return ("index", *parameters, "status", *_RESOURCES, "dynamic_smem", "program")
 
 
@@ -134,7 +134,8 @@ def rows_of(
     programs: Sequence[str],
     metas: Sequence[Meta | None],
 ) -> list[tuple[Cell, ...]]:
-    """A row for each schedule. `metas` are the programs' meta.json, None where there is none."""
+    """Return a row for each schedule. `metas` are the programs' meta.json, None where there is
+    none."""
     rows: list[tuple[Cell, ...]] = []
     for index, (values, program, meta) in enumerate(zip(schedules, programs, metas, strict=True)):
         kernels = meta.get("kernels", {}) if meta else {}

@@ -26,8 +26,8 @@ from tilusbuild.runtime.places import get_cache_dir
 
 
 def opened(wanted: Request) -> tuple[Project, str, str, int]:
-    """The project, the script's name, the target's, and when we began to read the project, in ns
-    since 1970. Raises `InputError`."""
+    """Return the project, the script's name, the target's, and when we began to read the project,
+    in ns since 1970. Raises `InputError`."""
     given: dict[str, str | int | None] = {"level": 0}
     if wanted.backend == "nvrtc":
         given["device-compiler"] = "nvrtc"
@@ -64,12 +64,12 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
     try:
         name = parse_arch(word).name
     except UnknownArch as error:
-        raise input_error(f'target: "{word}" is no architecture', hint=error.hint) from None
+        raise input_error(f'target: "{word}" is not an architecture', hint=error.hint) from None
     return name, {"arch": name}
 
 
 def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
-    """The target of that name or architecture; with "auto", the best for this machine."""
+    """Return the target of that name or architecture; with "auto", the best for this machine."""
     targets = targets_of(manifest)
     known = {name: targets[name] for name in manifest.targets_of(script)}
     if word != AUTO:
@@ -97,7 +97,7 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
 
 
 def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> Manifest:
-    """The manifest with one instance and one default."""
+    """Return the manifest with one instance and one default."""
     owner = manifest.scripts[script]
     declared = manifest.toolchain
     if wanted.target_host is not None:
@@ -134,7 +134,8 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
 def _schedule(
     manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """What of the request are values of the space. Raises `InputError` for names of nothing."""
+    """Return what of the request are values of the space. Raises `InputError` for names of
+    nothing."""
     owner = manifest.scripts[script]
     constants = {name for each in owner.params_for(target) for name in each.names}
     names = {name for each in owner.space_for(target).values() for name in each.names}

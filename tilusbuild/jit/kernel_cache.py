@@ -28,7 +28,7 @@ from tilusbuild.runtime.script import Script
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How the kernels were come by."""
+    """How the kernels were obtained."""
 
     memory_hits: int = 0
     disk_hits: int = 0
@@ -77,7 +77,7 @@ class CachedKernel:
 
 
 def _with_outputs(script: Script, out: Sequence[int]) -> Script:
-    """The script with these of its passed arguments as outputs. Raises `InputError`."""
+    """Return the script with these of its passed arguments as outputs. Raises `InputError`."""
     wanted = arrays.passed(script)
     chosen = set()
     for index in out:
@@ -86,7 +86,7 @@ def _with_outputs(script: Script, out: Sequence[int]) -> Script:
                 f"out_idx {index}: {script.name} is called with {len(wanted)} arguments"
             )
         if wanted[index].dims is None:
-            raise input_error(f"out_idx {index}: {wanted[index].name} is no tensor")
+            raise input_error(f"out_idx {index}: {wanted[index].name} is not a tensor")
         chosen.add(wanted[index].name)
     changed = tuple(each._replace(out=each.name in chosen) for each in script.arguments)
     return script._replace(arguments=changed)
@@ -115,7 +115,7 @@ class KernelCache:
 
     @property
     def stats(self) -> Stats:
-        """What came from where, so far."""
+        """Return what came from where, so far."""
         return self._stats
 
     def cached(
@@ -131,8 +131,8 @@ class KernelCache:
         compile_flags: str | Sequence[str] | None = None,
         **params: Value,
     ) -> CachedKernel:
-        """The kernel of a script of the project around the working directory (`"matmul"`), of
-        another project (`"DIR:matmul"`), or of a `Source`.
+        """Return the kernel of a script of the project around the working directory (`"matmul"`),
+        of another project (`"DIR:matmul"`), or of a `Source`.
 
         `params` are constants, and values of the schedule; the rest of the schedule is the
         default's. `out_idx`: which of the arguments that a caller passes are outputs, instead of

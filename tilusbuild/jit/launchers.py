@@ -31,7 +31,7 @@ def _c_value(argument: ScriptArgument, value: Any) -> Any:
 
 
 def stream_of(call: Call, args: Sequence[Any]) -> int:
-    """The stream to launch on."""
+    """Return the stream to launch on."""
     torch = sys.modules.get("torch")
     if call.device[0] != "cuda" or torch is None:
         return 0

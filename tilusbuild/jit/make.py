@@ -66,7 +66,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltKernel:
     """A script with the one program."""
 
     script: Script
@@ -77,7 +77,7 @@ class Built:
 
 
 def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selection]:
-    """The plan of one program; no plan is remembered for it. Raises `InputError`."""
+    """Return the plan of one program; no plan is remembered for it. Raises `InputError`."""
     selection = Selection((script,), (target,), 0)
     remembering = project.planner(selection)
     planner = Planner(
@@ -86,7 +86,7 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selec
     return planner.plan(selection), selection
 
 
-def build(project: Project, script: str, target: str, wanted: Request, since: int) -> Built:
+def build(project: Project, script: str, target: str, wanted: Request, since: int) -> BuiltKernel:
     """Have the program in the cache; `since` is when reading began, in ns since 1970. Raises
     `InputError`, `CacheError`, `KernelNotBuilt`."""
     plan, selection = planned_for(project, script, target)
@@ -107,7 +107,7 @@ def build(project: Project, script: str, target: str, wanted: Request, since: in
     if result.statuses.get(program) != Status.BUILT:
         raise KernelNotBuilt(_why(instance.label, result.summary))
     found = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
-    return Built(found, 0, result.summary.compiled > 0, inputs)
+    return BuiltKernel(found, 0, result.summary.compiled > 0, inputs)
 
 
 def _why(label: str, summary: Summary) -> str:

@@ -45,7 +45,7 @@ class Request:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two requests for one kernel share; `verbose` is not part of it."""
+        """Return what two requests for one kernel share; `verbose` is not part of it."""
         what = self.source
         named = (what,) if isinstance(what, str) else (what.text, what.name, repr(what.table))
         return (
@@ -55,7 +55,7 @@ class Request:
         )
 
     def config(self, name: str) -> bool:
-        """Whether a pass config is on."""
+        """Return whether a pass config is on."""
         return dict(self.configs).get(name, False)
 
 
@@ -71,7 +71,8 @@ def request(
     pass_configs: Mapping[str, Any] | None,
     compile_flags: str | Sequence[str] | None,
 ) -> Request:
-    """The request that these arguments of `cached` make. Raises `InputError` and `TypeError`."""
+    """Return the request that these arguments of `cached` make. Raises `InputError` and
+    `TypeError`."""
     folder, name = _place(source)
     backend = execution_backend
     if backend == AUTO:
@@ -100,7 +101,7 @@ def request(
 
 
 def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
-    """The folder to start from and the script's name: `NAME`, `DIR:NAME`."""
+    """Return the directory to start from and the script's name: `NAME`, `DIR:NAME`."""
     if isinstance(source, Source):
         return os.getcwd(), ""
     if isinstance(source, str | os.PathLike):
@@ -174,7 +175,8 @@ class Source:
         return f"<Source {self.name}>"
 
     def manifest(self, target: str, declared: Mapping[str, Any]) -> str:
-        """The text of a `tilus.toml` that has this script for one target. Raises `InputError`."""
+        """Return the text of a `tilus.toml` that has this script for one target. Raises
+        `InputError`."""
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
             f"target.{_text(target)}": declared,
@@ -186,7 +188,8 @@ class Source:
         return "\n".join(lines) + "\n"
 
     def project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write the project below a folder, unless it is there; its path. Raises `InputError`."""
+        """Write the project below a directory, unless it is there; its path. Raises
+        `InputError`."""
         manifest = self.manifest(target, declared)
         folder = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
         files = {"tilus.toml": manifest, TEMPLATE: self.text}
@@ -210,8 +213,8 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _text(value: object) -> str:
-    """A value as TOML in one line, which keeps the order of tables as writers of TOML do not, and
-    a kernel's arguments have one. Raises `InputError`."""
+    """Return a value as TOML in one line, which keeps the order of tables as writers of TOML do
+    not, and a kernel's arguments have one. Raises `InputError`."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_text(str(k))} = {_text(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):

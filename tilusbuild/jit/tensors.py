@@ -86,7 +86,8 @@ def read(array: Any) -> Tensor | None:
 
 
 def checked(script: Script, args: Sequence[Any]) -> Call:
-    """The call that these arguments make, in declared order. Raises `TypeError`, `ValueError`."""
+    """Return the call that these arguments make, in declared order. Raises `TypeError`,
+    `ValueError`."""
     wanted = arrays.passed(script)
     if len(args) != len(wanted):
         names = ", ".join(argument.name for argument in wanted)
@@ -205,7 +206,7 @@ def _dimension(script: Script, argument: ScriptArgument, sizes: Mapping[str, Val
     value = sizes[argument.name]
     limits = integer_limits(argument.dtype)
     if limits is not None and not limits[0] <= value <= limits[1]:  # type: ignore[operator]
-        raise ValueError(f"{script.name}: {argument.name} = {value} is no {argument.dtype}")
+        raise ValueError(f"{script.name}: {argument.name} = {value} does not fit {argument.dtype}")
     return int(value)
 
 

@@ -39,7 +39,7 @@ def known_dtype(dtype: object) -> str:
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     hint = did_you_mean(str(dtype), DTYPES) or f"known: {', '.join(DTYPES)}"
-    raise RefusedError(f'"{dtype}" is no element type; {hint}')
+    raise RefusedError(f'"{dtype}" is not an element type; {hint}')
 
 
 @pass_context

@@ -1,9 +1,10 @@
 """From a cache tree to a call: find a script's programs, choose one, load it, launch it.
 
 A deployment has this package, tvm-ffi and Python's standard library, and nothing else: nothing here
-imports the builder, no compiler is run, and no folder that holds programs is written. What builder
-and deployment must agree on (sealed files, who runs what, buckets, the meaning of an expression,
-the forms of `script.json` and of the dispatch table) is defined here, and the builder imports it.
+imports the builder, no compiler is run, and no directory that holds programs is written. What
+builder and deployment must agree on (sealed files, who runs what, buckets, the meaning of an
+expression, the forms of `script.json` and of the dispatch table) is defined here, and the builder
+imports it.
 """
 
 from __future__ import annotations

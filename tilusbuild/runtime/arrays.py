@@ -20,7 +20,7 @@ _LIBRARIES["jaxlib"] = "jax.numpy"
 
 
 def passed(script: Script) -> tuple[ScriptArgument, ...]:
-    """What a caller passes, in order."""
+    """Return what a caller passes, in order."""
     return tuple(argument for argument in script.arguments if not argument.dimension)
 
 
@@ -51,7 +51,7 @@ def bound(script: Script, args: Sequence[Any], named: Mapping[str, Any]) -> dict
 
 
 def sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
-    """The integers of a call: the dimensions off the shapes, and integer arguments.
+    """Return the integers of a call: the dimensions off the shapes, and integer arguments.
 
     Raises `TypeError` and `ValueError`; what a library checks of shapes is left to it.
     """
@@ -88,7 +88,7 @@ def _shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, .
 
 
 def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
-    """The first tensor of a call, or None."""
+    """Return the first tensor of a call, or None."""
     for argument in passed(script):
         if argument.dims is not None and arguments.get(argument.name) is not None:
             return arguments[argument.name]
@@ -98,7 +98,8 @@ def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
 def allocate(
     script: Script, argument: ScriptArgument, known: Mapping[str, Value], like: Any
 ) -> Any:
-    """An output of the kind and on the device of `like`. Raises `TypeError` and `ValueError`."""
+    """Return an output of the kind and on the device of `like`. Raises `TypeError` and
+    `ValueError`."""
     shape = tuple(_extent(script, argument, dim, known) for dim in argument.dims or ())
     root = type(like).__module__.partition(".")[0]
     module = _LIBRARIES.get(root)

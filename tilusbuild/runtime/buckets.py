@@ -18,7 +18,8 @@ KINDS = ("tilus", "pow2", "exact")
 
 
 def rounding(bucket: object) -> Callable[[int], int]:
-    """The function from a size to its bucket. Raises `ValueError` for what is no bucket."""
+    """Return the function from a size to its bucket. Raises `ValueError` for what is not a
+    bucket."""
     if bucket == "tilus":
         return tilus
     if bucket == "pow2":
@@ -53,13 +54,13 @@ def pow2(size: int) -> int:
 
 
 def exact(size: int) -> int:
-    """Each size for itself."""
+    """Return each size for itself."""
     return size
 
 
 def up_to(bucket: object, low: int, high: int, limit: int = 10_000) -> list[int]:
-    """The buckets of the sizes `low` to `high`, rising; at most `limit` of them. `bucket` is as a
-    manifest writes it, or the function that `rounding` makes of that."""
+    """Return the buckets of the sizes `low` to `high`, rising; at most `limit` of them. `bucket` is
+    as a manifest writes it, or the function that `rounding` makes of that."""
     to_bucket: Callable[[int], int] = bucket if callable(bucket) else rounding(bucket)
     found, size = list[int](), low
     while size <= high and len(found) < limit:

@@ -30,7 +30,8 @@ class Evaluation(NamedTuple):
 
 
 def judge(script: Script, device: Device, machine: str | None = None) -> Evaluation:
-    """Whether and how well an instance suits a device, in a host of this machine or of another."""
+    """Return whether and how well an instance suits a device, in a host of this machine or of
+    another."""
     machine = machine or os.uname().machine
     if script.machine != machine:
         return Evaluation(script, None, f"made for {script.machine}, not {machine}")
@@ -63,8 +64,8 @@ def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, Kind]]:
 
 
 def _driver_problem(script: Script, device: Device) -> str | None:
-    """A driver takes code of its own major CUDA version and of older ones; PTX only up to its own
-    version (CUDA Compatibility Guide, "Minor Version Compatibility")."""
+    """Return a driver takes code of its own major CUDA version and of older ones; PTX only up to
+    its own version (CUDA Compatibility Guide, "Minor Version Compatibility")."""
     if script.toolkit is None:
         return "which CUDA toolkit made it is not known"
     try:
@@ -84,7 +85,7 @@ def _driver_problem(script: Script, device: Device) -> str | None:
 def best(
     scripts: Sequence[Script], device: Device, machine: str | None = None
 ) -> tuple[Script, tuple[Evaluation, ...]]:
-    """The instance that suits best, and what was thought of each.
+    """Return the instance that suits best, and what was thought of each.
 
     Raises `ProgramNotFoundError`, and `AmbiguousScriptError` when two suit equally well.
     """

@@ -47,7 +47,7 @@ class Chooser:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all sizes get the default."""
+        """Return whether all sizes get the default."""
         rules = any(rule.program in self.there for rule in self._script.rules)
         return not (rules or self._measured or self._noted or self._script.model)
 
@@ -66,7 +66,7 @@ class Chooser:
         return known
 
     def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
-        """The buckets of the keys. Raises `KeyError` for a key without a size."""
+        """Return the buckets of the keys. Raises `KeyError` for a key without a size."""
         script = self._script
         return tuple(
             to_bucket(int(sizes[key]))
@@ -130,7 +130,7 @@ class Chooser:
 
 
 def nearest(bucket: Sequence[int], measured: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The measured bucket with the least distance; of several the smallest."""
+    """Return the measured bucket with the least distance; of several the smallest."""
     logs = [_log(size) for size in bucket]
     return min(
         measured,

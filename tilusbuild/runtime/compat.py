@@ -34,7 +34,8 @@ class Verdict(NamedTuple):
 
 
 def can_run(code: str, device: str, kind: Kind = "sass") -> Verdict:
-    """Whether `code` (an image of that architecture) runs on `device` (sm_<compute capability>).
+    """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
+    capability>).
 
     A device has no suffix; one that is given is ignored. An unknown name is a refusal.
     """
@@ -51,8 +52,8 @@ def can_run(code: str, device: str, kind: Kind = "sass") -> Verdict:
 
 
 def rank(code: str, device: str, kind: Kind = "sass") -> int:
-    """How well suited code is that can run, 0 the best: `a`, the exact architecture, `f`, an older
-    minor version, PTX. Of two with the same number the newer is the better."""
+    """Return how well suited code is that can run, 0 the best: `a`, the exact architecture, `f`, an
+    older minor version, PTX. Of two with the same number the newer is the better."""
     if kind == "ptx":
         return 4
     number, suffix = _split(code)
@@ -64,7 +65,7 @@ def rank(code: str, device: str, kind: Kind = "sass") -> int:
 
 
 def number_of(name: str) -> int:
-    """The digits of an architecture's name; 0 for the cpu and for what is no name."""
+    """Return the digits of an architecture's name; 0 for the cpu and for what is not a name."""
     return _split(name)[0]
 
 

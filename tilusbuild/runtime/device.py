@@ -37,13 +37,13 @@ class Device(NamedTuple):
         )
 
     def fingerprint(self, script: str) -> dict[str, str]:
-        """What a dispatch table must have been measured with, field by field."""
+        """Return what a dispatch table must have been measured with, field by field."""
         return {"script": script, "device": self.name, "arch": self.arch}
 
 
 @lru_cache(maxsize=1)
 def cpu() -> Device:
-    """The host."""
+    """Return the host."""
     return Device("cpu", 0, _cpu_name(), "cpu")
 
 
@@ -66,7 +66,7 @@ def kind_of(dlpack: tuple[int, int]) -> str | None:
 
 
 def may_have_cuda() -> bool:
-    """Whether there could be a CUDA device, found out without the driver."""
+    """Return whether there could be a CUDA device, found out without the driver."""
     try:
         names = os.listdir("/dev")
     except OSError:

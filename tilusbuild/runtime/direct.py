@@ -29,7 +29,7 @@ class DispatcherRefusedError(RuntimeError):
 
 
 def made_from(described: Script, there: frozenset[int]) -> dict[str, str]:
-    """What a dispatcher of the script would be made from now."""
+    """Return what a dispatcher of the script would be made from now."""
     programs = " ".join(map(str, sorted(there)))
     return {
         "script": described.hash,
@@ -50,7 +50,8 @@ def _digest(path: str) -> str:
 def launcher(
     described: Script, there: frozenset[int], on_nearest: Callable[[], None]
 ) -> Callable[..., Any] | None:
-    """The packed function of the script's dispatcher; None when there is none that is current.
+    """Return the packed function of the script's dispatcher; None when there is none that is
+    current.
 
     `on_nearest` is called when sizes are served by the nearest that was measured. Raises
     `LibraryChangedError` and `CorruptCacheError` for a dispatcher that is not what was built.

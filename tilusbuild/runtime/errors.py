@@ -24,7 +24,7 @@ class LoadError(RuntimeError):
 
 
 class ScriptNotFoundError(LoadError):
-    """There is no script of this name, or none with these constants, in the places looked in."""
+    """There is no script of this name, or none with these constants, in the places searched."""
 
 
 class AmbiguousScriptError(LoadError):
@@ -44,7 +44,7 @@ class CorruptCacheError(LoadError):
 
 
 class CorruptTableError(CorruptCacheError):
-    """The dispatch table is no table: cut short, or of another form."""
+    """The dispatch table is not a table: cut short, or of another form."""
 
 
 class TableOutOfRangeError(CorruptTableError):

@@ -37,10 +37,10 @@ _DEPTH = 100
 
 
 def function_of(tree: object, known: Collection[str]) -> Function:
-    """The tree as a function of the values of the names in `known`.
+    """Return the tree as a function of the values of the names in `known`.
 
-    Raises `ValueError` for what is no tree, or has other names. The function raises `NoValueError`
-    where the expression has no value.
+    Raises `ValueError` for what is not a tree, or has other names. The function raises
+    `NoValueError` where the expression has no value.
     """
     inner = _made(tree, _DEPTH)
     for name in _names(tree):

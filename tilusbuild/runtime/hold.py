@@ -4,7 +4,7 @@ A kernel opens its libraries when they are first called for, long after it was l
 stay although another build has taken their place. A lock is of a byte of the tree's `lock` file,
 one for each script: it writes nothing, and the system drops it however the process ends. A tree
 without that file, or on a file system without locks, is used without: nobody collects a package's
-folder, and who collects a cache that its readers cannot lock has to look out.
+directory, and who collects a cache that its readers cannot lock has to look out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FLOCK = struct.Struct("@hhqqi4x")
 
 
 def offset(region: int, name: str) -> int:
-    """The byte that stands for a hex name of 15 digits or more, of which the first 15 count."""
+    """Return the byte that stands for a hex name of 15 digits or more, of which the first 15
+    count."""
     return (region << REGION_BITS) + int(name[: REGION_BITS // 4], 16)
 
 

@@ -60,7 +60,7 @@ class Selection(NamedTuple):
 
     @property
     def schedule(self) -> dict[str, Value]:
-        """The chosen program's parameters."""
+        """Return the chosen program's parameters."""
         return self.script.schedule(self.program)
 
 
@@ -118,7 +118,8 @@ class Kernel:
         return self._call_allocating(args, named)
 
     def select(self, **sizes: Value) -> Selection:
-        """What would serve these sizes on the usual device: cuda:0, or the cpu where there is none.
+        """Return what would serve these sizes on the usual device: cuda:0, or the cpu where there
+        is none.
 
         Raises `TypeError` when a dispatch key is missing, and `LoadError`s.
         """
@@ -128,7 +129,7 @@ class Kernel:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs for the usual device, by their numbers."""
+        """Return the programs for the usual device, by their numbers."""
         script = self._usual().script
         return tuple(
             Program(i, digest, script.not_built.get(i, "built"), script.schedule(i))
@@ -136,7 +137,7 @@ class Kernel:
         )
 
     def schedule(self, program: int) -> dict[str, Value]:
-        """The parameters of a program, by its number. Raises `IndexError`."""
+        """Return the parameters of a program, by its number. Raises `IndexError`."""
         return self._usual().script.schedule(program)
 
     def explain(self, **sizes: Value) -> str:
@@ -223,7 +224,7 @@ class Kernel:
     # Calling.
 
     def _find(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """The library for a call that is not known yet; it is known then."""
+        """Return the library for a call that is not known yet; it is known then."""
         named = {a.name: v for a, v in zip(arrays.passed(self._scripts[0]), args, strict=True)}
         launch = self._launcher(named)
         try:
@@ -250,8 +251,9 @@ class Kernel:
         return launch
 
     def _dispatcher(self, active: _Active, launch: Callable[..., Any]) -> Callable[..., Any] | None:
-        """What serves every call on the one device of its kind: the C dispatcher, which refuses
-        tensors on another kind; `launch`, the first call's program, where nothing is to be chosen.
+        """Return what serves every call on the one device of its kind: the C dispatcher, which
+        refuses tensors on another kind; `launch`, the first call's program, where nothing is to be
+        chosen.
         """
         script = active.script
         if script.kind == "cuda" and not device.is_only():
@@ -276,7 +278,8 @@ class Kernel:
             place = tensor.__dlpack_device__()
         except AttributeError:
             raise TypeError(
-                f"{self._scripts[0].name}: {type(tensor).__name__} is no array that speaks DLPack"
+                f"{self._scripts[0].name}: {type(tensor).__name__} is not an array that"
+                " supports DLPack"
             ) from None
         kind, index = device.kind_of(place), int(place[1])
         if kind is None:
@@ -311,7 +314,7 @@ class Kernel:
 
 
 def programs_there(script: Script) -> frozenset[int]:
-    """The programs that were built and came along: a package may leave some out."""
+    """Return the programs that were built and came along: a package may leave some out."""
     try:
         names = os.listdir(os.path.join(script.root, "programs"))
     except OSError as error:
@@ -325,7 +328,8 @@ def programs_there(script: Script) -> frozenset[int]:
 
 
 def _key_reader(script: Script, one_device: bool) -> Key:
-    """A function from a call's arguments to what decides its program: device and integers."""
+    """Return a function from a call's arguments to what decides its program: device and
+    integers."""
     order = {argument.name: i for i, argument in enumerate(arrays.passed(script))}
     tensor = None
     for argument in arrays.passed(script):
@@ -351,7 +355,7 @@ def _read_of(script: Script, order: Mapping[str, int], name: str) -> tuple[int, 
         for axis, dim in enumerate(argument.dims or ()):
             if dim == name:
                 return order[argument.name], axis
-    raise LoadError(f"{script.label}: dispatch key {name} is no integer argument of it")
+    raise LoadError(f"{script.label}: dispatch key {name} is not an integer argument of it")
 
 
 def _of_sizes(reads: Sequence[tuple[int, int | None]]) -> Key:

@@ -1,4 +1,4 @@
-"""A program's library, opened: its folder is whole, its bytes are those that were built.
+"""A program's library, opened: its directory is whole, its bytes are those that were built.
 
 A library is opened once for the process, when it is first called for, by whichever thread comes
 first. Children of a fork keep what was open.
@@ -21,7 +21,7 @@ LIBRARY = "module/lib.so"
 
 
 def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
-    """The packed function of a program, for a device; None is any.
+    """Return the packed function of a program, for a device; None is any.
 
     Raises `CorruptCacheError`, `LibraryChangedError`, and `ProgramNotFoundError` when the library
     is not for the device.
@@ -74,7 +74,7 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
     except CorruptFileError as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
     if meta.get("program") != digest or meta.get("status") != "built":
-        raise CorruptCacheError(f"{path} does not speak of a program that was built")
+        raise CorruptCacheError(f"{path}: not the metadata of a built program")
     try:
         if not isinstance(meta["files"][LIBRARY]["sha256"], str):
             raise TypeError

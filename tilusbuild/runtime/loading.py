@@ -26,14 +26,15 @@ def load(
     signed_by: str | None = None,
     **params: Value,
 ) -> Kernel:
-    """The kernel of a script: call it with arrays.
+    """Return the kernel of a script: call it with arrays.
 
-    `where` is a cache tree, a project's folder, a package, or a module that stands for one; without
-    it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are looked in. `target`
-    is a target's name, an architecture or "cpu"; without it the device decides, of the arrays or of
-    the machine. `params` choose the instance. With `strict` a dispatch table of another device is
-    an error; without, it is told once and not used. `signed_by` is the PEM file of a public key,
-    else TILUSBUILD_REQUIRE_SIGNED names one: then only a package that it signed is accepted.
+    `where` is a cache tree, a project's directory, a package, or a module that stands for one;
+    without it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are searched.
+    `target` is a target's name, an architecture or "cpu"; without it the device decides, of the
+    arrays or of the machine. `params` choose the instance. With `strict` a dispatch table of
+    another device is an error; without, it is told once and not used. `signed_by` is the PEM file
+    of a public key, else TILUSBUILD_REQUIRE_SIGNED names one: then only a package that it signed is
+    accepted.
 
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
@@ -55,7 +56,7 @@ def load(
         known.update(place.folders())
         looked.append(f"{place.path} ({place.origin})")
     hint = suggestion(folder, known)
-    lines = [f"there is no script {script!r}", *([hint] if hint else []), "looked in:"]
+    lines = [f"there is no script {script!r}", *([hint] if hint else []), "searched:"]
     raise ScriptNotFoundError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
 
 

@@ -1,4 +1,4 @@
-"""How a script's name becomes its folder's, and what a mistyped name was meant to be."""
+"""How a script's name becomes its directory's, and what a mistyped name was meant to be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 
 def snake_case(name: str) -> str:
-    """The folder of a script, as Tilus makes it: `_` before each capital but the first, lower case.
+    """Return the directory of a script, as Tilus makes it: `_` before each capital but the first,
+    lower case.
 
     A `-` becomes `_` too, so that two scripts never differ by punctuation only.
     """

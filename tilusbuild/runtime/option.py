@@ -1,7 +1,8 @@
 """The settings that a running program chooses: what `tilusbuild.option` offers.
 
-They hold for the whole process, as the same words in the environment would, and go before those; a
-command line goes before both. Every call gives back what was before when it is used in a `with`.
+They hold for the whole process, as the same words in the environment would, and take precedence
+over those; a command line takes precedence over both. Every call gives back what was before when it
+is used in a `with`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = [
 Value = str | int | bool
 
 
-class Chosen:
+class OptionChoice:
     """A choice that was made. As a context manager it lasts until the end of the `with`."""
 
     __slots__ = ("_before", "_name")
@@ -54,7 +55,7 @@ class Chosen:
 
 
 def chosen() -> Mapping[str, Value]:
-    """What was chosen, by the names that the settings have: `cache-dir`, `jobs`, …"""
+    """Return what was chosen, by the names that the settings have: `cache-dir`, `jobs`, …"""
     with process.option_lock:
         return MappingProxyType(dict(process.options))
 
@@ -72,46 +73,47 @@ def context() -> Iterator[None]:
             process.options.update(before)
 
 
-def cache_dir(path: str | os.PathLike[str]) -> Chosen:
-    """Build into, and load from, the cache tree in a folder; relative to the working directory now.
+def cache_dir(path: str | os.PathLike[str]) -> OptionChoice:
+    """Build into, and load from, the cache tree in a directory; relative to the working directory
+    now.
 
     Raises `TypeError`, and `ValueError` for an empty path.
     """
     text = os.fspath(path)
     if not isinstance(text, str):
-        raise TypeError(f"a cache folder is a str or a path of one, not {type(text).__name__}")
+        raise TypeError(f"a cache directory is a str or a path of one, not {type(text).__name__}")
     if not text or "\0" in text:
-        raise ValueError(f"{text!r} names no folder")
-    return Chosen("cache-dir", os.path.abspath(os.path.expanduser(text)))
+        raise ValueError(f"{text!r} names no directory")
+    return OptionChoice("cache-dir", os.path.abspath(os.path.expanduser(text)))
 
 
-def parallel_workers(count: int) -> Chosen:
+def parallel_workers(count: int) -> OptionChoice:
     """Compilers at once. Raises `TypeError` and `ValueError`."""
-    return Chosen("jobs", _count("parallel_workers", count, least=1))
+    return OptionChoice("jobs", _count("parallel_workers", count, least=1))
 
 
-def bench_warmup(count: int) -> Chosen:
+def bench_warmup(count: int) -> OptionChoice:
     """Calls before each sample of a tuning. Raises `TypeError` and `ValueError`."""
-    return Chosen("bench-warmup", _count("bench_warmup", count, least=0))
+    return OptionChoice("bench-warmup", _count("bench_warmup", count, least=0))
 
 
-def bench_repeat(count: int) -> Chosen:
+def bench_repeat(count: int) -> OptionChoice:
     """Samples of each program that is nearly the best. Raises `TypeError` and `ValueError`."""
-    return Chosen("bench-repeat", _count("bench_repeat", count, least=1))
+    return OptionChoice("bench-repeat", _count("bench_repeat", count, least=1))
 
 
 class debug:  # noqa: N801 - the name that users of Tilus know
     """For looking into a kernel."""
 
     @staticmethod
-    def dump_ir(enable: bool = True) -> Chosen:
+    def dump_ir(enable: bool = True) -> OptionChoice:
         """Keep what each step of a compile makes, beside its result. Raises `TypeError`."""
-        return Chosen("dump-ir", _switch("dump_ir", enable))
+        return OptionChoice("dump-ir", _switch("dump_ir", enable))
 
     @staticmethod
-    def disable_ptxas_opt(enable: bool = True) -> Chosen:
+    def disable_ptxas_opt(enable: bool = True) -> OptionChoice:
         """Let ptxas optimise nothing; the programs are other programs then. Raises `TypeError`."""
-        return Chosen("disable-ptxas-opt", _switch("disable_ptxas_opt", enable))
+        return OptionChoice("disable-ptxas-opt", _switch("disable_ptxas_opt", enable))
 
 
 def _count(name: str, value: object, *, least: int) -> int:

@@ -1,9 +1,9 @@
-"""Where scripts are looked for: a place given, TILUSBUILD_CACHE_DIR, installed packages, the
+"""Where scripts are searched for: a place given, TILUSBUILD_CACHE_DIR, installed packages, the
 project's own cache. The first that has the script is the one; nothing is written anywhere.
 
-A place is a cache tree or a package: a folder with `scripts/` and `programs/` in it. Of a cache
-tree, `index.json` says which script folders the last build of each project made; the others are
-older and are not looked at.
+A place is a cache tree or a package: a directory with `scripts/` and `programs/` in it. Of a cache
+tree, `index.json` says which script directories the last build of each project made; the others are
+older and are not examined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ its script is not the one that a project has."""
 
 
 class Place(NamedTuple):
-    """A tree to look in, and how it was come by. `also` are trees that are looked in together with
+    """A tree to look in, and where it came from. `also` are trees that are searched together with
     it: the other targets of a package that is installed in parts."""
 
     path: str
@@ -37,12 +37,12 @@ class Place(NamedTuple):
     also: tuple[str, ...] = ()
 
     def folders(self) -> list[str]:
-        """The scripts' folders that there are."""
+        """Return the scripts' directories that there are."""
         roots = (self.path, *self.also)
         return sorted({name for root in roots for name in _names(os.path.join(root, "scripts"))})
 
     def instances(self, folder: str, start: str) -> list[str]:
-        """The paths of a script's current folders. Raises `CorruptCacheError` and
+        """Return the paths of a script's current directories. Raises `CorruptCacheError` and
         `AmbiguousScriptError`."""
         return [
             path for root in (self.path, *self.also) for path in _instances(root, folder, start)
@@ -58,7 +58,7 @@ def _instances(root: str, folder: str, start: str) -> list[str]:
 
 
 def _current(root: str, folder: str, start: str) -> set[str] | None:
-    """What index.json says of a script; None when there is no index."""
+    """Return what index.json says of a script; None when there is no index."""
     path = os.path.join(root, "index.json")
     try:
         with open(path, "rb") as file:
@@ -101,7 +101,8 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def places(where: object) -> Iterator[Place]:
-    """The places to look in, in order. Raises `ScriptNotFoundError` for a place that is none."""
+    """Yield the places to look in, in order. Raises `ScriptNotFoundError` for a place that is
+    none."""
     if where is not None:
         yield _given(where)
         return
@@ -115,16 +116,16 @@ def places(where: object) -> Iterator[Place]:
 
 
 def get_cache_dir() -> str:
-    """The folder, absolute, that a build or a load in the working directory would use: the one
-    chosen, else that in `TILUSBUILD_CACHE_DIR`, else the project's own, else `.cache` at the root
-    of the git repository around, else `~/.cache/tilus`."""
+    """Return the directory, absolute, that a build or a load in the working directory would use:
+    the one chosen, else that in `TILUSBUILD_CACHE_DIR`, else the project's own, else `.cache` at
+    the root of the git repository around, else `~/.cache/tilus`."""
     named = option.chosen().get("cache-dir") or os.environ.get(VARIABLE)
     found = named if isinstance(named, str) else project_cache(os.getcwd())[0]
     return os.path.abspath(os.path.expanduser(found))
 
 
 def here() -> str:
-    """The working directory, or the root where it has been deleted."""
+    """Return the working directory, or the root where it has been deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -132,17 +133,17 @@ def here() -> str:
 
 
 def _given(where: Any) -> Place:
-    # A module of kernels may stand for several folders: what is installed for each target.
+    # A module of kernels may stand for several directories: what is installed for each target.
     parts = where.folders() if callable(getattr(where, "folders", None)) else where
     if isinstance(parts, list | tuple) and parts:
         first, *others = (_given(part) for part in parts)
         return first._replace(also=tuple(other.path for other in others))
     path = folder_of(parts)
     if not os.path.isdir(path):
-        raise ScriptNotFoundError(f"{path} is no folder")
+        raise ScriptNotFoundError(f"{path} is not a directory")
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     if not os.path.isdir(os.path.join(path, "scripts")):
-        # A project's folder stands for its cache, a script's own folder for the tree around it.
+        # A project's directory stands for its cache, a script's own for the tree around it.
         if os.path.isfile(os.path.join(path, "tilus.toml")):
             return Place(*project_cache(path))
         if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
@@ -151,7 +152,8 @@ def _given(where: Any) -> Place:
 
 
 def folder_of(where: Any) -> str:
-    """The folder that a path, a module, or an object with a `path` means. Raises `TypeError`."""
+    """Return the directory that a path, a module, or an object with a `path` means. Raises
+    `TypeError`."""
     if isinstance(where, str | os.PathLike):
         return os.path.abspath(os.fspath(where))
     if getattr(where, "__path__", None):
@@ -167,7 +169,7 @@ def folder_of(where: Any) -> str:
 
 
 def _packages() -> Iterator[Place]:
-    """What is installed. Entries NAME.TARGET are parts of one package, NAME."""
+    """Yield what is installed. Entries NAME.TARGET are parts of one package, NAME."""
     from importlib import metadata
     from itertools import groupby
 
@@ -185,7 +187,7 @@ def _folder_of_entry(entry: EntryPoint) -> str:
 
 
 def project_cache(start: str) -> tuple[str, str]:
-    """The cache of the project around a folder, as a build there chooses it."""
+    """Return the cache of the project around a directory, as a build there chooses it."""
     for folder in _upwards(start):
         manifest = os.path.join(folder, "tilus.toml")
         named = _named_in(manifest) if os.path.isfile(manifest) else None

@@ -1,7 +1,7 @@
 """`script.json`: what a call needs to know of a script, read without the builder.
 
-It stands in the script's folder beside `script.txt`, sealed. `script.txt` is what the folder is
-named by, and the two must list the same programs, so a file of another script is never believed.
+It stands in the script's directory beside `script.txt`, sealed. `script.txt` is what the directory
+is named by, and the two must list the same programs, so a file of another script is never believed.
 Whatever the bytes are, reading ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has
 the form.
 """
@@ -88,27 +88,27 @@ class Script(NamedTuple):
 
     @property
     def arch(self) -> str:
-        """The architectures in one word."""
+        """Return the architectures in one word."""
         return "+".join([*self.archs, *(["ptx"] if self.ptx else [])])
 
     @property
     def label(self) -> str:
-        """What a person calls it: `matmul[dtype=f16] h100`."""
+        """Return what a person calls it: `matmul[dtype=f16] h100`."""
         return instance_label(self.name, self.params, self.target)
 
     def schedule(self, program: int) -> dict[str, Value]:
-        """The parameters of one program. Raises `IndexError`."""
+        """Return the parameters of one program. Raises `IndexError`."""
         if not 0 <= program < len(self.programs):
             raise IndexError(f"{self.label} has {len(self.programs)} programs, not {program}")
         return {name: values[program] for name, values in self.schedules.items()}
 
     def library(self, program: int) -> str:
-        """The path that the program's `lib.so` has when it is there."""
+        """Return the path that the program's `lib.so` has when it is there."""
         return os.path.join(self.root, "programs", self.programs[program], "module", "lib.so")
 
 
 def read_script(path: str) -> Script:
-    """The script in a folder. Raises `CorruptCacheError`."""
+    """Return the script in a directory. Raises `CorruptCacheError`."""
     path = os.path.abspath(path)
     value = _sealed(path)
     digest = os.path.basename(path)
@@ -142,13 +142,13 @@ def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
     except OSError as error:
         raise CorruptCacheError(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:
-        raise CorruptCacheError(f"{path}/{TEXT} is not the one that the folder is named by")
+        raise CorruptCacheError(f"{path}/{TEXT} is not the one that the directory is named by")
     _, _, listed = data.partition(b"\n[programs]\n")
     return tuple(line.partition(b" ")[2].decode("ascii", "replace") for line in listed.splitlines())
 
 
 def script_of(path: str, value: Mapping[str, Any]) -> Script:
-    """The script that a file's content describes. Raises what a malformed one may."""
+    """Return the script that a file's content describes. Raises what a malformed one may."""
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
     target, dispatch = value["target"], value["dispatch"]
@@ -224,7 +224,7 @@ def _model(
 
 
 def _column(values: object, programs: Sequence[str]) -> Sequence[Value]:
-    """A value for each program; None where it is not known."""
+    """Return a value for each program; None where it is not known."""
     if not isinstance(values, list) or len(values) != len(programs):
         raise ValueError("a column is not as long as the list of programs")
     if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
@@ -240,7 +240,7 @@ def _index(value: object, programs: Sequence[str]) -> int:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.60} is no string")
+        raise TypeError(f"{value!r:.60} is not a string")
     return value
 
 

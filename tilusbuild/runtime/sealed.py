@@ -23,13 +23,13 @@ class CorruptFileError(ValueError):
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
-    """The one text of a value. Raises `ValueError` for what JSON has no form for (NaN)."""
+    """Return the one text of a value. Raises `ValueError` for what JSON has no form for (NaN)."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def seal(value: Mapping[str, Any]) -> bytes:
-    """The file's bytes for a value, which is not empty and has no key `digest`."""
+    """Return the file's bytes for a value, which is not empty and has no key `digest`."""
     text = canonical(value)
     if "digest" in value or not text.endswith(_END):
         raise ValueError("what is sealed has something to say, and no key `digest`")
@@ -38,7 +38,7 @@ def seal(value: Mapping[str, Any]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """The value. Raises `CorruptFileError`, and nothing else, whatever the bytes are."""
+    """Return the value. Raises `CorruptFileError`, and nothing else, whatever the bytes are."""
     start, seal_, end = data.rpartition(_SEAL)
     if not seal_ or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
         raise CorruptFileError("no seal")

@@ -183,14 +183,14 @@ def pow2(exponent: Value) -> int:
 
 
 def log2(value: Value) -> int:
-    """The logarithm of a positive integer to base 2, rounded down."""
+    """Return the logarithm of a positive integer to base 2, rounded down."""
     if integer(value) <= 0:
         raise NoValueError(f"the logarithm of {value}, which is not positive")
     return integer(value).bit_length() - 1
 
 
 def divides(divisor: Value, value: Value) -> bool:
-    """Whether `value` is a multiple of `divisor`."""
+    """Return whether `value` is a multiple of `divisor`."""
     if integer(divisor) == 0:
         raise NoValueError("division by zero")
     return integer(value) % integer(divisor) == 0

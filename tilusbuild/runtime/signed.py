@@ -3,7 +3,7 @@
 The signature is over the package's list, and the list has the digest of every file. All files of
 the scripts in question and of their programs are compared with it before any is used, so a package
 in which anything was changed or added is refused. This holds for what lies there when it is
-loaded: a folder that others may write while the process runs needs other protection.
+loaded: a directory that others may write while the process runs needs other protection.
 
 Checking takes the `cryptography` library, which is imported here and nowhere else.
 """
@@ -30,7 +30,7 @@ _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
 
 
 class SignatureRefusedError(LoadError):
-    """The place is no package that was signed by the key that is asked for."""
+    """The place is not a package that was signed by the key that is asked for."""
 
 
 class NotSignedError(SignatureRefusedError):
@@ -50,10 +50,10 @@ class UnsignedFileError(SignatureRefusedError, CorruptCacheError):
 
 
 def check(scripts: Iterable[str], key: str) -> None:
-    """Check the packages that these script folders are in, as far as they use them.
+    """Check the packages that these script directories are in, as far as they use them.
 
     `key` is the path of a public key in PEM. Raises `SignatureRefusedError`s, and `LoadError` for
-    what is no key or where the library is missing.
+    what is not a key or where the library is missing.
     """
     lists: dict[str, Mapping[str, str]] = {}
     for path in scripts:
@@ -64,7 +64,7 @@ def check(scripts: Iterable[str], key: str) -> None:
 
 
 def _listed(root: str, key: str) -> Mapping[str, str]:
-    """The digests of a package's files, by their names, as they were signed."""
+    """Return the digests of a package's files, by their names, as they were signed."""
     encoded, envelope = _bytes(root, LIST), _bytes(root, SIGNATURE)
     try:
         value = json.loads(envelope)
@@ -72,7 +72,7 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         kind = value["payloadType"]
         signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
-        raise NotSignedError(f"{root}/{SIGNATURE} is no signature: {error!r:.200}") from None
+        raise NotSignedError(f"{root}/{SIGNATURE} is not a signature: {error!r:.200}") from None
     message = b"DSSEv1 %d %b %d %b" % (len(_PAYLOAD), _PAYLOAD.encode(), len(payload), payload)
     if kind != _PAYLOAD or not any(_verifies(key, each, message) for each in signatures):
         raise WrongSignerError(f"{root} is not signed by {key}, or was changed since")
@@ -105,7 +105,7 @@ def _verifies(path: str, signature: bytes, message: bytes) -> bool:
         with open(path, "rb") as file:
             key: Any = keys.load_pem_public_key(file.read(_LIMIT))
     except (OSError, ValueError, exceptions.UnsupportedAlgorithm) as error:
-        raise LoadError(f"{path} is no public key: {error}") from None
+        raise LoadError(f"{path} is not a public key: {error}") from None
     try:
         if isinstance(key, curves.EllipticCurvePublicKey):
             sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
@@ -143,7 +143,7 @@ def _programs_of(root: str, script: str) -> list[str]:
 
 
 def _files(root: str, name: str) -> list[str]:
-    """The file of this name, or all below the folder of this name."""
+    """Return the file of this name, or all below the directory of this name."""
     path = os.path.join(root, name)
     if not os.path.isdir(path):
         return [name] if os.path.lexists(path) else []

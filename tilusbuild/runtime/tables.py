@@ -45,7 +45,7 @@ class Table(NamedTuple):
     entries: tuple[TableEntry, ...]
 
     def refusal(self, wanted: Mapping[str, str]) -> str | None:
-        """Which field is another one; None when the table holds here."""
+        """Return which field is another one; None when the table holds here."""
         for field, value in self.fingerprint.items():
             if value != "*" and wanted.get(field) != value:
                 return f"{field} is {value!r}, not {wanted.get(field)!r}"
@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
 
 def read_tables(script: Script) -> tuple[Table, ...]:
-    """All tables of a script; none without a file. Raises `CorruptTableError`,
+    """Return all tables of a script; none without a file. Raises `CorruptTableError`,
     `TableOutOfRangeError`."""
     path = os.path.join(script.path, FILE)
     try:
@@ -69,14 +69,14 @@ def read_tables(script: Script) -> tuple[Table, ...]:
         return _tables(script, path, json.loads(data))
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise CorruptTableError(f"{path} is no dispatch table: {why}\n  {_MEND}") from None
+        raise CorruptTableError(f"{path} is not a dispatch table: {why}\n  {_MEND}") from None
 
 
 _MEND = "mend or delete it; `tilusbuild tune` makes it again"
 
 
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
-    """The first that holds on the device; None when there is none at all.
+    """Return the first that holds on the device; None when there is none at all.
 
     Raises `WrongDeviceTableError` when there are tables and none of them holds.
     """
@@ -112,7 +112,7 @@ def _fingerprint(value: Any) -> Mapping[str, str]:
         raise TypeError("a fingerprint maps fields to strings")
     missing = {"script", "device", "arch"} - value.keys()
     if missing:
-        raise ValueError(f'a fingerprint lacks {sorted(missing)}; "*" matches any')
+        raise ValueError(f'a fingerprint is missing {sorted(missing)}; "*" matches any')
     return value
 
 

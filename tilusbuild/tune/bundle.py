@@ -1,9 +1,9 @@
 """Away from the compiler: a bundle that measures elsewhere, and its log brought back.
 
-A bundle is a tar of one folder: `run.py`, the part of this package that needs the standard library
-alone, the programs' libraries, and the cases with inputs and expected outputs. The same inputs make
-the same bytes. The log says what was asked; with the same programs in the cache the same decisions
-are made from it again.
+A bundle is a tar of one directory: `run.py`, the part of this package that needs the standard
+library alone, the programs' libraries, and the cases with inputs and expected outputs. The same
+inputs make the same bytes. The log says what was asked; with the same programs in the cache the
+same decisions are made from it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tilusbuild.tune.bench.race import (
     read_case_note,
     read_run,
 )
-from tilusbuild.tune.bench.session import Session
+from tilusbuild.tune.bench.session import TuningSession
 from tilusbuild.tune.bench.work import WORK, Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, remake_dispatcher
 from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest, sizes_of
@@ -96,7 +96,7 @@ def _add_work(
     ready: BuiltInstance,
     number: int,
     folder: str,
-    check: prepare.Checking,
+    check: prepare.OutputCheck,
 ) -> None:
     home = f"{away.WORKS}/{number}"
     names = []
@@ -189,9 +189,9 @@ def take_back(project: Project, path: str) -> tuple[list[TunedInstance], list[st
             elif line.get("what") == CASE and last is not None:
                 last.cases.append(read_case_note(line))
     except ValueError as error:
-        raise input_error(f"{path} is no log of `tilusbuild tune`: {error}") from None
+        raise input_error(f"{path} is not a log of `tilusbuild tune`: {error}") from None
     if not segments:
-        raise input_error(f"{path} is no log of `tilusbuild tune`, or nothing was measured")
+        raise input_error(f"{path} is not a log of `tilusbuild tune`, or nothing was measured")
     known = answers(found)
     missing: list[str] = []
     tuned = [_decided(project, each, known, missing, path) for each in segments.values()]
@@ -219,7 +219,7 @@ def _decided(
     said = run.device
     device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
     publisher = Publisher(script, device.fingerprint(script.hash))
-    session = Session(_Replayed(known), _NothingMore(), run.budget, rounds=run.rounds)
+    session = TuningSession(_Replayed(known), _NothingMore(), run.budget, rounds=run.rounds)
     decisions: list[Decision] = []
     for number, noted in enumerate(segment.cases[: run.cases]):
         case = Case(noted.case, noted.sizes, (), cold=True)

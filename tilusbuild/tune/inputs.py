@@ -40,7 +40,7 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
 def generate(
     signature: Signature, sizes: Mapping[str, Value], *, seed: int = 0
 ) -> dict[str, Input]:
-    """An input for each callable argument, in order. `signature` is resolved.
+    """Return an input for each callable argument, in order. `signature` is resolved.
 
     `sizes` gives the dimensions, and may give scalars. Raises `InputError` when one is missing or
     out of its declared range.

@@ -22,7 +22,7 @@ from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Work, writ
 
 
 @dataclass(frozen=True, slots=True)
-class Checking:
+class OutputCheck:
     """How outputs are checked."""
 
     function: Callable[..., Any] | None
@@ -31,12 +31,12 @@ class Checking:
     atol: float | None
 
 
-def checking(manifest: Manifest, script: str, *, unchecked: bool) -> Checking:
-    """What the manifest says. Raises `InputError` when it names no reference, and for a reference
-    that cannot be loaded."""
+def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
+    """Return what the manifest says. Raises `InputError` when it names no reference, and for a
+    reference that cannot be loaded."""
     tune = manifest.scripts[script].tune
     if unchecked:
-        return Checking(None, None, None)
+        return OutputCheck(None, None, None)
     if tune is None or tune.ref is None:
         raise input_error(
             f"[script.{script}.tune] has no `ref`: nothing says which results are right",
@@ -45,7 +45,7 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> Checking:
         )
     place = manifest.place_of_value("script", script, "tune", "ref")
     given = tune.model_fields_set
-    return Checking(
+    return OutputCheck(
         reference.load(manifest.root, tune.ref, place),
         tune.rtol if "rtol" in given else None,
         tune.atol if "atol" in given else None,
@@ -53,7 +53,8 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> Checking:
 
 
 def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script) -> Work:
-    """The programs of an instance that were built. Raises `InputError` when there is none."""
+    """Return the programs of an instance that were built. Raises `InputError` when there is
+    none."""
     programs = tuple(
         Candidate(index, digest, script.library(index), script.schedule(index))
         for index, digest in enumerate(script.programs)
@@ -75,7 +76,7 @@ def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script)
 
 
 def only(work: Work, indices: Iterable[int]) -> Work:
-    """The same with these programs only."""
+    """Return the same with these programs only."""
     kept = set(indices)
     return replace(work, programs=tuple(p for p in work.programs if p.index in kept))
 
@@ -84,12 +85,12 @@ def prepare_case(
     folder: str,
     signature: Signature,
     sizes: Mapping[str, Value],
-    check: Checking,
+    check: OutputCheck,
     *,
     seed: int,
     cold: bool,
 ) -> Case:
-    """Write a case into a folder, which is made. Raises `InputError` and `OSError`."""
+    """Write a case into a directory, which is made. Raises `InputError` and `OSError`."""
     made = inputs.generate(signature, sizes, seed=seed)
     want: Mapping[str, Any] = {}
     if check.function is not None:
@@ -126,7 +127,7 @@ def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[floa
 
 
 def _want(dtype: str) -> str:
-    """What an expected output is kept as: what a reference computes in where it is wider."""
+    """Return what an expected output is kept as: what a reference computes in where it is wider."""
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 

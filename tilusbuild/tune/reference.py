@@ -21,7 +21,7 @@ from tilusbuild.signature import Signature
 
 
 def load(root: str, text: str, place: Place | None = None) -> Callable[..., Any]:
-    """The function that `file.py:name` means. Raises `InputError`."""
+    """Return the function that `file.py:name` means. Raises `InputError`."""
     file, _, name = text.partition(":")
     path = os.path.join(root, file)
     if not name or not os.path.isfile(path):
@@ -54,7 +54,7 @@ def load(root: str, text: str, place: Place | None = None) -> Callable[..., Any]
 def expected(
     function: Callable[..., Any], signature: Signature, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What each output should hold. `inputs` are arrays and scalars by argument name.
+    """Return what each output should hold. `inputs` are arrays and scalars by argument name.
 
     Raises `InputError` when the function fails or returns another number of arrays.
     """
@@ -81,7 +81,7 @@ def expected(
 
 
 def _parameters(function: Callable[..., Any]) -> list[str] | None:
-    """The names that the function takes, or None when it takes any number."""
+    """Return the names that the function takes, or None when it takes any number."""
     parameters = inspect.signature(function).parameters.values()
     fixed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     if any(parameter.kind not in fixed for parameter in parameters):
@@ -90,7 +90,7 @@ def _parameters(function: Callable[..., Any]) -> list[str] | None:
 
 
 def _raised(error: Exception, path: str, message: str) -> Diagnostic:
-    """An exception of the project's own code, shown at its last line inside that file."""
+    """Return an exception of the project's own code, shown at its last line inside that file."""
     what = f"{message}: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == path:
         text = (error.text or "").rstrip("\n")

@@ -80,7 +80,7 @@ class ChosenProgram:
 
 
 def choose(project: Project, wanted: RunRequest) -> tuple[Plan, Selection, ProgramJob]:
-    """The program that `wanted` means. Raises `InputError`."""
+    """Return the program that `wanted` means. Raises `InputError`."""
     script = project.manifest.scripts.get(wanted.script)
     selection = Selection((wanted.script,), (), 2 if wanted.schedule is not None else 0)
     if script is not None:
@@ -106,7 +106,7 @@ def choose(project: Project, wanted: RunRequest) -> tuple[Plan, Selection, Progr
 
 
 def _usual_target(project: Project, script: str) -> str:
-    """The cpu target where the script has one: it runs everywhere."""
+    """Return the cpu target where the script has one: it runs everywhere."""
     names = project.manifest.targets_of(script)
     kinds = {name: target.kind for name, target in targets_of(project.manifest).items()}
     return next((name for name in names if kinds[name] == "cpu"), names[0])
@@ -173,12 +173,12 @@ def called(
     folder: str,
     signature: Signature,
     program: Candidate,
-    check: prepare.Checking,
+    check: prepare.OutputCheck,
     size: Mapping[str, Value],
     seed: int,
 ) -> CallResult:
     """Call a program on the cpu, or on the first GPU that the driver shows, in a worker, as tuning
-    does it, with warm caches. The directory `folder` is made.
+    does it, with warm caches. The directory `directory` is made.
 
     Raises `InputError`, `CallFailedError` and `WorkerUnusableError`.
     """

@@ -1,6 +1,6 @@
 """`tune`: build a script, measure its programs on this machine's device, write what was decided.
 
-The samples are kept in the cache's state folder, a file for each script and device. They outlive
+The samples are kept in the cache's state directory, a file for each script and device. They outlive
 the tables: a table can be made again from them without measuring anything.
 """
 
@@ -30,7 +30,7 @@ from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
 from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign, integers, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, TuningSession
 from tilusbuild.tune.bench.work import Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, SharedBucket, remake_dispatcher
 
@@ -78,7 +78,7 @@ class TunedInstance:
 
 
 class Listener(Protocol):
-    """What hears of a tuning while it goes on."""
+    """What is told of a tuning while it goes on."""
 
     def begun(self, work: Work, device: str, cases: int) -> None: ...
     def waiting(self, device: str) -> None: ...
@@ -116,7 +116,7 @@ def built(
 
 
 def _with_params(plan: Plan, wanted: TuneRequest) -> Plan:
-    """The instances that have the constants. Raises `InputError` when there is none."""
+    """Return the instances that have the constants. Raises `InputError` when there is none."""
     params = wanted.params or {}
     kept = [
         (instance, script_instance)
@@ -134,7 +134,7 @@ def _with_params(plan: Plan, wanted: TuneRequest) -> Plan:
 
 
 def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Target:
-    """The target to tune: the one that is named, else the best for the GPU, else the cpu's.
+    """Return the target to tune: the one that is named, else the best for the GPU, else the cpu's.
 
     Raises `InputError` when there is none that this machine can measure.
     """
@@ -174,7 +174,7 @@ def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
 def sizes_of(
     project: Project, wanted: TuneRequest, script_instance: ScriptInstance
 ) -> list[dict[str, Value]]:
-    """The sizes to call with. Raises `InputError` when there is none."""
+    """Return the sizes to call with. Raises `InputError` when there is none."""
     tune = project.manifest.scripts[wanted.script].tune
     declared: Sequence[Mapping[str, Value]] = tune.sizes if tune else ()
     sizes = [dict(size) for size in (wanted.sizes or declared)]
@@ -188,7 +188,7 @@ def sizes_of(
 
 
 def gpu_here(project: Project, index: int) -> Device | None:
-    """The GPU of this machine, asked in a process of its own; None where there is none."""
+    """Return the GPU of this machine, asked in a process of its own; None where there is none."""
     if not may_have_cuda():
         return None
     bench = DeviceBench(project.runner, "cuda", index, {}, limit=60.0)
@@ -205,7 +205,7 @@ def _device(said: Mapping[str, Any], index: int) -> Device:
 
 
 def log_path(project: Project, script: Script, said: Mapping[str, Any]) -> str:
-    """Where the samples of a script on a device are kept."""
+    """Return where the samples of a script on a device are kept."""
     device = re.sub(r"[^A-Za-z0-9]+", "-", f"{said['name']} {said['arch']} {said['driver']}")
     folder = os.path.basename(os.path.dirname(script.path))
     return os.path.join(project.cache.state_path, "tune", folder, device.strip("-") + ".jsonl")
@@ -261,11 +261,11 @@ def _measured(
         os.unlink(path)
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
-    session = Session(log, bench, wanted.budget, listener.answered, rounds=rounds)
+    session = TuningSession(log, bench, wanted.budget, listener.answered, rounds=rounds)
     private = project.cache.tree.private(uses=False)
 
     def cases() -> Iterator[Case]:
-        """Each with its files on disk, for as long as it is measured."""
+        """Yield each with its files on disk, for as long as it is measured."""
         for number, size in enumerate(sizes):
             folder = os.path.join(private.path, str(number))
             case = prepare.prepare_case(

@@ -17,14 +17,14 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
 from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, TuningSession
 from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
 
 WORKS = "works"
 
 
 def main(words: Sequence[str], root: str) -> int:
-    """Run a bundle that lies in the folder `root`; the exit status."""
+    """Run a bundle that lies in the directory `root`; the exit status."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.split("\n")[0])
     parser.add_argument("--device", type=int, default=0, help="the GPU's number")
     parser.add_argument("--budget", type=Budget.parse, default=Budget(), metavar="90s|500")
@@ -73,7 +73,7 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
         said = bench.describe()
         name, count = str(said["name"]), len(work.cases)
         with device_lock(str(said["id"]), lambda: _say(f"waiting for another tuning on {name}")):
-            session = Session(log, bench, arguments.budget, rounds=max(1, arguments.repeat))
+            session = TuningSession(log, bench, arguments.budget, rounds=max(1, arguments.repeat))
             _say(f"{work.label} on {name}: {len(programs)} programs, {count} sizes")
             log.note(run_note(work, said, session, arguments.seed, count))
             campaign(session, work, cases(), count, arguments.seed, _tell)

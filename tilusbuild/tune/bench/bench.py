@@ -34,7 +34,7 @@ that too, and stays one: a second look would let a race between threads pass."""
 WARMUP = 1
 """Calls before a sample. What a sample times is estimated by one call more."""
 _THROTTLED = 5
-"""How often a throttled sample is taken anew before it is taken as it is."""
+"""How often a throttled sample is taken again before it is taken as it is."""
 _COOLING = 2.0
 _SETUP = 120.0
 """Seconds for a worker to take a case: files are read, and copied to the device."""
@@ -73,8 +73,8 @@ class Bench(Protocol):
 
 
 class DeviceBench:
-    """A device of this machine. `folders` gives the folder of a case by its digest; `warmup` is
-    how many calls go before each sample."""
+    """A device of this machine. `directories` gives the directory of a case by its digest; `warmup`
+    is how many calls take precedence over each sample."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class DeviceBench:
         self._used = False
 
     def describe(self) -> dict[str, Any]:
-        """What the device says of itself. Raises `WorkerUnusableError`."""
+        """Return what the device says of itself. Raises `WorkerUnusableError`."""
         return _set_up(self._fresh(), {"do": "describe"})
 
     def close(self) -> None:

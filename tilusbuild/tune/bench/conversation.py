@@ -74,7 +74,7 @@ class Conversation:
             raise
 
     def ask(self, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """The answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `CancelledError`, and
+        """Return the answer. Raises `WorkerDiedError`, `WorkerTimeoutError`, `CancelledError`, and
         `WorkerUnusableError`."""
         if self._channel is None:
             raise WorkerDiedError("it had ended before")
@@ -144,7 +144,7 @@ class Conversation:
             os.write(self._woken, b"x")
 
     def _line(self, deadline: float) -> bytes | None:
-        """The next line; None when the process has ended."""
+        """Return the next line; None when the process has ended."""
         channel = self._channel
         assert channel is not None  # noqa: S101 - `ask` looked
         while b"\n" not in self._received:
@@ -165,7 +165,7 @@ class Conversation:
         return line
 
     def _ending(self) -> str:
-        """How the process ended. Raises `CancelledError` when it was we who ended it."""
+        """Return how the process ended. Raises `CancelledError` when it was we who ended it."""
         if self._thread is not None:
             self._thread.join()
         ended = self._finished

@@ -101,7 +101,7 @@ class CudaDevice:
         return self._nvml.throttled()
 
     def describe(self) -> dict[str, str | int]:
-        """What a fingerprint is made of."""
+        """Return what a fingerprint is made of."""
         return {
             "kind": "cuda",
             "name": self._driver.name(self._device),
@@ -125,7 +125,8 @@ class CudaDevice:
     def _timed(
         self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
     ) -> tuple[float, bool]:
-        """The mean seconds of a launch, and whether the host was always ahead of the device."""
+        """Return the mean seconds of a launch, and whether the host was always ahead of the
+        device."""
         pairs = launches if cold else 1
         events = self._some_events(2 * pairs)
         try:
@@ -206,7 +207,8 @@ _REASONS = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""nvmlClocksEventReason… of nvml.h. The power cap (0x04) is no fault: large kernels live at it."""
+"""nvmlClocksEventReason… of nvml.h. The power cap (0x04) is not a fault: large kernels live at it.
+"""
 
 
 class _Nvml:
@@ -231,7 +233,7 @@ class _Nvml:
             return
 
     def throttled(self) -> str | None:
-        """The reasons in words, or None."""
+        """Return the reasons in words, or None."""
         if self._library is None:
             return None
         reasons = ctypes.c_ulonglong()

@@ -49,7 +49,7 @@ def compare(
     rtol: float,
     atol: float,
 ) -> tuple[float, Mismatch | None]:
-    """The largest absolute difference (infinite where one side is not finite), and the worst
+    """Return the largest absolute difference (infinite where one side is not finite), and the worst
     element outside the tolerance."""
     if not got:
         return 0.0, None
@@ -83,8 +83,8 @@ def _with_numpy(
 
 
 def errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
-    """The absolute differences of two arrays (infinite where one side is not finite), and which of
-    them are too large."""
+    """Return the absolute differences of two arrays (infinite where one side is not finite), and
+    which of them are too large."""
     with numpy.errstate(all="ignore"):
         a, w = actual.astype(numpy.float64), want.astype(numpy.float64)
         same = (a == w) | (numpy.isnan(a) & numpy.isnan(w))
@@ -125,7 +125,7 @@ def _plain(
 
 
 def values(data: bytes, dtype: str) -> Iterable[Any]:
-    """The elements as Python numbers."""
+    """Return the elements as Python numbers."""
     if dtype == "bf16":
         wide = bytearray(2 * len(data))
         wide[2::4], wide[3::4] = data[0::2], data[1::2]
@@ -142,7 +142,7 @@ def values(data: bytes, dtype: str) -> Iterable[Any]:
 
 @cache
 def f8_values(dtype: str) -> tuple[float, ...]:
-    """The value of each of the 256 codes."""
+    """Return the value of each of the 256 codes."""
     exponent_bits, mantissa_bits, largest = _F8[dtype]
     bias = (1 << (exponent_bits - 1)) - 1
     found = []

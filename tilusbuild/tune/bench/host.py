@@ -49,13 +49,13 @@ class HostDevice:
         return None
 
     def describe(self) -> dict[str, str | int]:
-        """What a fingerprint is made of."""
+        """Return what a fingerprint is made of."""
         from tilusbuild.runtime.device import cpu
 
         return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
     def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
-        """A cold sample is one call, a warm one as many as the clock needs."""
+        """Return a cold sample is one call, a warm one as many as the clock needs."""
         start = time.perf_counter()
         call()
         estimate = time.perf_counter() - start

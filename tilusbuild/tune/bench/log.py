@@ -33,7 +33,7 @@ Key = tuple[str, str, str, int]
 
 
 def lines(path: str) -> Iterator[dict[str, Any]]:
-    """Every whole object of a log; none without a file. Raises `OSError`."""
+    """Yield every whole object of a log; none without a file. Raises `OSError`."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -49,7 +49,7 @@ def lines(path: str) -> Iterator[dict[str, Any]]:
 
 
 def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
-    """The answers among lines; of two to the same question the first, which was built on."""
+    """Return the answers among lines; of two to the same question the first, which was built on."""
     kept: dict[Key, Answer] = {}
     for line in found:
         try:
@@ -78,7 +78,7 @@ def _time(value: object) -> float:
 
 
 class SampleLog:
-    """A log at `path`, made with its folder when the first line is written."""
+    """A log at `path`, made with its directory when the first line is written."""
 
     def __init__(self, path: str) -> None:
         self.path = path

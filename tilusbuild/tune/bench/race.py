@@ -1,5 +1,5 @@
 """A whole tuning of one instance: its cases in turn, and the choice for each. Every program is
-looked at once, and the fast ones run on against each other.
+examined once, and the fast ones run on against each other.
 
 look        correctness, then one sample                      keep what is within 1.25x
     4 rounds    a sample of each in every round                   keep what is within 1.05x
@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from tilusbuild.tune.bench.search import look_around
-from tilusbuild.tune.bench.session import ROUNDS, Budget, ProgramRecord, Quota, Session
+from tilusbuild.tune.bench.session import ROUNDS, Budget, ProgramRecord, Quota, TuningSession
 from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
 
 _LOOK, _LAST = (4, 1.25), 1.05
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The choice for one case. `outcomes` are in the order of the programs, those looked at."""
+    """The choice for one case. `outcomes` are in the order of the programs, those examined."""
 
     case: Case
     winner: Outcome | None
@@ -61,7 +61,7 @@ class Decision:
 class Race:
     """The state of one case."""
 
-    def __init__(self, session: Session, work: Work, case: Case, quota: Quota) -> None:
+    def __init__(self, session: TuningSession, work: Work, case: Case, quota: Quota) -> None:
         self._session = session
         self._work = work
         self._case = case
@@ -98,7 +98,7 @@ class Race:
         return None
 
     def _field(self) -> dict[int, float]:
-        """The score of everyone who is in, by program."""
+        """Return the score of everyone who is in, by program."""
         return {
             index: median(record.samples)
             for index, record in self._records.items()
@@ -142,7 +142,7 @@ class Race:
         return {index: median(found) for index, found in medians.items() if found}
 
     def _best(self) -> int | None:
-        """The winner by the finals, or by all samples where there were none."""
+        """Return the winner by the finals, or by all samples where there were none."""
         scores = {i: s for i, s in self._finals.items() if self._records[i].refused is None}
         return min(self._within(scores or self._field(), 1 + TIE), default=None)
 
@@ -200,7 +200,7 @@ class CaseNote:
 
 
 def read_run(line: Mapping[str, Any]) -> RunNote:
-    """A line that `run_note` made. Raises `ValueError` for any other."""
+    """Return a line that `run_note` made. Raises `ValueError` for any other."""
     try:
         device = {name: _of(str, line["device"][name]) for name in ("kind", "name", "arch", "id")}
         return RunNote(
@@ -222,7 +222,7 @@ def read_run(line: Mapping[str, Any]) -> RunNote:
 
 
 def read_case_note(line: Mapping[str, Any]) -> CaseNote:
-    """A line about a case. Raises `ValueError` for any other."""
+    """Return a line about a case. Raises `ValueError` for any other."""
     try:
         integers = {name: _of(int, value) for name, value in line["integers"].items()}
         sizes = {name: _of((int, float, str), value) for name, value in line["sizes"].items()}
@@ -238,9 +238,9 @@ def _of(kind: Any, value: Any) -> Any:
 
 
 def run_note(
-    work: Work, device: Mapping[str, Any], session: Session, seed: int, cases: int
+    work: Work, device: Mapping[str, Any], session: TuningSession, seed: int, cases: int
 ) -> dict[str, Any]:
-    """The log's line for a tuning that begins."""
+    """Return the log's line for a tuning that begins."""
     return {
         "what": RUN,
         "script": work.script,
@@ -257,19 +257,19 @@ def run_note(
 
 
 def integers(case: Case) -> dict[str, Scalar]:
-    """The whole numbers of a call: what dispatch goes by."""
+    """Return the whole numbers of a call: what dispatch goes by."""
     return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
 
 
 def campaign(
-    session: Session,
+    session: TuningSession,
     work: Work,
     cases: Iterable[Case],
     count: int,
     seed: int,
     done: Callable[[Decision], None],
 ) -> list[Decision]:
-    """Decide every case; `done` hears of each decision as soon as it is made."""
+    """Decide every case; `done` is told of each decision as soon as it is made."""
     decisions = []
     for number, case in enumerate(cases):
         session.log.note(

@@ -1,7 +1,7 @@
-"""Which programs are looked at, when not all of them can be.
+"""Which programs are examined, when not all of them can be.
 
 Without a budget, or with one that suffices, every program is. With a smaller one: a random sample
-first, then a local search that starts at the best program looked at, moves to the best neighbour
+first, then a local search that starts at the best program examined, moves to the best neighbour
 while that is better, and starts again from the next best. Neighbours differ in one parameter (or
 in one group of linked ones): by one step where it is a number, by anything else where it is not.
 """
@@ -94,7 +94,7 @@ class Neighbourhood:
                 line.sort(key=lambda p: (p.schedule[self._groups[number][0]], p.index))
 
     def of(self, index: int) -> Iterator[Candidate]:
-        """The neighbours of a program, parameter by parameter."""
+        """Yield the neighbours of a program, parameter by parameter."""
         program = self._programs[index]
         for number in range(len(self._groups)):
             line = self._lines[self._line(number, program)]
@@ -105,7 +105,7 @@ class Neighbourhood:
                 yield from (*line[:at], *line[at + 1 :])
 
     def _line(self, number: int, program: Candidate) -> tuple[int, tuple[Scalar, ...]]:
-        """What programs have in common that differ in one group only."""
+        """Return what programs have in common that differ in one group only."""
         own = self._groups[number]
         return number, tuple(v for name, v in program.schedule.items() if name not in own)
 

@@ -29,16 +29,16 @@ class Budget:
         units = {"s": 1.0, "m": 60.0, "h": 3600.0}
         number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
         if not number.isascii() or not number.replace(".", "", 1).isdigit():
-            raise ValueError(f'"{text}" is no budget: write 90s, 5m, 2h, or a number of runs')
+            raise ValueError(f'"{text}" is not a budget: write 90s, 5m, 2h, or a number of runs')
         if unit:
             return cls(seconds=float(number) * units[unit])
         if "." in number:
-            raise ValueError(f'"{text}" is no budget: a number of runs is whole')
+            raise ValueError(f'"{text}" is not a budget: a number of runs is whole')
         return cls(runs=int(number))
 
 
 @dataclass(slots=True)
-class Spent:
+class BudgetSpent:
     """What was spent."""
 
     seconds: float = 0.0
@@ -48,9 +48,9 @@ class Spent:
 class Quota:
     """The part of a budget that one case may use: an equal share of what is left."""
 
-    def __init__(self, budget: Budget, spent: Spent, cases_left: int) -> None:
+    def __init__(self, budget: Budget, spent: BudgetSpent, cases_left: int) -> None:
         self._spent = spent
-        self._from = Spent(spent.seconds, spent.runs)
+        self._from = BudgetSpent(spent.seconds, spent.runs)
         self._seconds = self._runs = None  # type: float | None
         if budget.seconds is not None:
             self._seconds = max(0.0, budget.seconds - spent.seconds) / cases_left
@@ -63,7 +63,7 @@ class Quota:
 
     @property
     def used(self) -> float:
-        """The share that is spent: 0 at first, 1 and more when nothing is left."""
+        """Return the share that is spent: 0 at first, 1 and more when nothing is left."""
         shares = [0.0]
         if self._seconds is not None:
             shares.append(_share(self._spent.seconds - self._from.seconds, self._seconds))
@@ -89,8 +89,8 @@ ROUNDS = 32
 """How often those that are nearly the best are sampled."""
 
 
-class Session:
-    """A tuning's questions. `tell` hears of each answer: case, program, what, answer, replayed;
+class TuningSession:
+    """A tuning's questions. `tell` is told of each answer: case, program, what, answer, replayed;
     `rounds` is how often those that are nearly the best are sampled."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Session:
         self.log = log
         self.budget = budget
         self.rounds = rounds
-        self.spent = Spent()
+        self.spent = BudgetSpent()
         self._bench = bench
         self._tell = tell
         self._asked: dict[tuple[str, str, str], int] = {}
@@ -115,7 +115,7 @@ class Session:
         return Quota(self.budget, self.spent, cases_left)
 
     def check(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
-        """Whether the program computes right."""
+        """Return whether the program computes right."""
         answer = self._answer(case, program, "check", lambda n: self._bench.check(case, program, n))
         if answer.status != OK:
             record.refused = (answer.status, answer.why)

@@ -1,6 +1,6 @@
 """What is to be measured, as values and as the JSON that a worker and a bundle read.
 
-A case is one combination of sizes: its folder holds `case.json`, each tensor before the call
+A case is one combination of sizes: its directory holds `case.json`, each tensor before the call
 (`NAME.in`, raw bytes in C order) and what each output should hold after it (`NAME.want`). A case is
 known by its digest, which covers all of that and the way of timing: a sample belongs to a case and
 a program, and to no path, host or time.
@@ -77,7 +77,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One instance of a script to tune. Paths of its programs are relative to the file's folder."""
+    """One instance of a script to tune. Paths of its programs are relative to the file's
+    directory."""
 
     label: str
     script: str
@@ -90,14 +91,15 @@ class Work:
     """The parameters, linked ones together: what counts as one step of a search."""
     programs: tuple[Candidate, ...]
     cases: tuple[str, ...]
-    """Their folders."""
+    """Their directories."""
 
     def to_json(self) -> bytes:
         return (json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n").encode()
 
 
 def digest_of(value: Mapping[str, Any], folder: str) -> str:
-    """The digest of a case: what `case.json` says, and its files by content. Raises `OSError`."""
+    """Return the digest of a case: what `case.json` says, and its files by content. Raises
+    `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
     for name in sorted(os.listdir(folder)):
         if name.endswith((".in", ".want")):
@@ -111,7 +113,7 @@ def digest_of(value: Mapping[str, Any], folder: str) -> str:
 def write_case(
     folder: str, sizes: Mapping[str, Scalar], arguments: tuple[CaseArgument, ...], *, cold: bool
 ) -> Case:
-    """Complete a folder whose tensors are there. Raises `OSError`."""
+    """Complete a directory whose tensors are there. Raises `OSError`."""
     value = {
         "schema": SCHEMA,
         "sizes": dict(sizes),

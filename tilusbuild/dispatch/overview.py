@@ -37,7 +37,7 @@ Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
 _MAKE = "`tilusbuild dispatch build`"
 
 
-class Covered(NamedTuple):
+class ServedSizes(NamedTuple):
     """Who serves some sizes."""
 
     sizes: Mapping[str, Value]
@@ -47,7 +47,7 @@ class Covered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DispatchOverview:
     """One instance. `device` is what it would run on here; None when there is none."""
 
     script: Script
@@ -59,7 +59,7 @@ class Look:
     device: Device | None
 
     def chooser(self) -> Chooser:
-        """What chooses on the device here: its own table, or none."""
+        """Return what chooses on the device here: its own table, or none."""
         entries: tuple[TableEntry, ...] = ()
         if self.device is not None:
             try:
@@ -71,27 +71,27 @@ class Look:
             entries = self.tables[0].entries
         return Chooser(self.script, entries, programs_there(self.script))
 
-    def coverage(self) -> list[Covered]:
-        """The manifest's sizes and everything that is measured, each with who serves it."""
+    def coverage(self) -> list[ServedSizes]:
+        """Return the manifest's sizes and everything that is measured, each with who serves it."""
         keys = self.script.keys
         measured = {e.key for t in self.tables for e in t.entries}
         wanted = [dict(size) for size in self.sizes if all(key in size for key in keys)]
         wanted += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
-        chooser, found, seen = self.chooser(), list[Covered](), set[tuple[Value, ...]]()
+        chooser, found, seen = self.chooser(), list[ServedSizes](), set[tuple[Value, ...]]()
         for sizes in wanted:
             shown = {key: sizes[key] for key in keys}
             if tuple(shown.values()) in seen:
                 continue
             seen.add(tuple(shown.values()))
             rules = {**dict.fromkeys(self._integers(), 1), **sizes}
-            found.append(Covered(shown, *chooser.choose(rules)))
+            found.append(ServedSizes(shown, *chooser.choose(rules)))
         return found
 
     def _integers(self) -> list[str]:
         return [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
 
     def problems(self) -> Iterator[str]:
-        """Everything that a call would trip over."""
+        """Yield everything that a call would trip over."""
         if self.trouble is not None:
             yield self.trouble
         if self.device is not None and self.tables:
@@ -124,11 +124,11 @@ class Look:
 
     @property
     def has_dispatcher(self) -> bool:
-        """Whether there is a folder of one."""
+        """Return whether there is a directory of one."""
         return os.path.isdir(os.path.join(self.script.path, DISPATCH))
 
     def times(self) -> dict[Fingerprint, dict[Key, Mapping[int, float]]]:
-        """What was measured, by device."""
+        """Return what was measured, by device."""
         found: dict[Fingerprint, dict[Key, Mapping[int, float]]] = {}
         for measured in latency.read(self.script):
             device = tuple(sorted(measured.fingerprint.items()))
@@ -143,7 +143,8 @@ class Look:
         slowdown: float,
         write: bool,
     ) -> tuple[Cover, list[Cover]]:
-        """The programs to keep, and the cost of fewer; with `write` the table uses these only."""
+        """Return the programs to keep, and the cost of fewer; with `write` the table uses these
+        only."""
         kept = cover(times, slowdown)
         if write:
             entries = [
@@ -154,8 +155,11 @@ class Look:
         return kept, curve(times)
 
 
-def looks(manifest: Manifest, cache: str, script: str, target: str | None) -> Iterator[Look]:
-    """The built instances of a script. Raises `InputError`, and `LoadError` for a damaged tree."""
+def overviews(
+    manifest: Manifest, cache: str, script: str, target: str | None
+) -> Iterator[DispatchOverview]:
+    """Yield the built instances of a script. Raises `InputError`, and `LoadError` for a damaged
+    tree."""
     if script not in manifest.scripts:
         raise input_error(
             f'no script "{script}" in {manifest.path}', hint=did_you_mean(script, manifest.scripts)
@@ -178,7 +182,7 @@ def looks(manifest: Manifest, cache: str, script: str, target: str | None) -> It
             there = read_tables(read)
         except LoadError as error:
             trouble = str(error)
-        yield Look(read, there, trouble, sizes, _device(read))
+        yield DispatchOverview(read, there, trouble, sizes, _device(read))
     if not found:
         what = f"{script} is not built" + (f" for {target}" if target else "")
         raise input_error(what, hint=f"`tilusbuild build {script}` builds it")
@@ -211,7 +215,8 @@ class Cover:
 
 
 def cover(times: Times, slowdown: float) -> Cover:
-    """The fewest programs, as far as greed finds them, that serve every key within `slowdown`.
+    """Return the fewest programs, as far as greed finds them, that serve every key within
+    `slowdown`.
 
     Raises `ValueError` for a slowdown below 1.
     """
@@ -239,7 +244,7 @@ def cover(times: Times, slowdown: float) -> Cover:
 
 
 def curve(times: Times, limit: int = 16) -> list[Cover]:
-    """The cost of 1, 2, 3 … programs, each added to make the mean least; ends at no cost."""
+    """Return the cost of 1, 2, 3 … programs, each added to make the mean least; ends at no cost."""
     everyone = sorted({program for measured in times.values() for program in measured})
     found: list[Cover] = []
     picked: list[int] = []
@@ -258,7 +263,7 @@ def _cost(cover: Cover) -> tuple[int, float, float]:
 
 
 def measure(times: Times, programs: Sequence[int]) -> Cover:
-    """What a set of programs costs."""
+    """Return what a set of programs costs."""
     ratios, chosen = [], {}
     for key, measured in times.items():
         there = [(measured[program], program) for program in programs if program in measured]
