@@ -88,7 +88,7 @@ class TestArgument:
             parse_argument("a", text, **options)
 
     def test_a_name_that_is_none(self):
-        with pytest.raises(SignatureError, match="is no name"):
+        with pytest.raises(SignatureError, match="is not a name"):
             parse_argument("a-b", "i32")
 
 
