@@ -141,7 +141,7 @@ def report(
 
 
 def process(
-    words: Sequence[str], folder: str | Path, environment: Mapping[str, str] | None = None
+    words: Sequence[str], directory: str | Path, environment: Mapping[str, str] | None = None
 ) -> Ran:
     """Run a program to its end. Raises `WorkNotDoneError` when it does not end well."""
     with tempfile.TemporaryFile() as output:
@@ -154,7 +154,7 @@ def process(
         program = shutil.which(words[0])
         if program is None:
             raise WorkNotDoneError(f"there is no {words[0]}")
-        with entered(folder):
+        with entered(directory):
             started = time.perf_counter()
             pid = os.posix_spawn(
                 program, list(words), {**os.environ, **(environment or {})}, file_actions=actions
@@ -169,10 +169,10 @@ def process(
 
 
 @contextmanager
-def entered(folder: str | Path) -> Iterator[None]:
-    """Be in a folder."""
+def entered(directory: str | Path) -> Iterator[None]:
+    """Be in a directory."""
     before = os.getcwd()
-    os.chdir(folder)
+    os.chdir(directory)
     try:
         yield
     finally:
@@ -181,16 +181,16 @@ def entered(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def workshop() -> Iterator[Path]:
-    """A folder for the workloads, removed afterwards; records of builds are kept in it too.
+    """A directory for the workloads, removed afterwards; records of builds are kept in it too.
 
     Our modules are compiled to bytecode first, as installing them does.
     """
     compileall.compile_dir(ROOT / "tilusbuild", quiet=2)
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-bench-") as directory:
         before = os.environ.get("XDG_CACHE_HOME")
-        os.environ["XDG_CACHE_HOME"] = f"{folder}/xdg"
+        os.environ["XDG_CACHE_HOME"] = f"{directory}/xdg"
         try:
-            yield Path(folder)
+            yield Path(directory)
         finally:
             if before is None:
                 del os.environ["XDG_CACHE_HOME"]
@@ -290,11 +290,11 @@ def use(spans: Sequence[tuple[float, float]], places: int) -> Use:
     return Use(busy_time / (whole * places), (ended - full_until) / whole)
 
 
-def spans_of_build(words: Sequence[str], folder: str | Path) -> list[tuple[float, float]]:
+def spans_of_build(words: Sequence[str], directory: str | Path) -> list[tuple[float, float]]:
     """Run `tilusbuild build --json` and note when each compile begins and has its answer."""
     begun: dict[str, float] = {}
     spans = []
-    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as build:
+    with subprocess.Popen(words, cwd=directory, stdout=subprocess.PIPE, text=True) as build:
         assert build.stdout is not None
         for line in build.stdout:
             event, now = json.loads(line), time.perf_counter()
@@ -307,9 +307,9 @@ def spans_of_build(words: Sequence[str], folder: str | Path) -> list[tuple[float
     return spans
 
 
-def spans_of_ninja(folder: Path) -> list[tuple[float, float]]:
+def spans_of_ninja(directory: Path) -> list[tuple[float, float]]:
     """When each edge began and ended, by `.ninja_log`: start, end (ms), mtime, output, hash."""
-    lines = (folder / ".ninja_log").read_text().splitlines()[1:]
+    lines = (directory / ".ninja_log").read_text().splitlines()[1:]
     return [(float(line.split("\t")[0]), float(line.split("\t")[1])) for line in lines]
 
 

@@ -44,7 +44,7 @@ derived.tile = "threads * step"
 """
 
 
-def fake_toolkit(folder: Path) -> str:
+def fake_toolkit(directory: Path) -> str:
     """Make the journaling toolkit; its nvcc."""
     path = ROOT / "tests/support/nvcc_journal.py"
     spec = importlib.util.spec_from_file_location("bench_nvcc_journal", path)
@@ -52,18 +52,18 @@ def fake_toolkit(folder: Path) -> str:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    nvcc: str = module.make_toolkit(str(folder))
+    nvcc: str = module.make_toolkit(str(directory))
     return nvcc
 
 
-def project(folder: Path, programs: int, nvcc: str, *, scripts: int = 10) -> None:
+def project(directory: Path, programs: int, nvcc: str, *, scripts: int = 10) -> None:
     """Write a project of `scripts` scripts with `programs` programs in all, an even number each."""
     each = programs // scripts
     assert each * scripts == programs
     assert each % 2 == 0
-    write(folder / "include/all.h", "".join(f'#include "h{i}.h"\n' for i in range(HEADERS - 1)))
+    write(directory / "include/all.h", "".join(f'#include "h{i}.h"\n' for i in range(HEADERS - 1)))
     for i in range(HEADERS - 1):
-        write(folder / f"include/h{i}.h", f"#pragma once\n#define H{i} {i}\n")
+        write(directory / f"include/h{i}.h", f"#pragma once\n#define H{i} {i}\n")
     text = (
         'edition = 1\n[project]\nname = "bench"\nversion = "0.1.0"\n'
         f'[build]\ncache-dir = ".cache"\ninclude-dirs = ["include"]\n[toolchain]\nnvcc = "{nvcc}"\n'
@@ -72,8 +72,8 @@ def project(folder: Path, programs: int, nvcc: str, *, scripts: int = 10) -> Non
     for number in range(scripts):
         name = f"s{number}"
         text += _SCRIPT.format(name=name, steps=each // 2)
-        write(folder / f"kernels/{name}.cu.j2", TEMPLATE)
-    write(folder / "tilus.toml", text)
+        write(directory / f"kernels/{name}.cu.j2", TEMPLATE)
+    write(directory / "tilus.toml", text)
 
 
 def write(path: Path, text: str) -> None:
@@ -81,12 +81,12 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def build(folder: Path, *words: str) -> dict[str, Any]:
+def build(directory: Path, *words: str) -> dict[str, Any]:
     """Build with the command line; the summary. Raises `CalledProcessError`."""
     import json
 
     command = [sys.executable, "-m", "tilusbuild", "build", "--json", *words]
-    ran = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    ran = subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True)
     summary: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return summary
 
@@ -159,12 +159,12 @@ class Filled(NamedTuple):
     peak_rss: int
 
 
-def fill(folder: Path, jobs: int = 2, *, sync: bool = True) -> Filled:
+def fill(directory: Path, jobs: int = 2, *, sync: bool = True) -> Filled:
     """Build with a compiler that starts no process; without `sync` it does not wait for the disk,
     for when only what comes after the build is measured."""
     code = FILL.replace("JOBS", str(jobs)).replace("SYNC", str(sync))
     ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, check=False, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=directory, check=False, capture_output=True, text=True
     )
     if ran.returncode:
         raise RuntimeError(ran.stderr)
@@ -192,15 +192,15 @@ int main(int count, char **word) {
 """
 
 
-def graph(folder: Path, programs: int) -> None:
+def graph(directory: Path, programs: int) -> None:
     """The same programs as `build.ninja` and `Makefile`, with a stand-in for the compiler."""
-    write(folder / "stand_in.c", _STAND_IN)
-    subprocess.run(["gcc", "-O1", "-o", "stand_in", "stand_in.c"], cwd=folder, check=True)
-    write(folder / "include/all.h", "".join(f'#include "h{i}.h"\n' for i in range(HEADERS - 1)))
+    write(directory / "stand_in.c", _STAND_IN)
+    subprocess.run(["gcc", "-O1", "-o", "stand_in", "stand_in.c"], cwd=directory, check=True)
+    write(directory / "include/all.h", "".join(f'#include "h{i}.h"\n' for i in range(HEADERS - 1)))
     for i in range(HEADERS - 1):
-        write(folder / f"include/h{i}.h", f"#pragma once\n#define H{i} {i}\n")
-    (folder / "src").mkdir()
-    (folder / "out").mkdir()
+        write(directory / f"include/h{i}.h", f"#pragma once\n#define H{i} {i}\n")
+    (directory / "src").mkdir()
+    (directory / "out").mkdir()
     lines = [
         "rule compile",
         "  command = ./stand_in $out $in $out.d include",
@@ -208,15 +208,15 @@ def graph(folder: Path, programs: int) -> None:
         "  deps = gcc",
     ]
     for i in range(programs):
-        (folder / f"src/p{i}.cu").write_text(f"// {i}\n")
+        (directory / f"src/p{i}.cu").write_text(f"// {i}\n")
         lines.append(f"build out/p{i}.so: compile src/p{i}.cu")
-    write(folder / "build.ninja", "\n".join(lines) + "\n")
+    write(directory / "build.ninja", "\n".join(lines) + "\n")
     write(
-        folder / "Makefile",
+        directory / "Makefile",
         f"all: $(foreach i,$(shell seq 0 {programs - 1}),mk/p$(i).so)\n"
         "mk/%.so: src/%.cu\n\t@./stand_in $@ $< $@.d include\n-include mk/*.d\n",
     )
-    (folder / "mk").mkdir()
+    (directory / "mk").mkdir()
 
 
 def environment(nvcc: str) -> Mapping[str, str]:

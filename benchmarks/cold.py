@@ -66,28 +66,28 @@ ONE_PASS = ["-gencode", "arch=compute_90a,code=sm_90a"]
 SHARED = ["--shared", "-Xcompiler", "-fPIC"]
 
 
-def ours(folder: Path, programs: int) -> Path:
+def ours(directory: Path, programs: int) -> Path:
     """A project of saxpy's schedules, a multiple of six; however many, the kernels stay small."""
     pairs = programs // 6
     unroll = max(number for number in range(1, _MOST_UNROLLED + 1) if pairs % number == 0)
     threads = [32 * number for number in range(1, programs // (3 * unroll) + 1)]
     text = _MANIFEST.format(threads=threads, unroll=unroll)
-    _projects.write(folder / "tilus.toml", text)
+    _projects.write(directory / "tilus.toml", text)
     source = _bench.ROOT / "examples/quickstart/kernels/saxpy.cu.j2"
-    _projects.write(folder / "kernels/saxpy.cu.j2", source.read_text())
-    return folder
+    _projects.write(directory / "kernels/saxpy.cu.j2", source.read_text())
+    return directory
 
 
-def sources(folder: Path) -> list[str]:
+def sources(directory: Path) -> list[str]:
     """What tilusbuild rendered."""
-    found = sorted(folder.glob(".cache/programs/*/module/source.cu"))
+    found = sorted(directory.glob(".cache/programs/*/module/source.cu"))
     return [path.read_text() for path in found]
 
 
 def peer(
-    folder: Path, texts: Sequence[str], flags: Sequence[str], suffix: str, ffi: bool = False
+    directory: Path, texts: Sequence[str], flags: Sequence[str], suffix: str, ffi: bool = False
 ) -> Path:
-    """A folder with `build.ninja` that compiles these texts."""
+    """A directory with `build.ninja` that compiles these texts."""
     wrapped = suffix == "so"
     command = " ".join(["$compiler", *flags, "$in", "-o", "$out"])
     lines = ["rule compile", f"  command = {command}"]
@@ -95,29 +95,29 @@ def peer(
         if wrapped:
             include, export = (_FFI_INCLUDE, _FFI_EXPORT) if ffi else ("", "")
             text = _WRAPPER.format(include=include, source=text, export=export)
-        _projects.write(folder / f"src/p{number}.cu", text)
+        _projects.write(directory / f"src/p{number}.cu", text)
         lines.append(f"build out/p{number}.{suffix}: compile src/p{number}.cu")
     _projects.write(
-        folder / "build.ninja", f"compiler = {_bench.nvcc()}\n" + "\n".join(lines) + "\n"
+        directory / "build.ninja", f"compiler = {_bench.nvcc()}\n" + "\n".join(lines) + "\n"
     )
-    return folder
+    return directory
 
 
-def runtime(folder: Path) -> list[str]:
-    """Options by which nvcc finds CUDA's runtime in NVIDIA's wheels: in a folder where it does not
-    look, and under the name of one release only. None for an installed toolkit."""
+def runtime(directory: Path) -> list[str]:
+    """Options by which nvcc finds CUDA's runtime in NVIDIA's wheels: in a directory where it
+    does not look, and under the name of one release only. None for an installed toolkit."""
     root = Path(_bench.nvcc()).resolve().parents[1]
     if (root / "lib64/libcudart.so").exists():
         return []
-    folder.mkdir()
+    directory.mkdir()
     for path in (root / "lib").glob("libcuda*"):
-        (folder / f"{path.name.partition('.')[0]}{path.suffixes[0]}").symlink_to(path)
-    return [f"-L{folder}"]
+        (directory / f"{path.name.partition('.')[0]}{path.suffixes[0]}").symlink_to(path)
+    return [f"-L{directory}"]
 
 
-def emptied(*folders: Path) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+def emptied(*directories: Path) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def main() -> None:
@@ -126,8 +126,8 @@ def main() -> None:
     rounds = 1 if asked.small else asked.rounds
     jobs = len(os.sched_getaffinity(0))
     ninja = _bench.ninja()
-    with _bench.workshop() as folder:
-        mine = ours(folder / "tilus", programs)
+    with _bench.workshop() as directory:
+        mine = ours(directory / "tilus", programs)
         _projects.build(mine)
         texts = sources(mine)
         assert len(texts) == programs, len(texts)
@@ -149,7 +149,7 @@ def main() -> None:
                 lambda: emptied(*(mine / ".cache" / n for n in ("programs", "scripts"))),
             )
         ]
-        shared = [*SHARED, *runtime(folder / "lib")]
+        shared = [*SHARED, *runtime(directory / "lib")]
         kinds: list[tuple[str, list[str], str]] = [
             ("ninja, nvcc -cubin (the floor)", ["-cubin", *ONE_PASS], "cubin"),
             (
@@ -160,7 +160,7 @@ def main() -> None:
             ("ninja, nvcc --shared -arch=sm_90a", [*shared, "-arch=sm_90a"], "so"),
         ]
         for name, flags, suffix in kinds:
-            where = peer(folder / name.replace(" ", "_"), texts, flags, suffix)
+            where = peer(directory / name.replace(" ", "_"), texts, flags, suffix)
             arms.append(
                 Arm(
                     name,
@@ -172,16 +172,16 @@ def main() -> None:
                 )
             )
         for arm in arms:
-            _remove_logs(arm, folder)
+            _remove_logs(arm, directory)
         _bench.alternate(arms, rounds, warm_up=False)
         results = [_bench.report(f"cold build, {programs} saxpy kernels", arms, per=programs)]
         _bench.busy(arms[0], jobs)
         for arm in arms[1:]:
             _bench.busy(arm, jobs)
-        results.append(places_used(arms, mine, folder / kinds[0][0].replace(" ", "_"), jobs))
+        results.append(places_used(arms, mine, directory / kinds[0][0].replace(" ", "_"), jobs))
         if not asked.small:
-            results.append(with_ffi(folder / "ffi", texts[:4], shared, arms[0], programs, jobs))
-        results.append(overhead(folder, 40 if asked.small else 2000))
+            results.append(with_ffi(directory / "ffi", texts[:4], shared, arms[0], programs, jobs))
+        results.append(overhead(directory, 40 if asked.small else 2000))
     _bench.finish(asked, results)
 
 
@@ -204,7 +204,7 @@ def places_used(arms: Sequence[Arm], mine: Path, floor: Path, jobs: int) -> dict
 
 
 def with_ffi(
-    folder: Path,
+    directory: Path,
     texts: Sequence[str],
     shared: Sequence[str],
     mine: Arm,
@@ -216,9 +216,9 @@ def with_ffi(
 
     includes = (tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path())
     flags = [*shared, "-arch=sm_90a", "-std=c++17", *(f"-I{path}" for path in includes)]
-    peer(folder, texts, flags, "so", ffi=True)
-    ran = process((_bench.ninja(), f"-j{jobs}"), folder)
-    assert len(list(folder.glob("out/*.so"))) == len(texts)
+    peer(directory, texts, flags, "so", ffi=True)
+    ran = process((_bench.ninja(), f"-j{jobs}"), directory)
+    assert len(list(directory.glob("out/*.so"))) == len(texts)
     each = ran.cpu / len(texts)
     ours_each = statistics.median(one.cpu for one in mine.runs) / programs
     print(
@@ -228,24 +228,24 @@ def with_ffi(
     return {"title": "C++ FFI", "cpu": each, "ratio": each / ours_each}
 
 
-def _remove_logs(arm: Arm, folder: Path) -> None:
+def _remove_logs(arm: Arm, directory: Path) -> None:
     before = arm.prepare
 
     def prepare() -> None:
         before()
         for name in (".ninja_log", ".ninja_deps"):
-            for path in folder.glob(f"*/{name}"):
+            for path in directory.glob(f"*/{name}"):
                 path.unlink()
 
     arm.prepare = prepare
 
 
-def overhead(folder: Path, programs: int) -> dict[str, object]:
+def overhead(directory: Path, programs: int) -> dict[str, object]:
     """What a program costs besides its compiler: planned, rendered, scheduled, published."""
-    nvcc = _projects.fake_toolkit(folder / "toolkit")
+    nvcc = _projects.fake_toolkit(directory / "toolkit")
     walls, cpus = [], []
     for number in range(3):
-        where = folder / f"overhead{number}"
+        where = directory / f"overhead{number}"
         _projects.project(where, programs, nvcc)
         filled = _projects.fill(where)
         assert filled.programs == programs

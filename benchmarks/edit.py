@@ -20,7 +20,7 @@ from _bench import Arm, Ran, process
 
 
 def arm(
-    name: str, folder: Path, change: Callable[[int], None], compiled: int, programs: int
+    name: str, directory: Path, change: Callable[[int], None], compiled: int, programs: int
 ) -> Arm:
     """An arm that changes something, builds, and checks how much was compiled."""
     number = [0]
@@ -33,7 +33,7 @@ def arm(
     def run() -> Ran:
         import json
 
-        ran = process((*_bench.TILUSBUILD, "build", "--json"), folder)
+        ran = process((*_bench.TILUSBUILD, "build", "--json"), directory)
         last.append(json.loads(ran.out.splitlines()[-1]))
         return ran
 
@@ -47,9 +47,9 @@ def main() -> None:
     asked = _bench.arguments(__doc__, rounds=3, programs=2000)
     programs = 40 if asked.small else asked.programs
     rounds = 1 if asked.small else asked.rounds
-    with _bench.workshop() as folder:
-        nvcc = _projects.fake_toolkit(folder / "toolkit")
-        ours, theirs = folder / "tilus", folder / "graph"
+    with _bench.workshop() as directory:
+        nvcc = _projects.fake_toolkit(directory / "toolkit")
+        ours, theirs = directory / "tilus", directory / "graph"
         _projects.project(ours, programs, nvcc)
         _projects.fill(ours)
         process((*_bench.TILUSBUILD, "build"), ours)

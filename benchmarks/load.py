@@ -78,25 +78,25 @@ int main(void) {
 """
 
 
-def build(folder: Path) -> Path:
+def build(directory: Path) -> Path:
     """The tree, with a table as tuning would write it."""
-    (folder / "tilus.toml").write_text(MANIFEST)
-    (folder / "tiny.cu.j2").write_text(TEMPLATE)
-    process([*TILUSBUILD, "build"], folder)
+    (directory / "tilus.toml").write_text(MANIFEST)
+    (directory / "tiny.cu.j2").write_text(TEMPLATE)
+    process([*TILUSBUILD, "build"], directory)
     from tilusbuild.dispatch import tables
     from tilusbuild.runtime.buckets import up_to
     from tilusbuild.runtime.device import cpu
     from tilusbuild.runtime.script import read_script
     from tilusbuild.runtime.tables import TableEntry
 
-    (path,) = (folder / "cache" / "scripts" / "tiny").iterdir()
+    (path,) = (directory / "cache" / "scripts" / "tiny").iterdir()
     script = read_script(str(path))
     sizes, chance = up_to("tilus", 1, 8192), random.Random(0)
     entries = [
         TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
     ]
     tables.record(script, cpu().fingerprint(script.hash), entries)
-    process([*TILUSBUILD, "dispatch", "build", "tiny"], folder)
+    process([*TILUSBUILD, "dispatch", "build", "tiny"], directory)
     return path
 
 
@@ -119,14 +119,14 @@ def spread(values: list[float]) -> str:
     return f"{each[len(each) // 2]:.2f} ({each[quarter]:.2f} to {each[-1 - quarter]:.2f})"
 
 
-def calls(folder: Path, path: Path, rounds: int, count: int) -> list[dict[str, object]]:
+def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str, object]]:
     """Calls and selections in this process."""
     import numpy as np
     import tvm_ffi
 
     import tilusbuild
 
-    kernel = tilusbuild.load("tiny", where=folder / "cache", strict=True)
+    kernel = tilusbuild.load("tiny", where=directory / "cache", strict=True)
     chosen = kernel.select(m=100, n=100)
     bare = tvm_ffi.load_module(chosen.script.library(chosen.program))["launch"]
     in_c = tvm_ffi.load_module(str(path / "dispatch" / "libtiny.so"))["launch"]
@@ -161,31 +161,31 @@ def calls(folder: Path, path: Path, rounds: int, count: int) -> list[dict[str, o
     return found
 
 
-def in_c(folder: Path, path: Path) -> list[float]:
+def in_c(directory: Path, path: Path) -> list[float]:
     """Nanoseconds of a selection in C, a round each."""
-    (folder / "main.c").write_text(C)
+    (directory / "main.c").write_text(C)
     library = path / "dispatch" / "libtiny.so"
     words = ["gcc", "-O2", "main.c", f"-I{library.parent}", str(library), "-o", "main"]
-    process([*words, f"-Wl,-rpath,{library.parent}"], folder)
-    done = subprocess.run([folder / "main"], capture_output=True, text=True, check=True)
+    process([*words, f"-Wl,-rpath,{library.parent}"], directory)
+    done = subprocess.run([directory / "main"], capture_output=True, text=True, check=True)
     found = [float(line) for line in done.stdout.split()]
     print(f"\na selection in C: {spread(found)} ns")
     return found
 
 
-def cold(folder: Path, rounds: int) -> dict[str, object]:
+def cold(directory: Path, rounds: int) -> dict[str, object]:
     """New processes, with the bytecode that an installed package has."""
     import compileall
 
     import tilusbuild
 
     compileall.compile_dir(Path(tilusbuild.__file__).parent, quiet=2)
-    load = f"import tilusbuild; k = tilusbuild.load('tiny', where={str(folder / 'cache')!r})"
+    load = f"import tilusbuild; k = tilusbuild.load('tiny', where={str(directory / 'cache')!r})"
     # A call needs tvm-ffi, and tvm-ffi imports NumPy where there is one.
     ready = "import numpy as np, tvm_ffi; x = np.ones((4, 4), 'f'); "
 
     def python(name: str, code: str) -> Arm:
-        return Arm(name, lambda: process([sys.executable, "-c", code], folder), lambda: True)
+        return Arm(name, lambda: process([sys.executable, "-c", code], directory), lambda: True)
 
     arms = [
         python("python -c pass", "pass"),
@@ -205,11 +205,11 @@ def cold(folder: Path, rounds: int) -> dict[str, object]:
 def main() -> None:
     options = arguments(__doc__, rounds=40)
     rounds, count = (2, 200) if options.small else (options.rounds, 2_000)
-    with workshop() as folder:
-        path = build(folder)
-        found: dict[str, object] = {"calls": calls(folder, path, rounds, count)}
-        found["c_selection_ns"] = in_c(folder, path)
-        found["cold"] = cold(folder, min(rounds, 11))
+    with workshop() as directory:
+        path = build(directory)
+        found: dict[str, object] = {"calls": calls(directory, path, rounds, count)}
+        found["c_selection_ns"] = in_c(directory, path)
+        found["cold"] = cold(directory, min(rounds, 11))
     if options.json:
         print(json.dumps({"machine": machine(), **found}))
 

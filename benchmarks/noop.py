@@ -18,8 +18,10 @@ import _projects
 from _bench import Arm, Ran, process
 
 
-def at(folder: Path, programs: int, nvcc: str, rounds: int, with_make: bool) -> dict[str, object]:
-    ours, theirs = folder / "tilus", folder / "graph"
+def at(
+    directory: Path, programs: int, nvcc: str, rounds: int, with_make: bool
+) -> dict[str, object]:
+    ours, theirs = directory / "tilus", directory / "graph"
     _projects.project(ours, programs, nvcc)
     _projects.fill(ours, sync=False)
     _projects.build(ours)
@@ -65,15 +67,15 @@ def at(folder: Path, programs: int, nvcc: str, rounds: int, with_make: bool) -> 
               f"{_bench.ratio(arms[-1], arms[1], 'cpu')}")  # fmt: skip
     profile(ours)
     assert_sees_changes(ours, programs)
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     return result
 
 
-def assert_sees_changes(folder: Path, programs: int) -> None:
+def assert_sees_changes(directory: Path, programs: int) -> None:
     """The last check that nothing was skipped: one library less, and it is made again."""
-    library = next(folder.glob(".cache/scripts/*/*/programs/0/module/lib.so")).resolve()
+    library = next(directory.glob(".cache/scripts/*/*/programs/0/module/lib.so")).resolve()
     library.unlink()
-    summary = _projects.build(folder)
+    summary = _projects.build(directory)
     assert (summary["compiled"], summary["programs"]) == (1, programs), summary
 
 
@@ -101,20 +103,20 @@ print(imported - began, read - imported, loaded - read, seen - loaded, held - se
 """
 
 
-def profile(folder: Path) -> None:
+def profile(directory: Path) -> None:
     """Where the milliseconds of our arm go."""
     env = {**os.environ}
     lines = []
     for _ in range(5):
         ran = subprocess.run(
             [sys.executable, "-c", PROFILE],
-            cwd=folder, env=env, check=True, capture_output=True, text=True,
+            cwd=directory, env=env, check=True, capture_output=True, text=True,
         )  # fmt: skip
         lines.append([float(word) for word in ran.stdout.split()])
     imports, reading, loading, inputs, entries, size = (
         sorted(column)[2] for column in zip(*lines, strict=True)
     )
-    bare = sorted(process((sys.executable, "-c", "pass"), folder).cpu for _ in range(5))[2]
+    bare = sorted(process((sys.executable, "-c", "pass"), directory).cpu for _ in range(5))[2]
     print(
         f"  CPU of it: interpreter {bare * 1e3:.1f} ms, our imports {imports * 1e3:.1f} ms, record "
         f"({size / 1024:.0f} KiB) {reading * 1e3:.1f} ms, its stat helper {loading * 1e3:.1f} ms, "
@@ -122,21 +124,21 @@ def profile(folder: Path) -> None:
     )
 
 
-def small(folder: Path, rounds: int) -> dict[str, object]:
+def small(directory: Path, rounds: int) -> dict[str, object]:
     """The quickstart's host kernels against `python -c pass` and `python -I -S -c pass`."""
     source = _bench.ROOT / "examples/quickstart"
-    shutil.copytree(source, folder)
+    shutil.copytree(source, directory)
     words = (*_bench.TILUSBUILD, "build", "--target", "cpu", "--cache-dir", "cache")
-    process(words, folder)
-    process(words, folder)
+    process(words, directory)
+    process(words, directory)
     ran: list[Ran] = []
 
     def run() -> Ran:
-        ran.append(process(words, folder))
+        ran.append(process(words, directory))
         return ran[-1]
 
     def bare(*options: str) -> Ran:
-        return process((sys.executable, *options, "-c", "pass"), folder)
+        return process((sys.executable, *options, "-c", "pass"), directory)
 
     arms = [
         Arm("tilusbuild", run, lambda: "nothing to do" in ran[-1].out),
@@ -151,13 +153,13 @@ def main() -> None:
     asked = _bench.arguments(__doc__, rounds=11, programs=0)
     sizes = [asked.programs] if asked.programs else [40] if asked.small else [10_000, 100_000]
     rounds = 2 if asked.small else asked.rounds
-    with _bench.workshop() as folder:
-        nvcc = _projects.fake_toolkit(folder / "toolkit")
-        results = [small(folder / "small", rounds)]
+    with _bench.workshop() as directory:
+        nvcc = _projects.fake_toolkit(directory / "toolkit")
+        results = [small(directory / "small", rounds)]
         for programs in sizes:
             few = rounds if programs <= 10_000 else min(rounds, 5)
             make = programs <= 10_000
-            results.append(at(folder / str(programs), programs, nvcc, few, make))
+            results.append(at(directory / str(programs), programs, nvcc, few, make))
     _bench.finish(asked, results)
 
 

@@ -29,27 +29,27 @@ def found() -> str | None:
             return None
 
 
-def tilusbuild(folder: Path, compiler: str, programs: int, jobs: int) -> Arm:
+def tilusbuild(directory: Path, compiler: str, programs: int, jobs: int) -> Arm:
     """A build from nothing but what is known of the tools and of the plan."""
     words = (*_bench.TILUSBUILD, "build", "-j", str(jobs), "--device-compiler", compiler)
-    ours(folder, programs)
-    process(words, folder)
+    ours(directory, programs)
+    process(words, directory)
     return Arm(
         f"tilusbuild, {compiler}",
-        lambda: process(words, folder),
-        lambda: len(list(folder.glob(".cache/programs/*/module/lib.so"))) == programs,
-        lambda: emptied(*(folder / ".cache" / name for name in ("programs", "scripts"))),
+        lambda: process(words, directory),
+        lambda: len(list(directory.glob(".cache/programs/*/module/lib.so"))) == programs,
+        lambda: emptied(*(directory / ".cache" / name for name in ("programs", "scripts"))),
     )
 
 
-def ninja(folder: Path, texts: list[str], jobs: int) -> Arm:
+def ninja(directory: Path, texts: list[str], jobs: int) -> Arm:
     """The floor: device code alone."""
-    peer(folder, texts, ["-cubin", *ONE_PASS], "cubin")
+    peer(directory, texts, ["-cubin", *ONE_PASS], "cubin")
     return Arm(
         "ninja, nvcc -cubin",
-        lambda: process((_bench.ninja(), f"-j{jobs}"), folder),
-        lambda: len(list(folder.glob("out/*.cubin"))) == len(texts),
-        lambda: emptied(folder / "out"),
+        lambda: process((_bench.ninja(), f"-j{jobs}"), directory),
+        lambda: len(list(directory.glob("out/*.cubin"))) == len(texts),
+        lambda: emptied(directory / "out"),
     )
 
 
@@ -60,14 +60,14 @@ def main() -> None:
     version = found()
     if version is None:
         return
-    with _bench.workshop() as folder:
-        mine = tilusbuild(folder / "nvrtc", "nvrtc", programs, jobs)
-        texts = sources(folder / "nvrtc")
+    with _bench.workshop() as directory:
+        mine = tilusbuild(directory / "nvrtc", "nvrtc", programs, jobs)
+        texts = sources(directory / "nvrtc")
         assert len(texts) == programs, len(texts)
         arms = [
             mine,
-            tilusbuild(folder / "nvcc", "nvcc", programs, jobs),
-            ninja(folder / "ninja", texts, jobs),
+            tilusbuild(directory / "nvcc", "nvcc", programs, jobs),
+            ninja(directory / "ninja", texts, jobs),
         ]
         _bench.alternate(arms, 1 if asked.small else asked.rounds, warm_up=False)
         title = f"cold build through NVRTC {version}, {programs} saxpy kernels"

@@ -35,10 +35,10 @@ print(plan.size, seconds, memory, resource.getrusage(resource.RUSAGE_SELF).ru_ma
 """
 
 
-def plan(folder: Path, programs: int, how: str, what: str = "time") -> tuple[float, int, int]:
+def plan(directory: Path, programs: int, how: str, what: str = "time") -> tuple[float, int, int]:
     """CPU seconds of a plan; bytes that it holds; peak memory of the process."""
     words = [sys.executable, "-c", PLAN, how, what]
-    ran = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True)
+    ran = subprocess.run(words, cwd=directory, check=True, capture_output=True, text=True)
     size, seconds, memory, peak = ran.stdout.split()
     assert int(size) == programs, (size, programs)
     return float(seconds), int(memory), int(peak)
@@ -53,31 +53,31 @@ def main() -> None:
         f"{'':9}{'ms each':>9}{'ms each':>9}{'B each':>9}{'ms each':>9}{'ms each':>9}{'MiB':>9}"
         f"{'ms':>9}{'MiB':>9}{'s':>9}{'MiB':>9}"
     )
-    with _bench.workshop() as folder:
-        nvcc = _projects.fake_toolkit(folder / "toolkit")
-        results = [measured(folder / str(size), size, nvcc) for size in sizes]
+    with _bench.workshop() as directory:
+        nvcc = _projects.fake_toolkit(directory / "toolkit")
+        results = [measured(directory / str(size), size, nvcc) for size in sizes]
     _bench.finish(asked, results)
 
 
-def measured(folder: Path, programs: int, nvcc: str) -> dict[str, object]:
-    _projects.project(folder, programs, nvcc)
-    fresh, _, _ = plan(folder, programs, "fresh")
-    filled = _projects.fill(folder)
-    again, _, _ = plan(folder, programs, "memo")
-    _, held, _ = plan(folder, programs, "memo", "memory")
+def measured(directory: Path, programs: int, nvcc: str) -> dict[str, object]:
+    _projects.project(directory, programs, nvcc)
+    fresh, _, _ = plan(directory, programs, "fresh")
+    filled = _projects.fill(directory)
+    again, _, _ = plan(directory, programs, "memo")
+    _, held, _ = plan(directory, programs, "memo", "memory")
     if programs >= _bench.MANY:
         _bench.settle()
     time.sleep(0.1)
-    process((*_bench.TILUSBUILD, "build"), folder)
-    runs = [process((*_bench.TILUSBUILD, "build"), folder) for _ in range(3)]
+    process((*_bench.TILUSBUILD, "build"), directory)
+    runs = [process((*_bench.TILUSBUILD, "build"), directory) for _ in range(3)]
     nothing = min(runs, key=lambda ran: ran.wall)
     assert "nothing to do" in nothing.out
     for number in range(2):  # the first reads from the disk what was put away before
-        with open(folder / "kernels/s0.cu.j2", "a") as file:
+        with open(directory / "kernels/s0.cu.j2", "a") as file:
             file.write(f"{{# edit {number} #}}")
-        edited = process((*_bench.TILUSBUILD, "build"), folder)
+        edited = process((*_bench.TILUSBUILD, "build"), directory)
         assert "nothing to do" in edited.out
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     mib = 1 << 20
     row = {
         "programs": programs,

@@ -48,13 +48,13 @@ class Work:
     flags: tuple[str, ...]
 
 
-def work(example: Path, script: str, target: str, count: int, folder: Path) -> Work:
+def work(example: Path, script: str, target: str, count: int, directory: Path) -> Work:
     """The first schedules of a script that have the same constants."""
-    shutil.copytree(example, folder / "project", ignore=shutil.ignore_patterns(".cache"))
+    shutil.copytree(example, directory / "project", ignore=shutil.ignore_patterns(".cache"))
     recipes: list[Recipe] = []
     headers: Mapping[str, bytes | str] = {}
-    environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(folder / "cache")}
-    with Project.open(str(folder / "project"), {}, environment) as project:
+    environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(directory / "cache")}
+    with Project.open(str(directory / "project"), {}, environment) as project:
         plan = project.plan(Selection((script,), (target,), 2))
         found = [job for job in jobs(plan) if job.planned is plan.instances[0]]
         for job in found[:: max(1, len(found) // count)][:count]:
@@ -62,14 +62,14 @@ def work(example: Path, script: str, target: str, count: int, folder: Path) -> W
             recipes.append(made.recipe)
             headers = layout(made.closure) if made.closure.headers else {}
     for name, content in headers.items():
-        path = folder / "include" / name
+        path = directory / "include" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else Path(content).read_bytes())
     first = recipes[0]
     flags = [*gencode(first.archs, ptx=False), f"-std={first.std}", "-Xptxas", "-v", *first.flags]
     flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in first.defines]
     for root, _ in first.include_roots:
-        flags += ["-I", str(folder / "include" / root)]
+        flags += ["-I", str(directory / "include" / root)]
     return Work(script, tuple(r.source for r in recipes), first.symbol, tuple(flags))
 
 
@@ -119,67 +119,69 @@ def taken_apart(ptx: str) -> dict[str, str]:
     return modules
 
 
-def compile_(folder: Path, words: Sequence[str]) -> float:
+def compile_(directory: Path, words: Sequence[str]) -> float:
     """CPU seconds of one nvcc."""
-    return process((_bench.nvcc(), *words), folder, {"TMPDIR": str(folder)}).cpu
+    return process((_bench.nvcc(), *words), directory, {"TMPDIR": str(directory)}).cpu
 
 
-def alone(given: Work, folder: Path, *more: str) -> tuple[float, Cubins]:
+def alone(given: Work, directory: Path, *more: str) -> tuple[float, Cubins]:
     cpu, made = 0.0, {}
     for number, source in enumerate(given.sources):
-        (folder / "source.cu").write_text(source)
-        cpu += compile_(folder, ["-cubin", *given.flags, *more, "source.cu", "-o", "p.cubin"])
-        made[number] = (folder / "p.cubin").read_bytes()
+        (directory / "source.cu").write_text(source)
+        cpu += compile_(directory, ["-cubin", *given.flags, *more, "source.cu", "-o", "p.cubin"])
+        made[number] = (directory / "p.cubin").read_bytes()
     return cpu, made
 
 
-def split_compile(given: Work, folder: Path) -> tuple[float, Cubins]:
-    return alone(given, folder, "--split-compile", "2")
+def split_compile(given: Work, directory: Path) -> tuple[float, Cubins]:
+    return alone(given, directory, "--split-compile", "2")
 
 
-def one_source(given: Work, folder: Path) -> tuple[float, Cubins]:
-    (folder / "source.cu").write_text(joined(given))
-    cpu = compile_(folder, ["-cubin", *given.flags, "source.cu", "-o", "p.cubin"])
-    return cpu, dict.fromkeys(range(len(given.sources)), (folder / "p.cubin").read_bytes())
+def one_source(given: Work, directory: Path) -> tuple[float, Cubins]:
+    (directory / "source.cu").write_text(joined(given))
+    cpu = compile_(directory, ["-cubin", *given.flags, "source.cu", "-o", "p.cubin"])
+    return cpu, dict.fromkeys(range(len(given.sources)), (directory / "p.cubin").read_bytes())
 
 
-def one_ptx(given: Work, folder: Path) -> tuple[float, Cubins]:
-    (folder / "source.cu").write_text(joined(given))
+def one_ptx(given: Work, directory: Path) -> tuple[float, Cubins]:
+    (directory / "source.cu").write_text(joined(given))
     arch = next(word for word in given.flags if word.startswith("arch="))
     virtual = arch.removeprefix("arch=").split(",")[0]
     code = given.flags.index("-gencode")
     plain = given.flags[:code] + given.flags[code + 2 :]
-    cpu = compile_(folder, ["-ptx", "-arch", virtual, *plain, "source.cu", "-o", "all.ptx"])
+    cpu = compile_(directory, ["-ptx", "-arch", virtual, *plain, "source.cu", "-o", "all.ptx"])
     made = {}
-    for name, text in taken_apart((folder / "all.ptx").read_text()).items():
+    for name, text in taken_apart((directory / "all.ptx").read_text()).items():
         number = int(name.rpartition("_")[2])
         text = re.sub(rf"(?<![\w$]){name}(?![\w$])", given.symbol, text)
         text = text.replace(f"{name}_param_", f"{given.symbol}_param_")
-        (folder / "source.ptx").write_text(text)
-        cpu += compile_(folder, ["-cubin", *given.flags, "source.ptx", "-o", "p.cubin"])
-        made[number] = (folder / "p.cubin").read_bytes()
+        (directory / "source.ptx").write_text(text)
+        cpu += compile_(directory, ["-cubin", *given.flags, "source.ptx", "-o", "p.cubin"])
+        made[number] = (directory / "p.cubin").read_bytes()
     return cpu, made
 
 
-def includes_once(given: Work, folder: Path) -> tuple[float, Cubins]:
+def includes_once(given: Work, directory: Path) -> tuple[float, Cubins]:
     """nvcc -E of the includes alone gives the device's view of them, in place of the includes."""
     includes = "".join(dict.fromkeys(i for s in given.sources for i in _INCLUDE.findall(s)))
-    (folder / "head.cu").write_text(includes + _BEGIN)
+    (directory / "head.cu").write_text(includes + _BEGIN)
     code = given.flags.index("-gencode")
-    cpu = compile_(folder, ["-E", *given.flags[:code], *given.flags[code:], "head.cu", "-o", "h.i"])
+    cpu = compile_(
+        directory, ["-E", *given.flags[:code], *given.flags[code:], "head.cu", "-o", "h.i"]
+    )
     head = re.sub(
         r"^# (\d+) (\"[^\"]*\").*$",
         r"#line \1 \2",
-        (folder / "h.i").read_text(),
+        (directory / "h.i").read_text(),
         flags=re.MULTILINE,
     )
     made = {}
     for number, source in enumerate(given.sources):
-        (folder / "source.cu").write_text(head + _INCLUDE.sub("\n", source))
+        (directory / "source.cu").write_text(head + _INCLUDE.sub("\n", source))
         # nvcc includes its own header first in any case; by now that is in the text.
         words = ["-cubin", *given.flags, "-D__CUDA_RUNTIME_H__", "source.cu", "-o", "p.cubin"]
-        cpu += compile_(folder, words)
-        made[number] = (folder / "p.cubin").read_bytes()
+        cpu += compile_(directory, words)
+        made[number] = (directory / "p.cubin").read_bytes()
     return cpu, made
 
 
@@ -202,7 +204,7 @@ def code(cubin: bytes, names: Sequence[str]) -> bytes | None:
     return None
 
 
-def compared(given: Work, folder: Path) -> dict[str, object]:
+def compared(given: Work, directory: Path) -> dict[str, object]:
     """Every way once, and a line for each."""
     count = len(given.sources)
     base = 0.0
@@ -211,7 +213,7 @@ def compared(given: Work, folder: Path) -> dict[str, object]:
     print(f"\n{given.name}, {count} schedules, {' '.join(given.flags[:2])}")
     print(f"  {'':32}{'CPU a program':>15}{'by alone':>10}{'same code':>12}{'same cubin':>12}")
     for name, way in WAYS.items():
-        where = folder / name.replace(" ", "_")
+        where = directory / name.replace(" ", "_")
         where.mkdir()
         try:
             cpu, made = way(given, where)
@@ -249,9 +251,9 @@ def main() -> None:
             ("cutlass", "linear", "sm_90a", 3),
         ]
     results = []
-    with _bench.workshop() as folder:
+    with _bench.workshop() as directory:
         for example, script, target, number in kernels:
-            place = folder / script
+            place = directory / script
             place.mkdir()
             try:
                 given = work(examples / example, script, target, number, place)

@@ -38,10 +38,10 @@ SCRIPTS = 10
 class Watch:
     """A `tilusbuild watch` that runs, and what it says."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, directory: Path, *words: str) -> None:
         self.process = subprocess.Popen(
             [*TILUSBUILD, "watch", "--json", *words],
-            cwd=folder,
+            cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -116,18 +116,18 @@ def save(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-def kinds(folder: Path, programs: int) -> list[Kind]:
+def kinds(directory: Path, programs: int) -> list[Kind]:
     each = programs // SCRIPTS
 
     def template(text: str) -> Callable[[int], None]:
         def edit(number: int) -> None:
-            path = folder / f"kernels/s{number % SCRIPTS}.cu.j2"
+            path = directory / f"kernels/s{number % SCRIPTS}.cu.j2"
             save(path, _projects.TEMPLATE + text.format(number=number))
 
         return edit
 
     def manifest(number: int) -> None:
-        path = folder / "tilus.toml"
+        path = directory / "tilus.toml"
         save(path, f"{path.read_text()}# {number}\n")
 
     return [
@@ -157,17 +157,17 @@ def measure(watch: Watch, kind: Kind, journal: Path, number: int) -> None:
 def latency(programs: int, rounds: int) -> list[Kind]:
     with workshop() as place:
         nvcc = _projects.fake_toolkit(place / "toolkit")
-        folder = place / "project"
-        _projects.project(folder, programs, nvcc, scripts=SCRIPTS)
-        watch = Watch(folder)
+        directory = place / "project"
+        _projects.project(directory, programs, nvcc, scripts=SCRIPTS)
+        watch = Watch(directory)
         watch.rest()
-        saves = kinds(folder, programs)
+        saves = kinds(directory, programs)
         code, comment, manifest = saves
         for number in range(rounds):
             time.sleep(0.3)
             measure(watch, code, place / "toolkit/journal", number)
             # The comment goes to the text that is there, so that only the comment is new.
-            path = folder / f"kernels/s{number % SCRIPTS}.cu.j2"
+            path = directory / f"kernels/s{number % SCRIPTS}.cu.j2"
             text = path.read_text()
             comment.edit = lambda n, path=path, text=text: save(path, f"{{# {n} #}}{text}")  # type: ignore[misc]
             comment.compiles = 0
@@ -222,9 +222,9 @@ def soak(minutes: float, programs: int) -> dict[str, Any]:
     chance = random.Random(1)
     with workshop() as place:
         nvcc = _projects.fake_toolkit(place / "toolkit")
-        folder = place / "project"
-        _projects.project(folder, programs, nvcc, scripts=SCRIPTS)
-        watch = Watch(folder, "--exec", "echo $TILUSBUILD_REBUILT")
+        directory = place / "project"
+        _projects.project(directory, programs, nvcc, scripts=SCRIPTS)
+        watch = Watch(directory, "--exec", "echo $TILUSBUILD_REBUILT")
         watch.rest()
         rows: list[tuple[float, int, float, int, int, int]] = []
         print(
@@ -244,7 +244,7 @@ def soak(minutes: float, programs: int) -> dict[str, Any]:
             if elapsed >= due:
                 note()
                 due += 6 * minutes
-            for edit in _edits(folder, chance, edits):
+            for edit in _edits(directory, chance, edits):
                 edit()
                 watch.rest()
             edits += 1
@@ -253,13 +253,13 @@ def soak(minutes: float, programs: int) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def _edits(folder: Path, chance: random.Random, number: int) -> list[Callable[[], None]]:
+def _edits(directory: Path, chance: random.Random, number: int) -> list[Callable[[], None]]:
     """A few steps, each of them seen: what it writes is new."""
-    kernel = folder / f"kernels/s{chance.randrange(SCRIPTS)}.cu.j2"
-    manifest = folder / "tilus.toml"
-    headers = [folder / f"include/h{each}.h" for each in range(5)]
+    kernel = directory / f"kernels/s{chance.randrange(SCRIPTS)}.cu.j2"
+    manifest = directory / "tilus.toml"
+    headers = [directory / f"include/h{each}.h" for each in range(5)]
     header = chance.choice(headers)
-    away = folder / "away"
+    away = directory / "away"
 
     def write(path: Path, text: str) -> Callable[[], None]:
         return lambda: save(path, text)
@@ -284,8 +284,8 @@ def _edits(folder: Path, chance: random.Random, number: int) -> list[Callable[[]
             [check_out],
             [code, kernel.unlink, write(kernel, f"{_projects.TEMPLATE}// again {number}\n")],
             [
-                lambda: os.rename(folder / "kernels", away),
-                lambda: os.rename(away, folder / "kernels"),
+                lambda: os.rename(directory / "kernels", away),
+                lambda: os.rename(away, directory / "kernels"),
             ],
         ]
     )

@@ -31,8 +31,8 @@ Paths are relative to the manifest. A name of a parameter, a derived value or an
 of letters, digits and `_`; none is declared twice in a script. In what follows, `NAME` is a name of
 your own.
 
-Two scripts must not have the same folder in the cache tree. A script's folder is its name in lower
-case, with `_` before each capital but the first and in place of each `-`.
+Two scripts must not have the same directory in the cache tree. A script's directory is its name in
+lower case, with `_` before each capital but the first and in place of each `-`.
 
 **Expressions** are strings in a small language with Python's operators and integers, and the
 functions `min max abs cdiv align pow2 log2 divides gcd`. Each sees the names that are known where

@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def cuda_root() -> Path:
-    """The folder that holds `bin/nvcc`, found without the code under test."""
+    """The directory that holds `bin/nvcc`, found without the code under test."""
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
     if nvcc is None or shutil.which("g++") is None:
         pytest.skip("needs nvcc and g++")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def missing(*modules: str) -> bool:
@@ -22,7 +22,7 @@ def missing(*modules: str) -> bool:
 
 def small(name: str) -> list[dict[str, Any]]:
     """The results of a benchmark."""
-    command = [sys.executable, str(FOLDER / name), "--small", "--json"]
+    command = [sys.executable, str(DIRECTORY / name), "--small", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout.splitlines()[-1])

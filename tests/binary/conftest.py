@@ -29,7 +29,7 @@ def sample() -> Callable[[str], bytes]:
 
 @pytest.fixture
 def nvcc(tmp_path: Path) -> Nvcc:
-    """Runs nvcc in a folder of its own and gives its log."""
+    """Runs nvcc in a directory of its own and gives its log."""
     found = shutil.which("nvcc")
     if found is None:
         pytest.skip("needs nvcc on PATH")

@@ -57,18 +57,18 @@ Opened = Callable[..., Project]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "tilus.toml").write_text(MANIFEST)
     (tmp_path / "scale.cu.j2").write_text(TEMPLATE)
     return tmp_path
 
 
 @pytest.fixture
-def opened(folder: Path) -> Opened:
+def opened(directory: Path) -> Opened:
     def open_it(device_compiler: str = "nvrtc", **environment: str) -> Project:
-        options = {"cache-dir": str(folder / "cache"), "device-compiler": device_compiler}
+        options = {"cache-dir": str(directory / "cache"), "device-compiler": device_compiler}
         env = {"PATH": os.environ["PATH"], **environment}
-        return Project.open(str(folder), options, env)
+        return Project.open(str(directory), options, env)
 
     return open_it
 
@@ -94,15 +94,15 @@ def fake(opened: Opened, fake_toolkit: Path, monkeypatch: pytest.MonkeyPatch) ->
     return lambda **env: opened(CUDA_HOME=str(fake_toolkit), **env)
 
 
-def asked(folder: Path, text: str) -> None:
+def asked(directory: Path, text: str) -> None:
     """Put a line into the source of the second schedule."""
     line = f"{{% if unroll == 2 %}}// fake: {text}{{% endif %}}"
-    template = folder / "scale.cu.j2"
+    template = directory / "scale.cu.j2"
     template.write_text(TEMPLATE.replace("{# asked #}", line))
 
 
 @pytest.mark.nvcc
-def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
+def test_a_project_through_nvrtc(directory: Path, opened: Opened) -> None:
     """Its programs are others than nvcc's, both lie in one cache, and a second build finds all."""
     try:
         with opened() as project:
@@ -123,7 +123,7 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
         with opened("nvcc") as project:
             others = [p for i in project.plan(Selection()).instances for p in i.programs]
         assert set(hashes).isdisjoint(others)
-    modules = list((folder / "cache/programs").glob("*/module"))
+    modules = list((directory / "cache/programs").glob("*/module"))
     assert len(modules) == 3
     for module in modules:
         assert "nvcc" not in (module.parent / "options.txt").read_text().split("[toolchain]")[0]
@@ -131,29 +131,29 @@ def test_a_project_through_nvrtc(folder: Path, opened: Opened) -> None:
 
 
 @pytest.mark.nvcc
-def test_an_error_is_told_at_the_templates_line(folder: Path, opened: Opened) -> None:
-    (folder / "scale.cu.j2").write_text(TEMPLATE.replace("by * x[i]", "missing"))
+def test_an_error_is_told_at_the_templates_line(directory: Path, opened: Opened) -> None:
+    (directory / "scale.cu.j2").write_text(TEMPLATE.replace("by * x[i]", "missing"))
     listener = Listener()
     try:
         with opened() as project:
             build(project, Selection(), BuildConfig(), listener)
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
-    (entry, *_) = (folder / "cache/programs").glob("*/meta.json")
+    (entry, *_) = (directory / "cache/programs").glob("*/meta.json")
     assert "source.cu(" in entry.read_text()
     reasons = [event.reason for event in listener.named("finished")]
     assert reasons == ['scale.cu.j2(6): error: identifier "missing" is undefined'] * 3
 
 
 @pytest.mark.nvcc
-def test_a_header_of_the_host_is_said_to_be_missing(folder: Path, opened: Opened) -> None:
-    (folder / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
+def test_a_header_of_the_host_is_said_to_be_missing(directory: Path, opened: Opened) -> None:
+    (directory / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
     try:
         with opened() as project:
             build(project, Selection(level=0), BuildConfig(), Listener())
             (instance,) = project.plan(Selection(level=0)).instances
             (job,) = jobs(project.plan(Selection(level=0)))
-            log = folder / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
+            log = directory / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
             said = job.readable(log.read_text())
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
@@ -173,18 +173,18 @@ def test_a_header_of_the_host_is_said_to_be_missing(folder: Path, opened: Opened
     ],
 )
 def test_what_happens_to_one_program_happens_to_no_other(
-    folder: Path, fake: Opened, text: str, timeout: float | None, status: str
+    directory: Path, fake: Opened, text: str, timeout: float | None, status: str
 ) -> None:
     """The others get what this library gives, which is no cubin: another accident."""
-    asked(folder, text)
+    asked(directory, text)
     if timeout is not None:
         manifest = MANIFEST.replace("[build]", f"[build]\ntimeout = {timeout}")
-        (folder / "tilus.toml").write_text(manifest)
+        (directory / "tilus.toml").write_text(manifest)
     with fake() as project:
         result = build(project, Selection(), BuildConfig(jobs=1), Listener())
         programs = project.plan(Selection()).instances[0].programs
     assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
-    recorded = list((folder / "cache/programs").iterdir()) if status == "failed" else []
+    recorded = list((directory / "cache/programs").iterdir()) if status == "failed" else []
     assert len(recorded) == (status == "failed")
 
 
@@ -201,15 +201,15 @@ def serving(library: Path) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_however_a_build_ends_nothing_goes_on(
-    folder: Path, fake_toolkit: Path, number: signal.Signals
+    directory: Path, fake_toolkit: Path, number: signal.Signals
 ) -> None:
     """Given a compile that hangs, when the build is interrupted or killed."""
-    asked(folder, "hang")
+    asked(directory, "hang")
     argv = [sys.executable, "-m", "tilusbuild", "build", "-j2", "--device-compiler", "nvrtc"]
     env = {**os.environ, "CUDA_HOME": str(fake_toolkit)}
     library = fake_toolkit / "lib64/libnvrtc.so.13"
-    argv += ["--cache-dir", str(folder / "cache")]
-    with subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.DEVNULL) as building:
+    argv += ["--cache-dir", str(directory / "cache")]
+    with subprocess.Popen(argv, cwd=directory, env=env, stderr=subprocess.DEVNULL) as building:
         wait_until(lambda: len(serving(library)) > 0)
         building.send_signal(number)
     assert building.returncode == (130 if number == signal.SIGINT else -number)
@@ -225,10 +225,10 @@ def test_however_a_build_ends_nothing_goes_on(
     ],
 )
 def test_what_it_cannot_do_is_said_where_it_is_asked(
-    folder: Path, fake: Opened, change: str, message: str, line: int
+    directory: Path, fake: Opened, change: str, message: str, line: int
 ) -> None:
     text = MANIFEST.replace('flags = ["-lineinfo"]', change)
-    (folder / "tilus.toml").write_text(text)
+    (directory / "tilus.toml").write_text(text)
     with fake() as project, pytest.raises(InputError) as caught:
         project.plan(Selection())
     (diagnostic,) = caught.value.diagnostics
@@ -237,20 +237,22 @@ def test_what_it_cannot_do_is_said_where_it_is_asked(
     assert diagnostic.place.line == line
 
 
-def test_several_architectures_need_what_joins_them(folder: Path, fake: Opened) -> None:
-    (folder / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '["sm_80", "sm_90"]'))
+def test_several_architectures_need_what_joins_them(directory: Path, fake: Opened) -> None:
+    (directory / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '["sm_80", "sm_90"]'))
     with fake() as project, pytest.raises(InputError, match="need libnvfatbin beside NVRTC"):
         project.plan(Selection())
 
 
-def test_a_template_with_host_code_stays_nvccs(folder: Path, fake: Opened) -> None:
+def test_a_template_with_host_code_stays_nvccs(directory: Path, fake: Opened) -> None:
     text = MANIFEST.replace('kernel = "scale"', 'entry = "scale"')
-    (folder / "tilus.toml").write_text(text[: text.index("launch =")])
+    (directory / "tilus.toml").write_text(text[: text.index("launch =")])
     with fake(PATH="/usr/bin:/bin") as project, pytest.raises(InputError, match="no nvcc found"):
         project.plan(Selection())
 
 
-def test_a_cpu_target_asks_for_neither(folder: Path, opened: Opened) -> None:
-    (folder / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '"cpu"').replace("launch", "#"))
+def test_a_cpu_target_asks_for_neither(directory: Path, opened: Opened) -> None:
+    (directory / "tilus.toml").write_text(
+        MANIFEST.replace('"sm_90a"', '"cpu"').replace("launch", "#")
+    )
     with opened(CUDA_HOME="/nowhere", PATH="/usr/bin:/bin") as project:
         assert project.planner(Selection()).toolchain.nvrtc is None

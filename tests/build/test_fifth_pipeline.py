@@ -39,10 +39,10 @@ extern "C" void scale(float by, float *x, int n) {
 """
 
 
-def built(folder: Path) -> tuple[str, Path]:
+def built(directory: Path) -> tuple[str, Path]:
     """The hash and the directory of the one program."""
-    options = {"cache-dir": str(folder / "cache")}
-    with Project.open(str(folder), options, {"PATH": os.environ["PATH"]}) as project:
+    options = {"cache-dir": str(directory / "cache")}
+    with Project.open(str(directory), options, {"PATH": os.environ["PATH"]}) as project:
         result = build(project, Selection(), BuildConfig(jobs=1), Listener(), dump_ir=True)
         ((program, status),) = result.statuses.items()
         assert status == "built"
@@ -59,13 +59,13 @@ def test_a_fifth_pipeline_is_a_class_and_a_line(
     monkeypatch.setattr(pipelines, "PIPELINES", list(pipelines.PIPELINES))
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     exec(example, {"__name__": "page"})  # the page's own words
-    program, folder = built(tmp_path)
+    program, directory = built(tmp_path)
 
     assert program != plain
-    options = (folder / "options.txt").read_text()
+    options = (directory / "options.txt").read_text()
     assert "pipeline = cpu-debug\n" in options
     assert " -Og " in options
     assert " -g " in options
-    assert (folder / "module/ir/host.s").is_file()
-    done = subprocess.run([folder / "module/compile.sh"], capture_output=True, text=True)
+    assert (directory / "module/ir/host.s").is_file()
+    done = subprocess.run([directory / "module/compile.sh"], capture_output=True, text=True)
     assert "unchanged" in done.stderr, "compile.sh makes other bytes than the build"

@@ -54,9 +54,9 @@ Opened = Callable[..., Project]
 
 @pytest.fixture
 def opened() -> Opened:
-    def open_it(folder: Path, **environment: str) -> Project:
+    def open_it(directory: Path, **environment: str) -> Project:
         env = {"PATH": os.environ["PATH"], **environment}
-        return Project.open(str(folder), {"cache-dir": str(folder / "cache")}, env)
+        return Project.open(str(directory), {"cache-dir": str(directory / "cache")}, env)
 
     return open_it
 

@@ -15,18 +15,18 @@ from tilusbuild.cache.cache import Cache
 
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory where that can be: a cache syncs a lot, and a busy disk is slow."""
+    """A directory in memory where that can be: a cache syncs a lot, and a busy disk is slow."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path_factory.mktemp("memory")
         return
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir="/dev/shm") as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir="/dev/shm") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture
 def tmp_path(memory: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -57,11 +57,11 @@ def test_what_the_last_build_of_each_project_made_stays(cache: Cache, sample: Sa
 
 
 def test_a_build_of_a_part_adds_to_the_roots(cache: Cache, sample: Sample):
-    records = [sample.record([name], folder=name) for name in ("a", "b")]
+    records = [sample.record([name], directory=name) for name in ("a", "b")]
     for record in records:
-        sample.program(record.folder)
+        sample.program(record.directory)
         cache.publish_script(record)
-        cache.record_build("/p/tilus.toml", "p", [(record.folder, record.hash)], replace=False)
+        cache.record_build("/p/tilus.toml", "p", [(record.directory, record.hash)], replace=False)
     assert cache.gc().removed == ()
     cache.record_build("/p/tilus.toml", "p", [("b", records[1].hash)])
     assert len(cache.gc().removed) == 2
@@ -248,7 +248,7 @@ def test_a_reader_waits_for_a_collection_and_then_finds_nothing(
         if name == path:
             loading.append(threading.Thread(target=load))
             loading[0].start()
-            loading[0].join(0.05)  # it waits: were it not to, it would still see the folder
+            loading[0].join(0.05)  # it waits: were it not to, it would still see the directory
         remove_entry(name)
 
     monkeypatch.setattr(cache.tree, "remove_entry", removing)

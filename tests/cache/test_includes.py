@@ -1,4 +1,4 @@
-"""Header folders: what a compile sees besides the toolkit."""
+"""Header directories: what a compile sees besides the toolkit."""
 
 import os
 import subprocess
@@ -20,13 +20,13 @@ from tilusbuild.state.hashing import sha256_bytes
 
 @pytest.fixture
 def project(tmp_path: Path):
-    """A project's header folder with names that are hard to write down."""
-    folder = tmp_path / "project"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "a.h").write_text('#include "sub/b c.h"\n')
-    (folder / "sub/b c.h").write_text('#include "ü\\".h"\n#include "back\\slash.h"\n')
-    (folder / "sub/back\\slash.h").write_text("// strange\n")
-    return folder
+    """A project's header directory with names that are hard to write down."""
+    directory = tmp_path / "project"
+    (directory / "sub").mkdir(parents=True)
+    (directory / "a.h").write_text('#include "sub/b c.h"\n')
+    (directory / "sub/b c.h").write_text('#include "ü\\".h"\n#include "back\\slash.h"\n')
+    (directory / "sub/back\\slash.h").write_text("// strange\n")
+    return directory
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def found(project) -> Closure:
     return closure('#include "a.h"\n', [Root("project", str(project))])
 
 
-def test_a_header_folder_checks_with_standard_tools(cache: Cache, found):
+def test_a_header_directory_checks_with_standard_tools(cache: Cache, found):
     path = Path(cache.publish_include(found.digest, files_of(found)))
     printed = subprocess.run(["sha256sum", "MANIFEST"], cwd=path, capture_output=True, text=True)
     assert printed.stdout.split()[0] == path.name == found.digest
@@ -62,7 +62,7 @@ def test_a_header_that_changes_during_the_read_is_noticed(cache: Cache, found, p
 
 
 @pytest.mark.parametrize("damage", ["edited", "missing", "extra", "link", "gone"])
-def test_a_damaged_folder_is_never_compiled_against(cache: Cache, found, damage):
+def test_a_damaged_directory_is_never_compiled_against(cache: Cache, found, damage):
     path = Path(cache.publish_include(found.digest, files_of(found)))
     header = path / "project/a.h"
     if damage == "edited":

@@ -97,7 +97,7 @@ def test_failed_by_the_disk_at_every_change(tmp_path: Path, number):
         error = outcome(faulty)
         if error is None:
             assert whole.operations[at - 1] == "remove", "an error was swallowed"
-        elif at == 1:  # the cache's own folder, which the user chose
+        elif at == 1:  # the cache's own directory, which the user chose
             assert isinstance(error, InputError)
         else:
             assert isinstance(error, CacheFullError if number == errno.ENOSPC else CacheError)

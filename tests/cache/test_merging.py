@@ -84,8 +84,8 @@ def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache
 
 
 def test_damaged_headers_stay_where_they_are(cache: Cache, shards):
-    (folder,) = Path(shards[0].cache.root, "include").iterdir()
-    (folder / "project/common.h").write_text("other")
+    (directory,) = Path(shards[0].cache.root, "include").iterdir()
+    (directory / "project/common.h").write_text("other")
     result = taken(cache, shards)
     assert [str(r).rpartition(": ")[2] for r in result.refused] == ["was modified"]
     assert result.includes == 1  # the second cache has them whole
@@ -134,7 +134,7 @@ def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(
     assert "module/dump.ptx" in sample.entry("a").meta["files"]
 
 
-def test_a_program_folder_that_is_a_link_is_not_followed(cache: Cache, shards, tmp_path: Path):
+def test_a_program_directory_that_is_a_link_is_not_followed(cache: Cache, shards, tmp_path: Path):
     path = shards[0].cache.program_path(shards[0].hash("a"))
     shutil.move(path, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", path)

@@ -31,24 +31,24 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.errors import CacheReadOnlyError
 from tilusbuild.cache.scripts import ScriptRecord
 root, program, digest = sys.argv[1:]
-folder = "matmul"
+directory = "matmul"
 cache = Cache(root)
 cache.ensure()
 with cache.in_use():
     assert cache.lookup(program).status == "built"
     assert cache.log(program) == "log of a\\n"
-    with open(os.path.join(cache.tree.script_path(folder, digest), "script.txt")) as file:
+    with open(os.path.join(cache.tree.script_path(directory, digest), "script.txt")) as file:
         text = file.read()
-    record = ScriptRecord(folder, text, ("index", "name"), [(0, "a")])
-    assert cache.publish_script(record) == cache.tree.script_path(folder, digest)
-    cache.record_build("/p/tilus.toml", "p", [(folder, digest)])
+    record = ScriptRecord(directory, text, ("index", "name"), [(0, "a")])
+    assert cache.publish_script(record) == cache.tree.script_path(directory, digest)
+    cache.record_build("/p/tilus.toml", "p", [(directory, digest)])
 assert cache.verify() == []
 assert cache.stats().statuses["built"] == 1
 cache.gc(dry_run=True)
 def locked():
     with cache.locked("0" * 64):
         pass
-other = ScriptRecord(folder, text, ("index", "name"), [(0, "b")])
+other = ScriptRecord(directory, text, ("index", "name"), [(0, "b")])
 for refused in (cache.stage, locked, cache.gc, cache.clear,
                 lambda: cache.publish_script(other),
                 lambda: cache.record_build("/q/tilus.toml", "q", [])):

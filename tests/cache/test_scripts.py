@@ -1,4 +1,4 @@
-"""Script folders: what people open first."""
+"""Script directories: what people open first."""
 
 import os
 import subprocess
@@ -16,7 +16,9 @@ from tilusbuild.cache.scripts import ScriptRecord, parse_script
 from tilusbuild.runtime.sealed import CorruptFileError
 
 
-def test_a_script_folder_is_named_by_its_text_and_links_its_programs(cache: Cache, sample: Sample):
+def test_a_script_directory_is_named_by_its_text_and_links_its_programs(
+    cache: Cache, sample: Sample
+):
     for name, status in (("a", "built"), ("b", "failed"), ("c", "pruned")):
         sample.program(name, status)
     path = Path(cache.publish_script(sample.record(["a", "b", "c", "d"])))
@@ -58,7 +60,7 @@ def test_it_follows_what_becomes_of_its_programs(cache: Cache, sample: Sample):
     cache.publish_script(record)
     assert os.listdir(path / "failed") == []
     assert sorted(os.listdir(path / "programs")) == ["0", "1"]
-    changed = ScriptRecord(record.folder, record.script_txt, ("index",), [(0,), (1,)])
+    changed = ScriptRecord(record.directory, record.script_txt, ("index",), [(0,), (1,)])
     cache.publish_script(changed, {sample.hash("a"): "built"})
     assert os.listdir(path / "programs") == ["0"]
     assert (path / "schedule.txt").read_text() == "  index\n-------\n      0\n      1\n"
@@ -119,14 +121,14 @@ def test_listing_counts_each_program_once(cache: Cache, sample: Sample):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "a\n", "é", "x" * 256])
 def test_a_script_cannot_be_called_so(cache: Cache, sample: Sample, name):
-    with pytest.raises(ValueError, match="folder can be called"):
+    with pytest.raises(ValueError, match="directory can be called"):
         cache.publish_script(ScriptRecord(name, sample.record([]).script_txt))
 
 
 @settings(deadline=None)
 @given(st.text())
 def test_names_that_are_ours_are_safe(name):
-    if layout.is_script_folder(name):
+    if layout.is_script_directory(name):
         assert os.path.basename(os.path.normpath(os.path.join("/root", name))) == name
     if layout.is_inside(name):
         assert os.path.normpath(os.path.join("/root", name)) == f"/root/{name}"

@@ -72,11 +72,11 @@ Run = Callable[..., list[dict[str, Any]]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
     """run(verb, words…) is what a command prints in a project; each line must be declared."""
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    folder = tmp_path / "größe"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "tilus.toml").write_text(MANIFEST, encoding="utf-8")
-    (folder / "scale.cu.j2").write_text(TEMPLATE)
+    directory = tmp_path / "größe"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    (directory / "tilus.toml").write_text(MANIFEST, encoding="utf-8")
+    (directory / "scale.cu.j2").write_text(TEMPLATE)
 
     def run(verb: str, *words: object, status: int | None = 0) -> list[dict[str, Any]]:
         given = [*verb.split(), *map(str, words), "--json"]

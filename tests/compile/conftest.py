@@ -58,8 +58,8 @@ def nvrtc_toolchain():
 def wheel_toolchain():
     """NVIDIA's wheels, in this environment or under $TILUSBUILD_TEST_WHEELS."""
     site = os.environ.get("TILUSBUILD_TEST_WHEELS")
-    for folder in [site, *sys.path] if site else sys.path:
-        root = os.path.join(folder, "nvidia", "cu13")
+    for directory in [site, *sys.path] if site else sys.path:
+        root = os.path.join(directory, "nvidia", "cu13")
         if os.path.exists(os.path.join(root, "bin", "nvcc")):
             found = find_cuda(CUDA_HOME=root, PATH="/usr/bin:/bin")
             assert found is not None
@@ -75,7 +75,7 @@ def runner():
 
 @pytest.fixture
 def compile_in(runner):
-    """compile_in(recipe, toolchain, folder) stages the module's files and compiles."""
+    """compile_in(recipe, toolchain, directory) stages the module's files and compiles."""
 
     def run(recipe: Recipe, toolchain: Any, stage: Path, **options: Any):
         module = stage / "module"
@@ -92,7 +92,7 @@ def compile_in(runner):
 class FakeDriver:
     """Runs calls in a process whose driver is the fake one."""
 
-    folder: Path
+    directory: Path
     journal: Path
 
     def call(self, library: Path, *calls: dict[str, Any], environment: Any = (), **asked: Any):
@@ -104,7 +104,7 @@ class FakeDriver:
             text=True,
             env={
                 **os.environ,
-                "LD_LIBRARY_PATH": str(self.folder),
+                "LD_LIBRARY_PATH": str(self.directory),
                 "FAKE_CUDA_JOURNAL": str(self.journal),
                 "FAKE_CUDA_PARAMETERS": "f32 ptr ptr i32",
                 **dict(environment),
@@ -120,22 +120,22 @@ class FakeDriver:
         return [line for line in self.journal.read_text().splitlines() if line.startswith(start)]
 
 
-def build_driver(folder: Path, *flags: str) -> Path:
-    folder.mkdir(parents=True)
+def build_driver(directory: Path, *flags: str) -> Path:
+    directory.mkdir(parents=True)
     argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", *flags]
-    library = str(folder / "libcuda.so.1")
+    library = str(directory / "libcuda.so.1")
     subprocess.run([*argv, str(HERE / "fake_cuda.c"), "-o", library], check=True)
-    return folder
+    return directory
 
 
 @pytest.fixture(scope="session")
-def driver_folder(tmp_path_factory) -> Path:
+def driver_directory(tmp_path_factory) -> Path:
     return build_driver(tmp_path_factory.mktemp("driver") / "lib")
 
 
 @pytest.fixture
-def driver(driver_folder, tmp_path) -> FakeDriver:
-    return FakeDriver(driver_folder, tmp_path / "journal")
+def driver(driver_directory, tmp_path) -> FakeDriver:
+    return FakeDriver(driver_directory, tmp_path / "journal")
 
 
 @pytest.fixture

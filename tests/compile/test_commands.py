@@ -1,4 +1,4 @@
-"""A program's compile as editors are told it: no placeholder, no copy of a folder, no output."""
+"""A program's compile as editors are told it: no placeholder, no copy of a directory, no output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile.commands import clang_command, compile_command
 
 ROOTS = (("project/kernels", True), ("project/include", False), ("other, one", False))
-FOLDERS = {name: f"/home/me/{name}" for name, _ in ROOTS}
+DIRECTORIES = {name: f"/home/me/{name}" for name, _ in ROOTS}
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ FOLDERS = {name: f"/home/me/{name}" for name, _ in ROOTS}
 def test_every_pipeline_has_a_command(pipeline, changes):
     tools = make_toolchain("/cuda/bin/nvcc")
     made = make_recipe(pipeline, include_roots=ROOTS, **changes)
-    words = compile_command(made, tools, "/cache/source.cu", FOLDERS)
+    words = compile_command(made, tools, "/cache/source.cu", DIRECTORIES)
     assert words[0] == (tools.cxx.path if pipeline == "cpu" else "/cuda/bin/nvcc")
     assert words[-1] == "/cache/source.cu"
     assert "-o" not in words
-    assert [word for word in words if word.startswith("/home")] == list(FOLDERS.values())
+    assert [word for word in words if word.startswith("/home")] == list(DIRECTORIES.values())
     assert not [word for word in words if "{" in word or word.startswith("/proc")]
 
 

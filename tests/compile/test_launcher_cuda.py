@@ -275,11 +275,11 @@ def test_without_a_driver_it_loads_and_says_so(driver, link, tmp_path):
 
 def test_the_stream_is_the_one_of_tvm_ffi(driver, link):
     tvm_ffi = pytest.importorskip("tvm_ffi")
-    folder = os.path.join(os.path.dirname(tvm_ffi.__file__), "lib")
+    directory = os.path.join(os.path.dirname(tvm_ffi.__file__), "lib")
     driver.call(
         link(make_recipe()),
         {"packed": [1.0, TENSOR, SECOND], "stream": 0x1234},
-        tvm_ffi=os.path.join(folder, "libtvm_ffi.so"),
+        tvm_ffi=os.path.join(directory, "libtvm_ffi.so"),
     )
     assert "stream=0x1234 " in driver.lines("launch")[0]
 

@@ -69,19 +69,19 @@ saxpy(float a, const float *x, float *y, int n) {
 """
 
 TREE = (("project/kernels", True), ("project/include", False))
-"""Where headers are found: beside the template for #include "…" only, then in a folder."""
+"""Where headers are found: beside the template for #include "…" only, then in a directory."""
 
 
 @pytest.fixture
 def build(tmp_path, compile_in, nvrtc_toolchain):
-    """build(recipe, "a/b", time) compiles in a tree under that folder; gives the module."""
+    """build(recipe, "a/b", time) compiles in a tree under that directory; gives the module."""
 
     def run(made, place, time=1_000_000_000, header="include"):
         tree = tmp_path / place
-        folder = tree / "include/digest/project" / header
-        folder.mkdir(parents=True)
-        (folder / "helper.cuh").write_text(HEADER)
-        os.utime(folder / "helper.cuh", (time, time))
+        directory = tree / "include/digest/project" / header
+        directory.mkdir(parents=True)
+        (directory / "helper.cuh").write_text(HEADER)
+        os.utime(directory / "helper.cuh", (time, time))
         stage = tree / "programs/hash"
         made = replace(made, include_digest="digest", include_roots=TREE)
         include = str(tree / "include/digest")
@@ -111,12 +111,12 @@ def through():
 @pytest.fixture
 def few_tools(tmp_path):
     """A PATH with what compile.sh needs and nothing else: no nvcc, no compiler."""
-    folder = tmp_path / "few"
-    folder.mkdir()
+    directory = tmp_path / "few"
+    directory.mkdir()
     tools = "as ld env cp ln rm mkdir mktemp touch sha256sum cut sed tr cat"
     for name in tools.split():
-        (folder / name).symlink_to(shutil.which(name))
-    return str(folder)
+        (directory / name).symlink_to(shutil.which(name))
+    return str(directory)
 
 
 def digest(path):
@@ -182,12 +182,12 @@ def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_
     options = ("--gpu-architecture=sm_90a", includes, f"{includes}/cccl", "-lineinfo")
 
     def made(run, number, name):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "source.cu").write_text(sources[number])
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "source.cu").write_text(sources[number])
         argv = (*command, "cubin", "source.cu", "/proc/self/cwd/source.cu", "out", *options)
-        ended = run(Command(argv, str(folder), {"PWD": "/proc/self/cwd"}))
-        return (ended.output, digest(folder / "out")) if ended.ok else ended.output
+        ended = run(Command(argv, str(directory), {"PWD": "/proc/self/cwd"}))
+        return (ended.output, digest(directory / "out")) if ended.ok else ended.output
 
     with LocalRunner() as runner:
         alone = [made(runner.run, number, f"alone{number}") for number in range(len(sources))]

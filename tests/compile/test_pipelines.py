@@ -252,16 +252,16 @@ class TestKernel:
         with LocalRunner() as runner:
             outcome = dump_module(made, cuda_toolchain, str(stage), None, runner)
         assert outcome.status == "built"
-        folder = stage / "module" / "ir"
-        assert ".entry saxpy" in (folder / "sm_90a.ptx").read_text()
-        assert "__global__" in (folder / "device.sm_90a.ii").read_text().replace(
+        directory = stage / "module" / "ir"
+        assert ".entry saxpy" in (directory / "sm_90a.ptx").read_text()
+        assert "__global__" in (directory / "device.sm_90a.ii").read_text().replace(
             "__attribute__((global))", "__global__"
         )
-        assert "saxpy" in (folder / "host.ii").read_text()
-        assert "registers" in (folder / "usage.txt").read_text()
-        assert "compile for host and device" in (folder / "timings.txt").read_text()
+        assert "saxpy" in (directory / "host.ii").read_text()
+        assert "registers" in (directory / "usage.txt").read_text()
+        assert "compile for host and device" in (directory / "timings.txt").read_text()
         if disassembler(cuda_toolchain.cuda) is not None:
-            sass = (folder / "sm_90a.sass").read_text()
+            sass = (directory / "sm_90a.sass").read_text()
             assert "EXIT" in sass
             assert '## File "source.cu", line ' in sass
         assert os.listdir(stage) == ["module"]

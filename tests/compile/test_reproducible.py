@@ -1,4 +1,5 @@
-"""The same bytes from any folder, with any toolkit's place and any file times; `compile.sh` too."""
+"""The same bytes from any directory, with any toolkit's place and any file times; `compile.sh`
+too."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ FAR = "much/deeper/a place with 'quotes', \"more\" and é"
 
 @pytest.fixture
 def build(tmp_path, compile_in):
-    """build(recipe, toolchain, "a/b") compiles in a tree under that folder; gives the module."""
+    """build(recipe, toolchain, "a/b") compiles in a tree under that directory; gives the module."""
 
     def run(recipe, toolchain, place, time):
         tree = tmp_path / place

@@ -115,7 +115,7 @@ class TestSteps:
 
 
 class TestScrub:
-    def test_times_temporary_names_and_folders_go(self):
+    def test_times_temporary_names_and_directories_go(self):
         output = (
             b"ptxas info    : Used 10 registers\n"
             b"ptxas info    : Compile time = 2.276 ms\n"

@@ -84,7 +84,7 @@ def test_mistakes_are_told(copied: Marks) -> None:
 
 
 def test_a_model_depends_on_the_keys_alone(copied: Marks) -> None:
-    manifest = copied.folder / "tilus.toml"
+    manifest = copied.directory / "tilus.toml"
     text = manifest.read_text()
     manifest.write_text(text.replace('"abs(tile - m)', '"k + abs(tile - m)').replace(', "k"]', "]"))
     done = copied.run("plan", status=2)

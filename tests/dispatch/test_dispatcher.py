@@ -55,15 +55,15 @@ def refreshed(copied: Marks) -> Any:
     return make
 
 
-def compiled(folder: Path, main: str, library: Path, *words: str) -> str:
+def compiled(directory: Path, main: str, library: Path, *words: str) -> str:
     """What a program prints that is called with these words; flags among them are for gcc."""
     flags = [word for word in words if word.startswith("-")]
-    (folder / "main.c").write_text(main)
+    (directory / "main.c").write_text(main)
     command = ["gcc", "-Wall", "-Werror", *flags, "main.c", f"-I{library.parent}", str(library)]
     command += ["-o", "main", f"-Wl,-rpath,{library.parent}"]
-    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run(command, cwd=directory, check=True)
     given = [word for word in words if word not in flags]
-    done = subprocess.run([folder / "main", *given], capture_output=True, text=True, check=True)
+    done = subprocess.run([directory / "main", *given], capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -158,7 +158,7 @@ def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(
 
 
 def selections(
-    folder: Path, library: Path, name: str, sizes: Sequence[tuple[int, ...]]
+    directory: Path, library: Path, name: str, sizes: Sequence[tuple[int, ...]]
 ) -> list[Any]:
     calls = ", ".join(f"s[i][{k}]" for k in range(len(sizes[0])))
     rows = ",\n".join("{" + ", ".join(f"INT64_C({v})" for v in row) + "}" for row in sizes)
@@ -168,17 +168,17 @@ def selections(
         f"int main(void) {{ for (int i = 0; i < {len(sizes)}; i++) {{\n"
         f'  printf("%d %s\\n", {name}_select({calls}), {name}_source({calls})); }} return 0; }}\n'
     )
-    lines = compiled(folder, main, library).splitlines()
+    lines = compiled(directory, main, library).splitlines()
     return [(int(line.split()[0]), line.split()[1]) for line in lines]
 
 
 def agree(
-    copied: Marks, folder: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
+    copied: Marks, directory: Path, made: str, script: Any, sizes: Sequence[tuple[int, ...]]
 ) -> None:
     entries = [e for t in read_tables(script) for e in t.entries]
     chooser = Chooser(script, entries, programs_there(script))
     expected = [chooser.choose(dict(zip(script.keys, s, strict=True)))[:2] for s in sizes]
-    assert selections(folder, Path(made), script.name, sizes) == expected
+    assert selections(directory, Path(made), script.name, sizes) == expected
 
 
 EDGES = [-7, 0, 1, 2, 3, 5, 15, 16, 17, 99, 100, 101, 255, 256, 257, 1000, 2**31, 2**40 + 1]
@@ -355,18 +355,18 @@ def test_each_gpu_has_its_own_table(copied: Marks, tmp_path: Path) -> None:
     for device, arch, program in (("Fake A100", "sm_80", 3), ("Fake H100", "sm_90", 0)):
         fingerprint = {"script": script.hash, "device": device, "arch": arch}
         tables.record(script, fingerprint, [TableEntry((128,), program, "measured", None)])
-    folder = Path(script.path, "dispatch")
+    directory = Path(script.path, "dispatch")
     for name, text in sources(script._replace(kind="cuda"), read_tables(script)).items():
-        (folder / name).write_text(text)
+        (directory / name).write_text(text)
     strict = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     (tmp_path / "driver.c").write_text(DRIVER)
     subprocess.run([*strict, tmp_path / "driver.c", "-o", tmp_path / "libcuda.so.1"], check=True)
-    library = folder / "libmark.so"
-    subprocess.run([*strict, folder / "dispatch.c", "-o", library], check=True)
+    library = directory / "libmark.so"
+    subprocess.run([*strict, directory / "dispatch.c", "-o", library], check=True)
     (tmp_path / "main.c").write_text(SEVERAL)
-    words = ["gcc", str(tmp_path / "main.c"), f"-I{folder}", str(library)]
+    words = ["gcc", str(tmp_path / "main.c"), f"-I{directory}", str(library)]
     words += ["-o", str(tmp_path / "main")]
-    subprocess.run([*words, f"-Wl,-rpath,{folder}"], check=True)
+    subprocess.run([*words, f"-Wl,-rpath,{directory}"], check=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, env=environment)
     assert done.stdout == "0 3 1 0 measured\n"

@@ -36,8 +36,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = PAGE.parents[1] / "tests" / "binary" / "data" / "library.so"
     kernel = home / ".tilelang/cache/0.1.15/linux-x86_64/kernels" / ("c3" * 32)
     hidet = home / ".cache/hidet/ops/cuda_space_2/relu" / ("0a" * 8)
-    for folder in (kernel, hidet):
-        folder.mkdir(parents=True)
+    for directory in (kernel, hidet):
+        directory.mkdir(parents=True)
     (kernel / "executable.so").write_bytes(library.read_bytes())
     (kernel / "manifest.json").write_text('{"version": 1, "files": {}}')
     (hidet / "lib.so").write_bytes(library.read_bytes())
@@ -45,14 +45,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "kernels"
 
 
-def run(home: Path, folder: Path, command: str) -> None:
+def run(home: Path, directory: Path, command: str) -> None:
     """A command line, by bash, with this environment's programs."""
     programs = os.path.dirname(sys.executable)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TILUSBUILD_")}
     environment |= {"HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", command],
-        cwd=folder,
+        cwd=directory,
         env=environment,
         capture_output=True,
         text=True,

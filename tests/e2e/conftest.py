@@ -1,9 +1,9 @@
 """Projects to build, and the command line to build them with, each command a process of its own.
 
-`new_project` makes a small project in a folder; its `run` and `build` call `python -m tilusbuild`
-there. `fake_cuda` is a CUDA toolkit that is fast, journaled and misbehaves when a template tells it
-to (`support/nvcc_journal.py`). What needs root, or another file system, skips with its reason.
-"""
+`new_project` makes a small project in a directory; its `run` and `build` call `python -m
+tilusbuild` there. `fake_cuda` is a CUDA toolkit that is fast, journaled and misbehaves when a
+template tells it to (`support/nvcc_journal.py`). What needs root, or another file system, skips
+with its reason."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from support.scale import TEMPLATE, manifest
 
 @pytest.fixture
 def new_project(tmp_path: Path) -> NewProject:
-    """new_project(manifest_text, files={…}, folder="project") writes a project."""
+    """new_project(manifest_text, files={…}, directory="project") writes a project."""
 
     def make(
         text: str | None = None,
         files: Mapping[str, str] = {"kernels/scale.cu.j2": TEMPLATE},
-        folder: str | Path = "project",
+        directory: str | Path = "project",
         **environment: str,
     ) -> Project:
-        project = Project(tmp_path / folder, environment)
+        project = Project(tmp_path / directory, environment)
         return project.write_all({"tilus.toml": manifest() if text is None else text, **files})
 
     return make
@@ -45,16 +45,16 @@ def project(new_project: NewProject) -> Project:
 
 @pytest.fixture(scope="session")
 def _fake_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("toolkit")
-    make_toolkit(str(folder))
-    return folder
+    directory = tmp_path_factory.mktemp("toolkit")
+    make_toolkit(str(directory))
+    return directory
 
 
 @pytest.fixture
 def fake_cuda(_fake_toolkit: Path, tmp_path: Path) -> FakeCuda:
     """A toolkit with an empty journal."""
-    folder = shutil.copytree(_fake_toolkit, tmp_path / "toolkit")
-    return FakeCuda(str(folder / "bin" / "nvcc"))
+    directory = shutil.copytree(_fake_toolkit, tmp_path / "toolkit")
+    return FakeCuda(str(directory / "bin" / "nvcc"))
 
 
 @pytest.fixture

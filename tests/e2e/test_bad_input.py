@@ -19,9 +19,9 @@ def refused(project: Project):
     """refused("build") gives stderr of a command that ends with 2 and writes nothing."""
 
     def run(*words):
-        before = sorted(path for path in project.folder.rglob("*"))
+        before = sorted(path for path in project.directory.rglob("*"))
         ran = project.run(*(words or ("build",)), status=2)
-        assert sorted(path for path in project.folder.rglob("*")) == before
+        assert sorted(path for path in project.directory.rglob("*")) == before
         assert ran.out == ""
         return ran.err
 
@@ -30,7 +30,7 @@ def refused(project: Project):
 
 def place(project, text):
     """The line and column at which a text first stands in the manifest, as messages have it."""
-    before = (project.folder / "tilus.toml").read_text(encoding="utf-8").partition(text)[0]
+    before = (project.directory / "tilus.toml").read_text(encoding="utf-8").partition(text)[0]
     return f"tilus.toml:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}: "
 
 
@@ -38,10 +38,10 @@ def place(project, text):
 
 
 def test_a_missing_manifest(project: Project, refused):
-    os.remove(project.folder / "tilus.toml")
+    os.remove(project.directory / "tilus.toml")
     said = refused()
     assert "no tilus.toml" in said
-    assert str(project.folder) in said, "where it was looked for"
+    assert str(project.directory) in said, "where it was looked for"
 
 
 def test_an_empty_manifest(project: Project, refused):
@@ -50,7 +50,7 @@ def test_an_empty_manifest(project: Project, refused):
 
 
 def test_a_manifest_that_is_not_utf_8(project: Project, refused):
-    (project.folder / "tilus.toml").write_bytes(b'edition = 1\n[project]\nname = "\xff"\n')
+    (project.directory / "tilus.toml").write_bytes(b'edition = 1\n[project]\nname = "\xff"\n')
     said = refused()
     assert "tilus.toml:3:" in said
     assert "UTF-8" in said
@@ -61,9 +61,9 @@ def test_a_manifest_that_is_not_toml(project: Project, refused):
     assert "tilus.toml:2:" in refused()
 
 
-def test_a_manifest_that_is_a_folder(project: Project, refused):
-    os.remove(project.folder / "tilus.toml")
-    (project.folder / "tilus.toml").mkdir()
+def test_a_manifest_that_is_a_directory(project: Project, refused):
+    os.remove(project.directory / "tilus.toml")
+    (project.directory / "tilus.toml").mkdir()
     assert "tilus.toml" in refused()
 
 
@@ -144,7 +144,7 @@ MISTAKES = {
     ),
     "an arch that nobody knows": ('"sm_80"', '"sm_8"', '"sm_8"', ["sm_8", 'did you mean "sm_8']),
     "no kernel and no entry": ('kernel = "scale"\n', "", SCRIPT_TABLE, ["kernel", "entry"]),
-    "an include folder that is missing": (
+    "an include directory that is missing": (
         "[build]",
         '[build]\ninclude-dirs = ["inc"]',
         '"inc"',
@@ -208,14 +208,14 @@ def test_an_arch_that_the_toolkit_does_not_know(project: Project, refused, fake_
     assert "sm_75" in said, "which it does know"
 
 
-def test_a_cache_folder_that_is_a_file(project: Project, refused):
+def test_a_cache_directory_that_is_a_file(project: Project, refused):
     project.write(".cache", "a file")
     assert "a file is in the way" in refused()
     project.write("file", "another")
     assert "a file is in the way" in refused("build", "--cache-dir", "file/below")
 
 
-def test_a_cache_folder_with_something_else_in_it(project: Project, refused):
+def test_a_cache_directory_with_something_else_in_it(project: Project, refused):
     project.write("data/mine.txt", "precious")
     said = refused("build", "--cache-dir", "data")
     assert "no cache" in said
@@ -229,7 +229,7 @@ def test_no_nvcc(project: Project, refused, tmp_path: Path):
     said = refused()
     assert place(project, '"./no/nvcc"') in said
     assert "no nvcc found" in said
-    assert str(project.folder / "no/nvcc") in said
+    assert str(project.directory / "no/nvcc") in said
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_no_nvcc(project: Project, refused, tmp_path: Path):
     ids=" ".join,
 )
 def test_a_mistake_on_the_command_line(project: Project, words):
-    before = sorted(project.folder.rglob("*"))
+    before = sorted(project.directory.rglob("*"))
     ran = project.run(*words, status=2)
     assert ran.err.strip()
-    assert sorted(project.folder.rglob("*")) == before
+    assert sorted(project.directory.rglob("*")) == before
 
 
 def test_settings_of_the_environment_are_checked(project: Project, refused):

@@ -34,10 +34,10 @@ def test_the_command_of_each_default_compiles_with_the_projects_own_headers(
 
     project.build()
     (entry,) = json.loads(project.run("compdb").out)
-    assert entry["directory"] == str(project.folder)
+    assert entry["directory"] == str(project.directory)
     source = Path(entry["file"])
     assert "constexpr int unroll = 2;" in source.read_text()
-    assert str(project.folder / "include") in entry["arguments"]
+    assert str(project.directory / "include") in entry["arguments"]
 
     project.write("include/factor.h", "#define FACTOR 2 * a\n")
     printed = subprocess.run(
@@ -49,7 +49,7 @@ def test_the_command_of_each_default_compiles_with_the_projects_own_headers(
 def test_all_schedules_into_a_file(project: Project):
     project.build()
     said = project.run("compdb", "--all", "-o", "compile_commands.json", "--json")
-    written = json.loads((project.folder / "compile_commands.json").read_text())
+    written = json.loads((project.directory / "compile_commands.json").read_text())
     assert {Path(entry["file"]).parts[-3] for entry in written} == set(project.programs)
     (*commands, summary) = said.events
     assert [
@@ -73,8 +73,8 @@ def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project: NewProject, fake_cu
     assert words[0] == fake_cuda.nvcc
     assert words[-1] == entry["file"]
     assert [words[n + 1] for n, word in enumerate(words) if word == "-I"] == [
-        str(project.folder / "include"),
-        str(project.folder / "odd, name"),
+        str(project.directory / "include"),
+        str(project.directory / "odd, name"),
     ]
     assert not [word for word in words if word.startswith("/proc") or "{" in word]
 
@@ -91,11 +91,11 @@ def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project: NewProject, fake_cu
         "-std=c++17",
         "-DFAST=1",
         "-iquote",
-        str(project.folder / "kernels"),
+        str(project.directory / "kernels"),
         "-I",
-        str(project.folder / "include"),
+        str(project.directory / "include"),
         "-I",
-        str(project.folder / "odd, name"),
+        str(project.directory / "odd, name"),
         "-DX=1",
         "-fsyntax-only",
         entry["file"],

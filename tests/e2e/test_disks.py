@@ -33,7 +33,7 @@ def in_mounts(mounts: None, project: Project):
                 "tilusbuild",
                 *words,
             ],
-            cwd=project.folder,
+            cwd=project.directory,
             env={**os.environ, **project.environment},
             capture_output=True,
             text=True,
@@ -42,15 +42,15 @@ def in_mounts(mounts: None, project: Project):
     return run
 
 
-def read_only(*folders):
-    return " && ".join(f'mount --bind -o ro "{path}" "{path}"' for path in folders)
+def read_only(*directories):
+    return " && ".join(f'mount --bind -o ro "{path}" "{path}"' for path in directories)
 
 
 @pytest.mark.parametrize("what", ["cache", "cache and home"])
 def test_a_read_only_cache_serves(project: Project, in_mounts, what):
     project.build()
-    folders = [project.cache] + ([os.environ["HOME"]] if what != "cache" else [])
-    before = snapshot(project.folder)
+    directories = [project.cache] + ([os.environ["HOME"]] if what != "cache" else [])
+    before = snapshot(project.directory)
     for words in (
         ("build", "--json"),
         ("build", "--json", "-j3", "-v"),
@@ -59,10 +59,10 @@ def test_a_read_only_cache_serves(project: Project, in_mounts, what):
         ("cache", "verify"),
         ("explain",),
     ):
-        ran = in_mounts(read_only(*folders), *words)
+        ran = in_mounts(read_only(*directories), *words)
         assert ran.returncode == 0, (words, ran.stderr)
         assert ran.stderr == "" or words[0] != "build" or "nothing to do" in ran.stderr
-        assert snapshot(project.folder) == before
+        assert snapshot(project.directory) == before
 
 
 def test_a_read_only_cache_with_a_missing_program_says_so(project: Project, in_mounts):
@@ -80,7 +80,7 @@ def test_a_read_only_cache_with_a_missing_program_says_so(project: Project, in_m
 
 def test_no_home(new_project: NewProject):
     project = new_project(scale.manifest().replace('cache-dir = ".cache"', ""), HOME="/dev/null")
-    (project.folder / ".git").mkdir()
+    (project.directory / ".git").mkdir()
     assert project.compiled() == 2, "the cache is the repository's"
     del project.environment["HOME"]
     project.before = ("env", "-u", "HOME")
@@ -104,7 +104,7 @@ def test_a_full_disk(project: Project, mounts: None, tmp_path: Path):
     """
     ran = subprocess.run(
         ["unshare", "-m", "sh", "-c", steps],
-        cwd=project.folder,
+        cwd=project.directory,
         capture_output=True,
         text=True,
     )

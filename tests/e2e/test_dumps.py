@@ -74,7 +74,7 @@ def test_show_pages_on_a_terminal_in_colour(dumped, tmp_path: Path):
     environment = {**os.environ, "PAGER": f"tee {seen}", "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
     done = subprocess.run(
-        command, cwd=dumped.folder, env=environment, stdout=theirs, check=True, timeout=60
+        command, cwd=dumped.directory, env=environment, stdout=theirs, check=True, timeout=60
     )
     os.close(theirs)
     os.close(ours)

@@ -33,7 +33,7 @@ def test_one_schedule_of_ten_fails(ten):
     (reproduce,) = [line for line in first.err.splitlines() if line.startswith("  reproduce: ")]
     again = subprocess.run(
         ["sh", "-c", reproduce.removeprefix("  reproduce: ")],
-        cwd=ten.folder,
+        cwd=ten.directory,
         capture_output=True,
         text=True,
     )
@@ -47,10 +47,10 @@ def test_one_schedule_of_ten_fails(ten):
     strict = ten.build("--strict", status=1)
     assert strict["attempts"] == 0
 
-    (folder,) = ten.cache.glob("scripts/scale/*")
-    assert os.listdir(folder / "failed") == ["3"]
-    assert "not_declared" in (folder / "failed/3/module/nvcc_output.txt").read_text()
-    assert sorted(os.listdir(folder / "programs")) == [str(i) for i in range(10) if i != 3]
+    (directory,) = ten.cache.glob("scripts/scale/*")
+    assert os.listdir(directory / "failed") == ["3"]
+    assert "not_declared" in (directory / "failed/3/module/nvcc_output.txt").read_text()
+    assert sorted(os.listdir(directory / "programs")) == [str(i) for i in range(10) if i != 3]
     assert ten.run("cache", "verify").status == 0
 
     ten.edit("kernels/scale.cu.j2", "not_declared = 1;", "")

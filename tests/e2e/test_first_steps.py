@@ -14,11 +14,11 @@ from support.project import NewProject, Project
 
 
 def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
-    here = new_project(folder="elsewhere", files={})
+    here = new_project(directory="elsewhere", files={})
     made = here.run("init", str(tmp_path / "my kernels"))
     assert "next:" in made.out
     mine = new_project((tmp_path / "my kernels/tilus.toml").read_text(), {}, "my kernels")
-    assert 'name = "my-kernels"' in (mine.folder / "tilus.toml").read_text()
+    assert 'name = "my-kernels"' in (mine.directory / "tilus.toml").read_text()
 
     words = ("--target", "cpu", "--cache-dir", "cache")
     first = mine.build(*words)
@@ -28,7 +28,7 @@ def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
 
     ran = mine.run("run", "axpby", *words)
     assert "all 2 sizes agree with ref.py:axpby" in ran.out
-    again = here.run("init", str(mine.folder), status=2)
+    again = here.run("init", str(mine.directory), status=2)
     assert "already exists" in again.err
 
 
@@ -86,7 +86,7 @@ def test_looking_around(project: Project):
 
 def test_looking_into_the_cache(project: Project):
     project.build()
-    ((name, folder), _) = project.programs.items()
+    ((name, directory), _) = project.programs.items()
 
     def cache(*words):
         return project.run("cache", *words)
@@ -102,9 +102,9 @@ def test_looking_into_the_cache(project: Project):
     assert {program["hash"] for program in programs} == set(project.programs)
     assert [program["index"] for program in programs] == [0, 1]
     (shown,) = cache("show", name[:16], "--json").events
-    assert (shown["status"], shown["path"]) == ("built", str(folder))
-    assert cache("show", name[:16], "--path").out.strip() == str(folder)
-    assert cache("show", name[:16], "--source").out == (folder / "module/source.cu").read_text()
+    assert (shown["status"], shown["path"]) == ("built", str(directory))
+    assert cache("show", name[:16], "--path").out.strip() == str(directory)
+    assert cache("show", name[:16], "--source").out == (directory / "module/source.cu").read_text()
     (stats,) = cache("stats", "--json").events
     assert stats["programs"]["built"] == 2
     assert cache("verify", "--json").events == [{"event": "summary", "problems": 0, "removed": 0}]
@@ -162,7 +162,7 @@ def test_schema_and_doctor(project: Project):
 
 
 def test_a_manifest_is_found_from_below(project: Project):
-    (project.folder / "deep/er").mkdir(parents=True)
+    (project.directory / "deep/er").mkdir(parents=True)
     assert project.run("build", "-C", "deep/er", "--json").summary["compiled"] == 2
     assert len(project.programs) == 2
 
@@ -198,7 +198,7 @@ def test_without_ptxas_optimisation_programs_are_other_programs(
     assert project.compiled() == 2
     project.environment["TILUSBUILD_DISABLE_PTXAS_OPT"] = "1"
     assert project.compiled() == 2
-    options = [(folder / "options.txt").read_text() for folder in project.programs.values()]
+    options = [(directory / "options.txt").read_text() for directory in project.programs.values()]
     assert sorted("--ptxas-options=-O0" in text for text in options) == [False, False, True, True]
     del project.environment["TILUSBUILD_DISABLE_PTXAS_OPT"]
     assert project.compiled() == 0

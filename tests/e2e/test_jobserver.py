@@ -45,25 +45,25 @@ def build_line(options: str = "") -> str:
 
 @pytest.fixture
 def two(new_project: NewProject, fake_cuda: FakeCuda, tmp_path: Path) -> Callable[[int], Path]:
-    """two(most): a folder with two projects of eight programs each, which meet."""
+    """two(most): a directory with two projects of eight programs each, which meet."""
 
     def write(most: int) -> Path:
         for name in ("one", "two"):
             new_project(
                 scale.manifest(scale.script(target="gpu", schedules=8)),
                 {"kernels/scale.cu.j2": MEETING.format(most=most) + f"// {name}\n"},
-                folder=name,
+                directory=name,
             )
         return tmp_path
 
     return write
 
 
-def run_make(make: str, folder: Path, environment: dict[str, str], *words: str) -> str:
+def run_make(make: str, directory: Path, environment: dict[str, str], *words: str) -> str:
     clean = {name: value for name, value in os.environ.items() if "MAKE" not in name}
     with subprocess.Popen(
         [make, *words],
-        cwd=folder,
+        cwd=directory,
         env={**clean, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -77,11 +77,11 @@ def run_make(make: str, folder: Path, environment: dict[str, str], *words: str) 
 def test_two_builds_under_one_make_share_its_jobs(
     make: str, two: Callable[[int], Path], fake_cuda: FakeCuda
 ) -> None:
-    folder = two(3)
-    (folder / "Makefile").write_text(
+    directory = two(3)
+    (directory / "Makefile").write_text(
         f"all: one two\none two:\n\t+{build_line('-C $@')}\n.PHONY: all one two\n"
     )
-    out = run_make(make, folder, fake_cuda.environment, "-j3")
+    out = run_make(make, directory, fake_cuda.environment, "-j3")
     assert "warning" not in out
     assert len(fake_cuda.compiles) == 16
     assert fake_cuda.most_at_once() == 3
@@ -90,9 +90,9 @@ def test_two_builds_under_one_make_share_its_jobs(
 def test_a_recipe_without_a_plus_is_warned_and_goes_on(
     make: str, two: Callable[[int], Path], fake_cuda: FakeCuda
 ) -> None:
-    folder = two(1)
-    (folder / "Makefile").write_text(f"one:\n\t{build_line('-C $@')}\n.PHONY: one\n")
-    out = run_make(make, folder, fake_cuda.environment, "-j2")
+    directory = two(1)
+    (directory / "Makefile").write_text(f"one:\n\t{build_line('-C $@')}\n.PHONY: one\n")
+    out = run_make(make, directory, fake_cuda.environment, "-j2")
     assert out.count("warning: make keeps its jobserver from this recipe") == 1
     assert "begin the recipe's line with +" in out
     assert len(fake_cuda.compiles) == 8
@@ -171,7 +171,7 @@ def test_compilers_with_threads_share_our_pool(
     project = new_project(text, **fake_cuda.environment)
     project.build("-j4")
     # Under make they are given a pool without tokens: make's are lost with a compiler that dies.
-    under = new_project(text, folder="under", **fake_cuda.environment, **tokens.environment)
+    under = new_project(text, directory="under", **fake_cuda.environment, **tokens.environment)
     under.build("-j4")
     begun = [words for words in fake_cuda.spans if words[0] == "begin"]
     assert [words[3] for words in begun] == ["-j4", "-j4", "-j1", "-j1"]

@@ -26,24 +26,24 @@ def little_memory(root: None) -> Iterator[tuple[str, ...]]:
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
         ("/sys/fs/cgroup", "memory.max", "memory.swap.max"),
     ):
-        folder = Path(above, name)
+        directory = Path(above, name)
         with contextlib.suppress(OSError):
-            folder.mkdir()
+            directory.mkdir()
             try:
-                (folder / limit).write_text(str(450 * MIB))
+                (directory / limit).write_text(str(450 * MIB))
                 with contextlib.suppress(OSError):
-                    (folder / swap).write_text("0" if swap.endswith("max") else str(450 * MIB))
-                yield ("sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh")
+                    (directory / swap).write_text("0" if swap.endswith("max") else str(450 * MIB))
+                yield ("sh", "-c", f'echo $$ > {directory}/cgroup.procs && exec "$@"', "sh")
                 return
             finally:
-                _remove(folder)
+                _remove(directory)
     pytest.skip("no control group with a limit on memory can be made here")
 
 
-def _remove(folder: Path) -> None:
+def _remove(directory: Path) -> None:
     for _ in range(1000):
         try:
-            folder.rmdir()
+            directory.rmdir()
             return
         except OSError:
             time.sleep(0.01)

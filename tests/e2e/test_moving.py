@@ -1,4 +1,5 @@
-"""Another folder, another user, another number of jobs: nothing to do, or the very same bytes."""
+"""Another directory, another user, another number of jobs: nothing to do, or the very same
+bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(("target", "build"), TARGETS)
-def test_another_folder(with_header, tmp_path: Path, target, build):
+def test_another_directory(with_header, tmp_path: Path, target, build):
     here = with_header(target, build)
     here.build("-j", "2")
     with_cache = here.copy(tmp_path / "elsewhere/with its cache", cache=True)
@@ -51,7 +52,7 @@ def test_another_folder(with_header, tmp_path: Path, target, build):
     assert (moved["attempts"], moved["cached"]) == (0, 2)
 
     anew = here.copy(tmp_path / "é much deeper/place/than/before", cache=False)
-    anew.environment["TMPDIR"] = str(anew.folder)
+    anew.environment["TMPDIR"] = str(anew.directory)
     assert anew.compiled("-j", "1") == 2
     assert anew.libraries == here.libraries
 
@@ -73,7 +74,7 @@ def test_compile_sh_of_a_copied_tree(with_header, tmp_path: Path, target, build)
     project = with_header(target, build)
     project.build()
     copied = shutil.copytree(project.cache, tmp_path / "another place/tree", symlinks=True)
-    shutil.rmtree(project.folder)
+    shutil.rmtree(project.directory)
     programs = sorted((copied / "programs").iterdir())
     before = [(program / "module/lib.so").read_bytes() for program in programs]
     assert len(before) == 2
@@ -92,7 +93,7 @@ def test_another_user(with_header, root: None, tmp_path: Path, target, build):
     here = with_header(target, build)
     here.build()
     anew = here.copy(tmp_path / "nobodys", cache=False)
-    for path in (anew.folder, *anew.folder.rglob("*")):
+    for path in (anew.directory, *anew.directory.rglob("*")):
         os.chown(path, 65534, 65534)
     may_read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
     anew.before = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *may_read)

@@ -11,18 +11,18 @@ from support import scale
 from support.project import NewProject, Project
 
 
-def sha256sum(folder, command):
+def sha256sum(directory, command):
     """What a shell's pipeline that ends in sha256sum prints."""
-    ran = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, check=True)
+    ran = subprocess.run(["sh", "-c", command], cwd=directory, capture_output=True, check=True)
     return ran.stdout.decode().split()[0]
 
 
 def check_names(project):
-    for name, folder in project.programs.items():
-        assert sha256sum(folder, "cat program.txt options.txt | sha256sum") == name
+    for name, directory in project.programs.items():
+        assert sha256sum(directory, "cat program.txt options.txt | sha256sum") == name
     scripts = sorted(project.cache.glob("scripts/*/*"))
-    for folder in scripts:
-        assert sha256sum(folder, "sha256sum script.txt") == folder.name
+    for directory in scripts:
+        assert sha256sum(directory, "sha256sum script.txt") == directory.name
     return scripts
 
 
@@ -67,11 +67,11 @@ def test_no_name_of_this_machine_is_in_the_tree(project: Project):
     project.edit("tilus.toml", "[build]", '[build]\ninclude-dirs = ["include"]')
     project.build()
     checked = 0
-    for folder in ("programs", "scripts", "include"):
-        for path in (project.cache / folder).rglob("*"):
+    for directory in ("programs", "scripts", "include"):
+        for path in (project.cache / directory).rglob("*"):
             if path.is_file():
                 data = path.read_bytes()
-                assert str(project.folder).encode() not in data, path
+                assert str(project.directory).encode() not in data, path
                 checked += 1
     assert checked > 10
 

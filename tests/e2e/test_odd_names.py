@@ -1,4 +1,4 @@
-"""Spaces, quotes, newlines and letters from anywhere in the names of folders and templates."""
+"""Spaces, quotes, newlines and letters from anywhere in the names of directories and templates."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def test_a_failure_names_the_template(odd, tmp_path: Path):
     assert "sc ale.cu.j2:6:" in ran.err
     command = ran.err.partition("  reproduce: ")[2].partition("\n\nerror")[0]
     again = subprocess.run(
-        ["sh", "-c", command], cwd=project.folder, capture_output=True, text=True
+        ["sh", "-c", command], cwd=project.directory, capture_output=True, text=True
     )
     assert "unknown" in again.stderr

@@ -36,11 +36,11 @@ class Shard(Project):
 
 
 def built_apart(project: Project, count: int, *words: str, **how: Any) -> list[Shard]:
-    """A copy of the project for each shard, each in a folder of its own, built."""
+    """A copy of the project for each shard, each in a directory of its own, built."""
     shards = []
     for number in range(1, count + 1):
-        folder = project.folder.parent / f"shard {number}"
-        shard = Shard(project.copy(folder, cache=False).folder)
+        directory = project.directory.parent / f"shard {number}"
+        shard = Shard(project.copy(directory, cache=False).directory)
         shard.summary = shard.build("--shard", f"{number}/{count}", *words, **how)
         shards.append(shard)
     return shards
@@ -51,7 +51,7 @@ def test_shards_built_apart_and_merged_are_the_tree_of_one_build(two_scripts: An
     assert sum(shard.summary["compiled"] for shard in shards) == 7
     assert all(len(shard.programs) == shard.summary["compiled"] for shard in shards)
     assert len({name for shard in shards for name in shard.programs}) == 7
-    whole = two_scripts.copy(two_scripts.folder.parent / "whole", cache=False)
+    whole = two_scripts.copy(two_scripts.directory.parent / "whole", cache=False)
     whole.build()
 
     merged = two_scripts.run("cache", "merge", *(str(shard.cache) for shard in shards))
@@ -144,22 +144,22 @@ def test_shards_of_different_sources_are_not_mixed(project: Project) -> None:
 def test_what_each_machine_measured_is_joined(two_scripts: Any) -> None:
     """Given two caches with tables of their own, of different devices and different sizes, when
     they are merged, then all rows are there, and where both say something the first stays."""
-    one, two = (two_scripts.copy(two_scripts.folder.parent / n, cache=False) for n in "ab")
+    one, two = (two_scripts.copy(two_scripts.directory.parent / n, cache=False) for n in "ab")
     for project, tables in (
         (one, {"X": [[[16], 1, "measured", 1e-6]], "Y": [[[32], 0, "measured", 5e-6]]}),
         (two, {"X": [[[16], 3, "measured", 9e-6], [[64], 2, "measured", 2e-6]]}),
     ):
         project.build()
-        (folder,) = project.cache.glob("scripts/scale/*")
+        (directory,) = project.cache.glob("scripts/scale/*")
         written = [
             {
-                "fingerprint": {"script": folder.name, "device": device, "arch": "cpu"},
+                "fingerprint": {"script": directory.name, "device": device, "arch": "cpu"},
                 "entries": rows,
             }
             for device, rows in tables.items()
         ]
         value = {"schema": 1, "keys": ["n"], "tables": written}
-        (folder / "dispatch_table.json").write_text(json.dumps(value))
+        (directory / "dispatch_table.json").write_text(json.dumps(value))
     two_scripts.run("cache", "merge", str(one.cache), str(two.cache))
     (made,) = two_scripts.cache.glob("scripts/scale/*/dispatch_table.json")
     found = {
@@ -174,7 +174,7 @@ def test_a_history_given_to_all_shards_decides_the_split(project: Project) -> No
     """Given a history in which one schedule takes as long as all others together, when it splits
     the plan, then that schedule has a shard to itself; without it they are dealt out evenly."""
     project.write("tilus.toml", scale.manifest(scale.script(schedules=5)))
-    history = StateFile(str(project.folder / "times"), "history")
+    history = StateFile(str(project.directory / "times"), "history")
     for index in range(5):
         history.put(f"scale/cpu#{index}", [8.0 if index == 2 else 2.0, 1 << 20])
     history.save()

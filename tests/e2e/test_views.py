@@ -20,12 +20,12 @@ def built(new_project: NewProject):
     broken = scale.TEMPLATE.replace("#}", "#}\n{% if unroll == 2 %}oops{% endif %}", 1)
     project = new_project(text, {"kernels/scale.cu.j2": broken})
     project.build()
-    (folder,) = project.cache.glob("scripts/scale/*")
+    (directory,) = project.cache.glob("scripts/scale/*")
     entries = [[[1024], 0, "measured", 1e-6], [[2048], 2, "measured", 2e-6]]
     fingerprint = {"script": "*", "device": "A GPU", "arch": "sm_90a"}
     table = {"schema": 1, "keys": ["n"]}
     table["tables"] = [{"fingerprint": fingerprint, "entries": entries}]
-    (folder / "dispatch_table.json").write_text(json.dumps(table))
+    (directory / "dispatch_table.json").write_text(json.dumps(table))
     return project
 
 
@@ -39,7 +39,7 @@ def programs(project):
 def test_tilus(built):
     told = built.run("cache", "export", "--layout", "tilus", "view")
     assert told.out.startswith("view: 1 script, ")
-    view, hashes = built.folder / "view", programs(built)
+    view, hashes = built.directory / "view", programs(built)
     (script,) = view.glob("scripts/scale/*")
     links = {path.name: os.readlink(path) for path in (script / "programs").iterdir()}
     assert (
@@ -69,16 +69,16 @@ def test_tilus(built):
 
 def test_a_program_of_the_view_compiles_to_the_same_bytes(built):
     built.run("cache", "export", "--layout", "tilus", "view")
-    (script,) = (built.folder / "view").glob("scripts/scale/*")
+    (script,) = (built.directory / "view").glob("scripts/scale/*")
     home = script / "programs" / "0" / "module"
-    made = built.folder / "again.so"
+    made = built.directory / "again.so"
     subprocess.run(["bash", home / "compile.sh", made], check=True, capture_output=True)
     assert made.read_bytes() == (home / "lib.so").read_bytes()
 
 
 def test_tilelang(built):
     built.run("cache", "export", "--layout", "tilelang", "view")
-    kernels = list((built.folder / "view").glob("*/linux-*/kernels/*"))
+    kernels = list((built.directory / "view").glob("*/linux-*/kernels/*"))
     assert {path.name for path in kernels} == set(programs(built)) - {programs(built)[1]}
     for kernel in kernels:
         manifest = json.loads((kernel / "manifest.json").read_text())
@@ -93,11 +93,11 @@ def test_tilelang(built):
 
 def test_hidet(built):
     built.run("cache", "export", "--layout", "hidet", "view")
-    above = built.folder / "view/ops/cpu_space_2/scale"
-    folders = {path.name for path in above.iterdir() if path.is_dir()}
+    above = built.directory / "view/ops/cpu_space_2/scale"
+    directories = {path.name for path in above.iterdir() if path.is_dir()}
     hashes = programs(built)
-    assert folders == {hashes[0][:16], hashes[2][:16]}
-    for name in folders:
+    assert directories == {hashes[0][:16], hashes[2][:16]}
+    for name in directories:
         names = {path.name for path in (above / name).iterdir()}
         assert names == {"lib.so", "source.cu", "nvcc_log.txt", "task.txt", "meta.json"}
     (table,) = above.glob("*.dispatch_table.txt")
@@ -107,14 +107,14 @@ def test_hidet(built):
 def test_a_view_is_replaced_and_nothing_else_is(built):
     built.run("cache", "export", "--layout", "tilus", "view")
     built.run("cache", "export", "--layout", "hidet", "view", "scale")
-    assert sorted(os.listdir(built.folder / "view")) == [".tilusbuild-view", "ops"]
+    assert sorted(os.listdir(built.directory / "view")) == [".tilusbuild-view", "ops"]
     refused = built.run("cache", "export", "--layout", "tilus", "kernels", status=2)
     assert "holds something else" in refused.err
-    assert os.listdir(built.folder / "kernels") == ["scale.cu.j2"]
+    assert os.listdir(built.directory / "kernels") == ["scale.cu.j2"]
     assert 'did you mean "scale"?' in (
         built.run("cache", "export", "--layout", "tilus", "other", "scal", status=2).err
     )
-    leftover = [name for name in os.listdir(built.folder) if name.startswith(".view")]
+    leftover = [name for name in os.listdir(built.directory) if name.startswith(".view")]
     assert not leftover
     assert built.run("cache", "verify").out == "no problems found\n"
 
@@ -124,4 +124,4 @@ def test_a_damaged_script_is_named(built):
     text.write_text("{")
     told = built.run("cache", "export", "--layout", "tilus", "view", status=1)
     assert "script.json is damaged" in told.err
-    assert not (built.folder / "view").exists()
+    assert not (built.directory / "view").exists()

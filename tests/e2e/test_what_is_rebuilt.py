@@ -61,7 +61,7 @@ def test_a_header_that_one_of_three_scripts_includes(three):
 
 
 def test_a_header_that_comes_before_another_of_its_name(three):
-    (three.folder / "front").mkdir()
+    (three.directory / "front").mkdir()
     three.edit("tilus.toml", '["include"]', '["front", "include"]')
     three.build()
     assert three.compiled() == 0
@@ -69,7 +69,7 @@ def test_a_header_that_comes_before_another_of_its_name(three):
     assert three.compiled() == 1
     three.write("kernels/shared.h", "#define SHARED 1 // beside the template\n")
     assert three.compiled() == 1
-    os.remove(three.folder / "kernels/shared.h")
+    os.remove(three.directory / "kernels/shared.h")
     assert three.compiled() == 0
 
 
@@ -102,7 +102,7 @@ def test_a_flag_and_its_revert(project: Project):
 
 
 def test_an_edit_that_keeps_size_and_time(project: Project):
-    template = project.folder / "kernels/scale.cu.j2"
+    template = project.directory / "kernels/scale.cu.j2"
     project.build()
     assert project.compiled() == 0
     before = template.stat()
@@ -130,7 +130,7 @@ def test_another_compiler_and_its_revert(project: Project, tmp_path: Path):
 def test_what_is_not_an_input(project: Project):
     """Times, the environment, the number of jobs, a description, facts: nothing is compiled."""
     project.build()
-    for path in project.folder.rglob("*"):
+    for path in project.directory.rglob("*"):
         if ".cache" not in path.parts:
             os.utime(path, (1, 1))
     project.edit("tilus.toml", 'arch = "cpu"', 'arch = "cpu"\nfacts = { cores = 3 }')

@@ -42,17 +42,17 @@ class Files:
     def limit(
         self, group: str, maximum: str, current: int, inactive: int, high: str = "max"
     ) -> None:
-        folder = f"sys/fs/cgroup/{group}"
-        self.write(f"{folder}/memory.max", f"{maximum}\n")
-        self.write(f"{folder}/memory.high", f"{high}\n")
-        self.write(f"{folder}/memory.current", f"{current}\n")
-        self.write(f"{folder}/memory.stat", f"anon 1\ninactive_file {inactive}\n")
+        directory = f"sys/fs/cgroup/{group}"
+        self.write(f"{directory}/memory.max", f"{maximum}\n")
+        self.write(f"{directory}/memory.high", f"{high}\n")
+        self.write(f"{directory}/memory.current", f"{current}\n")
+        self.write(f"{directory}/memory.stat", f"anon 1\ninactive_file {inactive}\n")
 
     def limit_v1(self, group: str, maximum: int, used: int, inactive: int) -> None:
-        folder = f"sys/fs/cgroup/memory/{group}"
-        self.write(f"{folder}/memory.limit_in_bytes", f"{maximum}\n")
-        self.write(f"{folder}/memory.usage_in_bytes", f"{used}\n")
-        self.write(f"{folder}/memory.stat", f"inactive_file 7\ntotal_inactive_file {inactive}\n")
+        directory = f"sys/fs/cgroup/memory/{group}"
+        self.write(f"{directory}/memory.limit_in_bytes", f"{maximum}\n")
+        self.write(f"{directory}/memory.usage_in_bytes", f"{used}\n")
+        self.write(f"{directory}/memory.stat", f"inactive_file 7\ntotal_inactive_file {inactive}\n")
 
     @property
     def machine(self) -> Machine:

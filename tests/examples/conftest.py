@@ -62,7 +62,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Example:
-    """One folder of examples/."""
+    """One directory of examples/."""
 
     name: str
 

@@ -53,10 +53,10 @@ def written(text: str, values: Mapping[str, str]) -> str:
 class Runner:
     """Runs the `run:` steps of jobs, with `tilusbuild` as a command."""
 
-    def __init__(self, folder: Path, bin_folder: Path, values: Mapping[str, str]) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, bin_directory: Path, values: Mapping[str, str]) -> None:
+        self.directory = directory
         self.values = dict(values)
-        self.path = f"{bin_folder}:{os.environ['PATH']}"
+        self.path = f"{bin_directory}:{os.environ['PATH']}"
         self.ran: list[str] = []
 
     def job(self, name: str, **values: str) -> None:
@@ -68,8 +68,8 @@ class Runner:
             env = {key: written(text, values) for key, text in own.items()}
             done = subprocess.run(
                 ["bash", "-e", "-o", "pipefail", "-c", written(step["run"], values)],
-                cwd=self.folder,
-                env={**os.environ, "PATH": self.path, "RUNNER_TEMP": str(self.folder), **env},
+                cwd=self.directory,
+                env={**os.environ, "PATH": self.path, "RUNNER_TEMP": str(self.directory), **env},
                 capture_output=True,
                 text=True,
                 check=False,
@@ -81,20 +81,20 @@ class Runner:
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     """A checkout of a small project, with a key to sign with."""
-    folder, commands = tmp_path / "checkout", tmp_path / "bin"
-    for made in (folder, commands):
+    directory, commands = tmp_path / "checkout", tmp_path / "bin"
+    for made in (directory, commands):
         made.mkdir()
     command = commands / "tilusbuild"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tilusbuild "$@"\n')
     command.chmod(0o755)
-    (folder / "tilus.toml").write_text(MANIFEST)
-    (folder / "fill.cu.j2").write_text(TEMPLATE)
+    (directory / "tilus.toml").write_text(MANIFEST)
+    (directory / "fill.cu.j2").write_text(TEMPLATE)
     key = Ed25519PrivateKey.generate()
     pem, spki = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    (folder / "signing.pub").write_bytes(key.public_key().public_bytes(pem, spki))
+    (directory / "signing.pub").write_bytes(key.public_key().public_bytes(pem, spki))
     pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     return Runner(
-        folder,
+        directory,
         commands,
         {
             "secrets.SIGNING_KEY": key.private_bytes(pem, pkcs8, plain).decode(),
@@ -108,19 +108,19 @@ def test_the_workflow_packages_what_one_build_would(runner: Runner, tmp_path: Pa
     runner.job("prepare")
     for shard in workflow()["jobs"]["build"]["strategy"]["matrix"]["shard"]:
         runner.job("build", **{"matrix.shard": str(shard)})
-        (runner.folder / ".cache").rename(tmp_path / f"cache of {shard}")
+        (runner.directory / ".cache").rename(tmp_path / f"cache of {shard}")
     runner.job("package")
     assert any("6 programs, nothing to do" in said for said in runner.ran)
     assert any("signed by signing.pub" in said for said in runner.ran)
-    assert len(list(runner.folder.glob("junit-*.xml"))) == 4
-    assert not (runner.folder / "key.pem").exists()
-    packed = (runner.folder / "dist/p-0.1.0/tilus-package.json").read_bytes()
+    assert len(list(runner.directory.glob("junit-*.xml"))) == 4
+    assert not (runner.directory / "key.pem").exists()
+    packed = (runner.directory / "dist/p-0.1.0/tilus-package.json").read_bytes()
 
     words = [str(Path(runner.path.split(":")[0]) / "tilusbuild")]
     for more in (["build", "-q"], ["package", "-q", "--format", "dir", "-o", "whole"]):
         cache = ["--cache-dir", str(tmp_path / "one")]
-        subprocess.run([*words, *more, *cache], cwd=runner.folder, check=True)
-    assert (runner.folder / "whole/p-0.1.0/tilus-package.json").read_bytes() == packed
+        subprocess.run([*words, *more, *cache], cwd=runner.directory, check=True)
+    assert (runner.directory / "whole/p-0.1.0/tilus-package.json").read_bytes() == packed
 
 
 def test_no_step_puts_a_value_of_githubs_into_a_script() -> None:

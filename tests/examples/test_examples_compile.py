@@ -16,10 +16,10 @@ DEFAULTS = [
 ]
 
 
-def compile_program(program, folder, *flags):
+def compile_program(program, directory, *flags):
     """What nvcc says, with ptxas' warning about spills turned on."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    source = os.path.join(folder, "source.cu")
+    source = os.path.join(directory, "source.cu")
     with open(source, "w") as file:
         file.write(program.source)
     number = program.target.arch.removeprefix("sm_")

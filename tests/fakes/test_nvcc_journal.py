@@ -18,10 +18,10 @@ SEVERAL = (*SM_90A, "-gencode", "arch=compute_80,code=[sm_80,compute_80]")
 
 @pytest.fixture
 def run(nvcc, tmp_path):
-    """Runs the stand-in in a folder of its own; its journal is that folder's `journal`."""
+    """Runs the stand-in in a directory of its own; its journal is that directory's `journal`."""
 
-    def call(*words, source=KERNEL, folder="here", check=True):
-        place = tmp_path / folder
+    def call(*words, source=KERNEL, directory="here", check=True):
+        place = tmp_path / directory
         place.mkdir(exist_ok=True)
         (place / "source.cu").write_text(source)
         return subprocess.run(
@@ -71,13 +71,13 @@ def test_ptx_can_be_compiled_further_and_joined(run, nvcc, tmp_path):
 
 
 def test_output_follows_from_source_headers_and_flags_alone(run, tmp_path):
-    def made(folder, *flags, source=KERNEL, header=None):
-        (tmp_path / folder / "include").mkdir(parents=True, exist_ok=True)
+    def made(directory, *flags, source=KERNEL, header=None):
+        (tmp_path / directory / "include").mkdir(parents=True, exist_ok=True)
         if header is not None:
-            (tmp_path / folder / "include/h.h").write_text(header)
+            (tmp_path / directory / "include/h.h").write_text(header)
         run("-cubin", *SM_90A, *flags, "-I", "include", "source.cu", "-o", "k",
-            source=source, folder=folder)  # fmt: skip
-        return (tmp_path / folder / "k").read_bytes()
+            source=source, directory=directory)  # fmt: skip
+        return (tmp_path / directory / "k").read_bytes()
 
     assert made("a") == made("b")
     assert made("a") != made("a", "-DX=1")

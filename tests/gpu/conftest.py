@@ -27,14 +27,14 @@ def torch() -> Any:
 
 @dataclass
 class Example(Project):
-    """An example in a folder of its own, built into a cache of its own."""
+    """An example in a directory of its own, built into a cache of its own."""
 
     target: str = ""
 
     def events(self, *words: str) -> list[dict[str, Any]]:
         """The JSON lines that a command prints."""
         words = (*words, "--json", "--cache-dir", str(self.cache))
-        return command_line.run(self.folder, *words, timeout=3000).events
+        return command_line.run(self.directory, *words, timeout=3000).events
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     def make(name: str) -> Example:
         from tilusbuild.manifest import load
 
-        folder = tmp_path / name
-        shutil.copytree(ROOT / "examples" / name, folder)
-        targets = load(os.path.join(folder, "tilus.toml")).targets
+        directory = tmp_path / name
+        shutil.copytree(ROOT / "examples" / name, directory)
+        targets = load(os.path.join(directory, "tilus.toml")).targets
         fitting = [
             (compat.rank(arch, device.arch), target_name)
             for target_name, target in targets.items()
@@ -59,6 +59,6 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         ]
         if not fitting:
             pytest.skip(f"the example {name} has no target for {device}")
-        return Example(folder, target=min(fitting)[1])
+        return Example(directory, target=min(fitting)[1])
 
     return make

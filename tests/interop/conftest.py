@@ -108,7 +108,7 @@ Made = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Made:
-    """make("tilus", …) writes a cache of that system and gives its folder."""
+    """make("tilus", …) writes a cache of that system and gives its directory."""
     return lambda system, **how: MAKERS[system](tmp_path / system, **how)
 
 
@@ -128,7 +128,7 @@ _PEERS = Path(os.environ.get("TILUSBUILD_PEERS", Path(__file__).parents[2] / ".p
 
 @pytest.fixture
 def peer(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """peer("tilelang", code, …) runs Python code with the real system, in an empty folder."""
+    """peer("tilelang", code, …) runs Python code with the real system, in an empty directory."""
 
     def run(system: str, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         python = _PEERS / system / "bin" / "python"

@@ -127,7 +127,7 @@ def test_a_cache_of_triton_that_was_moved(make: Made, problems: Problems, tmp_pa
     assert "names 2 files by paths that do not exist: it was moved" in line
 
 
-def test_an_abandoned_staging_folder_is_litter(make: Made) -> None:
+def test_an_abandoned_staging_directory_is_litter(make: Made) -> None:
     made = make("tilelang")
     staging = made / "0.1.15/linux-x86_64/.staging/key_123_0a1b2c3d"
     staging.mkdir(parents=True)

@@ -92,29 +92,31 @@ CUDABackend.make_ttir = CUDABackend.make_cubin = None
 Peer = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def tilelang(peer: Peer, folder: Path) -> ForeignCache:
-    peer("tilelang", _kept(folder, "tl.py", TILELANG), TILELANG_CACHE_DIR=str(folder / "cache"))
-    return read(str(folder / "cache"))
+def tilelang(peer: Peer, directory: Path) -> ForeignCache:
+    peer(
+        "tilelang", _kept(directory, "tl.py", TILELANG), TILELANG_CACHE_DIR=str(directory / "cache")
+    )
+    return read(str(directory / "cache"))
 
 
-def hidet(peer: Peer, folder: Path) -> ForeignCache:
-    peer("hidet", _kept(folder, "hd.py", HIDET))
-    return read(str(folder / "cache"))
+def hidet(peer: Peer, directory: Path) -> ForeignCache:
+    peer("hidet", _kept(directory, "hd.py", HIDET))
+    return read(str(directory / "cache"))
 
 
-def triton(peer: Peer, folder: Path) -> ForeignCache:
-    peer("triton", _kept(folder, "tr.py", TRITON), TRITON_CACHE_DIR=str(folder / "cache"))
-    return read(str(folder / "cache"))
+def triton(peer: Peer, directory: Path) -> ForeignCache:
+    peer("triton", _kept(directory, "tr.py", TRITON), TRITON_CACHE_DIR=str(directory / "cache"))
+    return read(str(directory / "cache"))
 
 
-def tilus(peer: Peer, folder: Path) -> ForeignCache:
-    peer("tilus", _kept(folder, "ti.py", TILUS))
-    return read(str(folder / "cache"))
+def tilus(peer: Peer, directory: Path) -> ForeignCache:
+    peer("tilus", _kept(directory, "ti.py", TILUS))
+    return read(str(directory / "cache"))
 
 
-def _kept(folder: Path, name: str, code: str) -> str:
+def _kept(directory: Path, name: str, code: str) -> str:
     """The systems read a kernel's source back from its file."""
-    (folder / name).write_text(code)
+    (directory / name).write_text(code)
     return inspect.cleandoc(f"""
         import runpy
         runpy.run_path({name!r}, run_name="__main__")
@@ -219,9 +221,9 @@ def _again(system: str, script: str) -> str:
     return (WITHOUT_COMPILER if system == "triton" else "") + run
 
 
-def _tools(folder: Path) -> Path:
+def _tools(directory: Path) -> Path:
     """A PATH with what the systems start besides compilers."""
-    tools = folder / "tools"
+    tools = directory / "tools"
     tools.mkdir()
     for name in ("bash", "sh", "uname", "ldd", "git"):
         if found := shutil.which(name):
@@ -241,9 +243,9 @@ import sys
 import torch
 from tilus.runtime import compiled_program_exists, load_compiled_program
 
-(folder,) = sys.argv[1:]
-assert compiled_program_exists(folder)
-axpby = load_compiled_program(folder)
+(directory,) = sys.argv[1:]
+assert compiled_program_exists(directory)
+axpby = load_compiled_program(directory)
 x, y = torch.arange(8.0), torch.ones(8)
 axpby(2.0, 3.0, x, y)
 assert torch.equal(y, 2.0 * torch.arange(8.0) + 3.0), y
@@ -260,5 +262,5 @@ def test_tilus_loads_and_calls_a_program_of_ours(peer: Peer, tmp_path: Path) -> 
         command_line.run(tmp_path, "--cache-dir", "cache", *words)
     (program, *_) = (tmp_path / "kernels/cache/programs").iterdir()
     (link, *_) = (tmp_path / "kernels/view").glob("scripts/axpby/*/programs/*")
-    for folder in (program, link):
-        peer("tilus", f"import sys; sys.argv = ['', {str(folder)!r}]\n" + LOAD)
+    for directory in (program, link):
+        peer("tilus", f"import sys; sys.argv = ['', {str(directory)!r}]\n" + LOAD)

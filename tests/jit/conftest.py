@@ -43,7 +43,7 @@ launch = { grid = ["cdiv(n, 256)"], block = [256] }
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The cache tree's folder."""
+    """The cache tree's directory."""
     for name in ("TARGET", "EXECUTION_BACKEND", "VERBOSE", "CACHE_DIR"):
         monkeypatch.delenv(f"TILUSBUILD_{name}", raising=False)
     with option.context():
@@ -69,10 +69,10 @@ def source() -> Source:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project's folder, where the process is now."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "tilus.toml").write_text(MANIFEST)
-    (folder / "scale.cu.j2").write_text(TEXT)
-    monkeypatch.chdir(folder)
-    return folder
+    """A project's directory, where the process is now."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "tilus.toml").write_text(MANIFEST)
+    (directory / "scale.cu.j2").write_text(TEXT)
+    monkeypatch.chdir(directory)
+    return directory

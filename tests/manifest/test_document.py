@@ -59,7 +59,7 @@ def test_what_was_probably_meant(project: Path, data: bytes, hint: str) -> None:
     assert said(data).splitlines()[-1].strip() == hint
 
 
-def test_a_missing_manifest_and_a_folder(project: Path) -> None:
+def test_a_missing_manifest_and_a_directory(project: Path) -> None:
     for path, words in (
         ("nowhere.toml", "there is no such manifest"),
         ("include", "is a directory"),

@@ -135,7 +135,7 @@ def test_places(manifest: Manifest) -> None:
     assert inside.text[(inside.column or 0) - 1 :] == '2 == 0"'
 
 
-def test_the_root_is_the_folder_of_the_manifest(manifest: Manifest, project: Path) -> None:
+def test_the_root_is_the_directory_of_the_manifest(manifest: Manifest, project: Path) -> None:
     assert (manifest.path, manifest.root) == (str(project / "tilus.toml"), str(project))
 
 

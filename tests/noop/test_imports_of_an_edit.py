@@ -47,10 +47,10 @@ NOT_NEEDED = [
 """What enumerates, dispatches, loads, shows, packages and watches."""
 
 
-def build(folder: Path) -> tuple[dict[str, object], set[str], list[str]]:
+def build(directory: Path) -> tuple[dict[str, object], set[str], list[str]]:
     """The summary of a build in a process of its own, what it imported, what it started."""
     command = [sys.executable, "-c", BUILD]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
     *_, summary, last = ran.stdout.splitlines()
     _, modules, started = json.loads(last)
     return json.loads(summary), set(modules), started
@@ -58,7 +58,7 @@ def build(folder: Path) -> tuple[dict[str, object], set[str], list[str]]:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """A project that was built, and looked at when its folders were no longer fresh."""
+    """A project that was built, and looked at when its directories were no longer fresh."""
     (tmp_path / "tilus.toml").write_text(MANIFEST)
     (tmp_path / "scale.cu.j2").write_text(TEMPLATE)
     build(tmp_path)

@@ -22,7 +22,7 @@ LATER = time.time_ns() + 10**12
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Two inputs in a folder, and three entries."""
+    """Two inputs in a directory, and three entries."""
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
         (tmp_path / "in" / name).write_text(name)
@@ -77,7 +77,7 @@ def test_a_file_that_appears_where_none_was_ends_it(tree: Path) -> None:
     assert record.holds(data, NAME) is None
 
 
-def test_a_file_that_appears_in_a_looked_at_folder_ends_it(tree: Path) -> None:
+def test_a_file_that_appears_in_a_looked_at_directory_ends_it(tree: Path) -> None:
     data = made(tree)
     assert data is not None
     time.sleep(0.02)
@@ -85,14 +85,14 @@ def test_a_file_that_appears_in_a_looked_at_folder_ends_it(tree: Path) -> None:
     assert record.holds(data, NAME) is None
 
 
-def test_a_folder_of_inputs_that_is_gone_ends_it(tree: Path) -> None:
+def test_a_directory_of_inputs_that_is_gone_ends_it(tree: Path) -> None:
     data = made(tree)
     assert data is not None
     (tree / "in").rename(tree / "elsewhere")
     assert record.holds(data, NAME) is None
 
 
-def test_inputs_may_be_relative_or_lie_where_no_folder_is(
+def test_inputs_may_be_relative_or_lie_where_no_directory_is(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tree)
@@ -181,7 +181,7 @@ def test_checking_keeps_the_working_directory(
     assert os.getcwd() == str(tree / "in")
 
 
-def test_keys_tell_commands_folders_and_settings_apart(
+def test_keys_tell_commands_directories_and_settings_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = {"PATH": "/bin", "HOME": "/root", "COLUMNS": "80"}

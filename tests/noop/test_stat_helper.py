@@ -216,7 +216,7 @@ def writable_by_others(path: Path) -> None:
     path.chmod(0o666)
 
 
-def in_a_folder_of_everybodys(path: Path) -> None:
+def in_a_directory_of_everybodys(path: Path) -> None:
     path.parent.chmod(0o777)
 
 
@@ -227,7 +227,7 @@ def somewhere_else(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [touched, gone, replaced, writable_by_others, in_a_folder_of_everybodys, somewhere_else],
+    [touched, gone, replaced, writable_by_others, in_a_directory_of_everybodys, somewhere_else],
 )
 def test_without_the_very_file_that_was_tried_python_looks(
     tree: Path, copied: Path, by_python: list[int], change: Callable[[Path], None]

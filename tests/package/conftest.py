@@ -154,13 +154,13 @@ class PackedProject(Project):
     """A project with a built cache."""
 
     def package(self, *words: str, **environment: Any) -> Path:
-        """The folder with what was packed."""
+        """The directory with what was packed."""
         self.run("package", *words, **environment)
-        return self.folder / "dist"
+        return self.directory / "dist"
 
     def append(self, text: str) -> None:
         """More of a manifest."""
-        with open(self.folder / "tilus.toml", "a", encoding="utf-8") as file:
+        with open(self.directory / "tilus.toml", "a", encoding="utf-8") as file:
             file.write(text)
 
 
@@ -181,9 +181,9 @@ def project(_built: PackedProject, tmp_path: Path) -> PackedProject:
 @pytest.fixture(scope="session")
 def packed(_built: PackedProject, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project in every carrier, not to be changed."""
-    folder = tmp_path_factory.mktemp("packed")
-    _built.run("package", "--format", "dir,tar.zst,wheel,oci", "-o", str(folder))
-    return folder
+    directory = tmp_path_factory.mktemp("packed")
+    _built.run("package", "--format", "dir,tar.zst,wheel,oci", "-o", str(directory))
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -192,23 +192,23 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     program = shutil.which("docker-registry")
     if program is None or shutil.which("skopeo") is None:
         pytest.skip("needs docker-registry and skopeo (Debian has both)")
-    folder = tmp_path_factory.mktemp("registry")
+    directory = tmp_path_factory.mktemp("registry")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    (folder / "config.yml").write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+    (directory / "config.yml").write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
         f"http: {{addr: '{address}'}}\n"
     )
-    with open(folder / "log", "w") as log:
-        command = [program, "serve", str(folder / "config.yml")]
+    with open(directory / "log", "w") as log:
+        command = [program, "serve", str(directory / "config.yml")]
         running = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         host, _, port = address.partition(":")
         for _ in range(600):
             with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
                 break
-            assert running.poll() is None, (folder / "log").read_text()
+            assert running.poll() is None, (directory / "log").read_text()
             time.sleep(0.1)
         yield address
     finally:

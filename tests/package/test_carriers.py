@@ -29,7 +29,7 @@ def unpacked(path: Path) -> bytes:
         return reader.read()
 
 
-def test_the_folder_is_loaded_from_in_place(packed: Path) -> None:
+def test_the_directory_is_loaded_from_in_place(packed: Path) -> None:
     load = f"tilusbuild.load('mark', target='host', where={str(packed / STEM)!r})"
     code = f"import tilusbuild; print({load})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -39,7 +39,7 @@ def test_the_folder_is_loaded_from_in_place(packed: Path) -> None:
 # ---- the archive -------------------------------------------------------------------------------
 
 
-def test_the_archive_is_a_plain_tar_of_the_folder(packed: Path) -> None:
+def test_the_archive_is_a_plain_tar_of_the_directory(packed: Path) -> None:
     data = unpacked(packed / f"{STEM}.tar.zst")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         members = archive.getmembers()
@@ -144,21 +144,21 @@ def test_each_targets_wheel_is_a_package_by_itself(packed: Path) -> None:
         assert len(found.scripts) == scripts
 
 
-def installed(wheels: list[Path], folder: Path) -> Path:
+def installed(wheels: list[Path], directory: Path) -> Path:
     """The wheels as pip installs them, less what they need."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
-    subprocess.run([*command, "--target", folder, *wheels], check=True)
-    return folder
+    subprocess.run([*command, "--target", directory, *wheels], check=True)
+    return directory
 
 
-def read_only(folder: Path) -> list[str]:
-    """What a command begins with that shall not be able to write in a folder."""
+def read_only(directory: Path) -> list[str]:
+    """What a command begins with that shall not be able to write in a directory."""
     mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
-    words = ["unshare", "-m", "sh", "-c", mount, str(folder)]
-    probe = [*words, "sh", "-c", f"! touch {folder}/probe"]
+    words = ["unshare", "-m", "sh", "-c", mount, str(directory)]
+    probe = [*words, "sh", "-c", f"! touch {directory}/probe"]
     if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
         return words
-    for path in [*folder.rglob("*"), folder]:
+    for path in [*directory.rglob("*"), directory]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     return []
 
@@ -238,7 +238,7 @@ def test_the_layouts_blobs_are_what_they_are_named_by(packed: Path) -> None:
 def test_a_new_version_has_new_layers_only_where_something_changed(
     project: Any, packed: Path
 ) -> None:
-    template = project.folder / "double.cu.j2"
+    template = project.directory / "double.cu.j2"
     template.write_text(template.read_text() + "// changed\n")
     project.run("build")
     before = manifest_of(packed / f"{STEM}.oci")

@@ -45,27 +45,27 @@ def key(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def package(packed: Path, tmp_path: Path, key: Path) -> Path:
-    """A package as a folder, signed."""
+    """A package as a directory, signed."""
     (found,) = [path.parent for path in packed.glob("*/tilus-package.json")][:1]
-    folder = Path(shutil.copytree(found, tmp_path / "package"))
-    sign(folder, key)
-    return folder
+    directory = Path(shutil.copytree(found, tmp_path / "package"))
+    sign(directory, key)
+    return directory
 
 
-def sign(folder: Path, key: Path) -> None:
-    encoded = (folder / "tilus-package.json").read_bytes()
+def sign(directory: Path, key: Path) -> None:
+    encoded = (directory / "tilus-package.json").read_bytes()
     contents = Contents(parse(encoded), encoded, {}, {})
     for name, data in attester(str(key.with_suffix(".pem")))(contents).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(data)
 
 
-def script_of(folder: Path) -> str:
-    return min(path.name for path in (folder / "scripts").iterdir())
+def script_of(directory: Path) -> str:
+    return min(path.name for path in (directory / "scripts").iterdir())
 
 
-def loaded(folder: Path, key: Path) -> Any:
-    (script,) = sorted(folder.glob(f"scripts/{script_of(folder)}/*"))[:1]
+def loaded(directory: Path, key: Path) -> Any:
+    (script,) = sorted(directory.glob(f"scripts/{script_of(directory)}/*"))[:1]
     signed.check([str(script)], str(key))
     return script
 
@@ -85,8 +85,8 @@ def test_load_asks_for_the_signature(
 
 
 def flip(name: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (path,) = sorted(folder.glob(name))[:1]
+    def change(directory: Path) -> None:
+        (path,) = sorted(directory.glob(name))[:1]
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
@@ -94,8 +94,8 @@ def flip(name: str) -> Callable[[Path], None]:
     return change
 
 
-def add_table(folder: Path) -> None:
-    for script in folder.glob("scripts/*/*"):
+def add_table(directory: Path) -> None:
+    for script in directory.glob("scripts/*/*"):
         (script / "dispatch").mkdir(exist_ok=True)
         (script / "dispatch/more.so").write_text("")
 
@@ -141,31 +141,31 @@ SIGNATURE = "attestations/signature.json"
 
 
 def edit_envelope(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        envelope = json.loads((folder / SIGNATURE).read_bytes())
+    def edit(directory: Path) -> None:
+        envelope = json.loads((directory / SIGNATURE).read_bytes())
         change(envelope)
-        (folder / SIGNATURE).write_text(json.dumps(envelope))
+        (directory / SIGNATURE).write_text(json.dumps(envelope))
 
     return edit
 
 
-def append_to_list(folder: Path) -> None:
-    path = folder / "tilus-package.json"
+def append_to_list(directory: Path) -> None:
+    path = directory / "tilus-package.json"
     path.write_bytes(path.read_bytes() + b"\n")
 
 
 CASES: dict[str, Callable[[Path], object]] = {
-    "as signed": lambda folder: None,
-    "no signature": lambda folder: (folder / SIGNATURE).unlink(),
-    "not JSON": lambda folder: (folder / SIGNATURE).write_text("signed"),
-    "no envelope": lambda folder: (folder / SIGNATURE).write_text("{}"),
+    "as signed": lambda directory: None,
+    "no signature": lambda directory: (directory / SIGNATURE).unlink(),
+    "not JSON": lambda directory: (directory / SIGNATURE).write_text("signed"),
+    "no envelope": lambda directory: (directory / SIGNATURE).write_text("{}"),
     "no signatures": edit_envelope(lambda e: e["signatures"].clear()),
     "not base64": edit_envelope(lambda e: e.update(payload="!")),
     "another payload": edit_envelope(lambda e: e.update(payload="e30=")),
     "another type": edit_envelope(lambda e: e.update(payloadType="text/plain")),
     "another signature": edit_envelope(lambda e: e["signatures"][0].update(sig="AAAA")),
-    "another attestation": lambda folder: shutil.copy(
-        folder / "attestations/provenance.json", folder / SIGNATURE
+    "another attestation": lambda directory: shutil.copy(
+        directory / "attestations/provenance.json", directory / SIGNATURE
     ),
     "another list": append_to_list,
 }

@@ -17,23 +17,23 @@ ALL = ("--format", "dir,tar.zst,wheel,oci")
 STEM = "Marks-1.2"
 
 
-def tree(folder: Path) -> dict[str, tuple[int, str]]:
-    """Every file below a folder, with its mode and digest."""
+def tree(directory: Path) -> dict[str, tuple[int, str]]:
+    """Every file below a directory, with its mode and digest."""
     return {
-        str(path.relative_to(folder)): (path.stat().st_mode, sha256_file(path))
-        for path in sorted(folder.rglob("*"))
+        str(path.relative_to(directory)): (path.stat().st_mode, sha256_file(path))
+        for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
 
 
-def listed(folder: Path) -> FileList:
-    return parse((folder / STEM / "tilus-package.json").read_bytes())
+def listed(directory: Path) -> FileList:
+    return parse((directory / STEM / "tilus-package.json").read_bytes())
 
 
 def test_another_path_umask_user_and_time_give_the_same_bytes(
     project: Any, packed: Path, tmp_path: Path
 ) -> None:
-    shutil.move(project.folder, tmp_path / "elsewhere")
+    shutil.move(project.directory, tmp_path / "elsewhere")
     moved = type(project)(tmp_path / "elsewhere")
     before = os.umask(0o077)
     try:
@@ -90,11 +90,11 @@ def test_sources_and_logs_when_asked_for(project: Any) -> None:
     assert "module/nvcc_output.txt" not in names
     assert any(name.endswith("twice.h") for name in names)
     (program,) = [p for p in found.programs if found.programs[p].script == "DoubleIt"][:1]
-    folder = project.folder / "dist/Marks-dev-1.2/programs" / program
-    library = (folder / "module/lib.so").read_bytes()
-    (folder / "module/lib.so").unlink()
-    assert os.system(f"{folder}/module/compile.sh >/dev/null") == 0
-    assert (folder / "module/lib.so").read_bytes() == library
+    directory = project.directory / "dist/Marks-dev-1.2/programs" / program
+    library = (directory / "module/lib.so").read_bytes()
+    (directory / "module/lib.so").unlink()
+    assert os.system(f"{directory}/module/compile.sh >/dev/null") == 0
+    assert (directory / "module/lib.so").read_bytes() == library
 
 
 def test_a_program_is_whole_by_its_own_word(packed: Path) -> None:
@@ -129,28 +129,28 @@ def test_what_is_too_large_is_not_written_and_says_why(project: Any) -> None:
     assert "more than max-size, 1000" in done.err
     assert re.search(r"mark +host +4 +\d+ +\d+", done.err)
     assert "variant=3" in done.err
-    assert not list((project.folder / "dist").iterdir())
+    assert not list((project.directory / "dist").iterdir())
 
 
 def test_sizes_by_script_target_and_schedule(project: Any) -> None:
     done = project.run("package", "--size")
     assert re.search(r"all +6 +\d+ +\d+", done.out)
     assert re.search(r"DoubleIt +host +\d+ +[0-9a-f]{12} +bias=1", done.out)
-    assert not (project.folder / "dist").exists()
+    assert not (project.directory / "dist").exists()
 
 
 def test_an_edit_since_the_build_is_refused(project: Any) -> None:
-    template = project.folder / "mark.cu.j2"
+    template = project.directory / "mark.cu.j2"
     template.write_text(template.read_text().replace("10 *", "11 *"))
     done = project.run("package", status=1)
     assert "8 of 10 programs are not built, or out of date: mark/0 host" in done.err
     assert "tilusbuild build" in done.err
-    assert not (project.folder / "dist").exists()
+    assert not (project.directory / "dist").exists()
 
 
 def test_what_was_built_can_be_packed_though_it_is_out_of_date(project: Any, packed: Path) -> None:
-    moved = project.folder.with_name("elsewhere")
-    shutil.move(project.folder, moved)
+    moved = project.directory.with_name("elsewhere")
+    shutil.move(project.directory, moved)
     (moved / "mark.cu.j2").write_text("")
     made = type(project)(moved).package("--as-built", "--format", "dir")
     assert tree(made / STEM) == tree(packed / STEM)
@@ -217,7 +217,7 @@ def test_what_was_written_is_printed(project: Any) -> None:
 
 
 def test_schedules_that_do_not_compile_stay_behind(project: Any) -> None:
-    template = project.folder / "mark.cu.j2"
+    template = project.directory / "mark.cu.j2"
     template.write_text(template.read_text() + "{% if variant == 3 %}\n#error no\n{% endif %}\n")
     project.run("build")
     found = listed(project.package("--format", "dir"))

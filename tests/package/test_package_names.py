@@ -77,7 +77,7 @@ def test_two_names_for_one_place_are_refused(one: str, other: str, why: str) -> 
 
 
 @given(st.lists(st.text(max_size=12), max_size=6))
-def test_an_accepted_name_stays_below_its_folder(parts: list[str]) -> None:
+def test_an_accepted_name_stays_below_its_directory(parts: list[str]) -> None:
     path = "/".join([f"programs/{H}", *parts])
     try:
         check_path(path)

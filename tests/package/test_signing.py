@@ -37,8 +37,8 @@ KEYS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with NAME.pem and NAME.pub of each key."""
-    folder = tmp_path_factory.mktemp("keys")
+    """A directory with NAME.pem and NAME.pub of each key."""
+    directory = tmp_path_factory.mktemp("keys")
     for name, generate in KEYS.items():
         key = generate()
         pem = serialization.Encoding.PEM
@@ -46,9 +46,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
-        (folder / f"{name}.pem").write_bytes(private)
-        (folder / f"{name}.pub").write_bytes(public)
-    return folder
+        (directory / f"{name}.pem").write_bytes(private)
+        (directory / f"{name}.pub").write_bytes(public)
+    return directory
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_a_tar_comes_back(files: Mapping[str, bytes], time: int) -> None:
 
 
 def gathered(project: Any) -> tuple[PackageOrder, Contents]:
-    with Project.open(str(project.folder), {}, os.environ) as opened_project:
+    with Project.open(str(project.directory), {}, os.environ) as opened_project:
         (order,) = pack.orders(opened_project.manifest, None)
         return order, pack.gather(opened_project, order, level=2, unchecked=True)
 
@@ -68,31 +68,31 @@ def test_attestations_are_beside_the_list_in_every_format(project: Any, tmp_path
 
 def test_what_fails_in_the_middle_leaves_the_old_package(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
-    folder = tmp_path / "out"
-    pack.write(order, contents, ["dir"], str(folder))
-    before = {path: sha256_file(path) for path in folder.rglob("*") if path.is_file()}
+    directory = tmp_path / "out"
+    pack.write(order, contents, ["dir"], str(directory))
+    before = {path: sha256_file(path) for path in directory.rglob("*") if path.is_file()}
     library = next(project.cache.glob("programs/*/module/lib.so"))
     library.write_bytes(b"another build of it")
     with pytest.raises(CannotPackError, match="changed while it was packed"):
-        pack.write(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(folder))
-    assert {path: sha256_file(path) for path in folder.rglob("*") if path.is_file()} == before
-    assert [path.name for path in folder.iterdir()] == ["Marks-1.2"]
+        pack.write(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(directory))
+    assert {path: sha256_file(path) for path in directory.rglob("*") if path.is_file()} == before
+    assert [path.name for path in directory.iterdir()] == ["Marks-1.2"]
 
 
-def test_several_may_pack_into_one_folder_at_once(project: Any, tmp_path: Path) -> None:
+def test_several_may_pack_into_one_directory_at_once(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
-    folder = tmp_path / "out"
+    directory = tmp_path / "out"
 
     def again(_: int) -> None:
-        pack.write(order, contents, ["dir", "tar.zst"], str(folder))
+        pack.write(order, contents, ["dir", "tar.zst"], str(directory))
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(again, range(12)))
-    assert sorted(path.name for path in folder.iterdir()) == ["Marks-1.2", "Marks-1.2.tar.zst"]
-    for path in folder.iterdir():
+    assert sorted(path.name for path in directory.iterdir()) == ["Marks-1.2", "Marks-1.2.tar.zst"]
+    for path in directory.iterdir():
         with opened(str(path)) as reader:
             assert reader.list_bytes() == contents.encoded
-    assert len([p for p in folder.rglob("*") if p.is_file()]) == len(contents.listed.files) + 2
+    assert len([p for p in directory.rglob("*") if p.is_file()]) == len(contents.listed.files) + 2
 
 
 def test_an_unwritable_output_is_reported(project: Any, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_an_index_of_a_hundred_megabytes(hand: Hand, tmp_path: Path) -> None:
     assert refusals(path) == ["OverLimit", "OverLimit"]
 
 
-def test_a_sparse_terabyte_in_a_folder(hand: Hand, tmp_path: Path) -> None:
+def test_a_sparse_terabyte_in_a_directory(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     with (path / hand.path("module/lib.so")).open("r+b") as file:
         file.truncate(1 << 40)

@@ -20,9 +20,9 @@ def between(a: Path, b: Path) -> list[PackageChange]:
 
 
 def edited(project: Project, name: str, old: str, new: str) -> None:
-    text = (project.folder / name).read_text()
+    text = (project.directory / name).read_text()
     assert old in text
-    (project.folder / name).write_text(text.replace(old, new))
+    (project.directory / name).write_text(text.replace(old, new))
     shutil.rmtree(project.cache)
     project.run("build")
 
@@ -72,8 +72,8 @@ def test_a_flag_changes_every_program_for_one_reason(
 def test_schedules_and_scripts_that_come_and_go(
     own_project: Project, hand: Hand, tmp_path: Path
 ) -> None:
-    text = (own_project.folder / "tilus.toml").read_text()
-    (own_project.folder / "tilus.toml").write_text(text[: text.index("[script.twice]")])
+    text = (own_project.directory / "tilus.toml").read_text()
+    (own_project.directory / "tilus.toml").write_text(text[: text.index("[script.twice]")])
     edited(own_project, "tilus.toml", "range = [0, 2]", "range = [1, 3]")
     old = hand.archive(tmp_path / "old")
     assert [(c.what, c.kind, c.label) for c in between(old, own_project.cache)] == [

@@ -1,4 +1,4 @@
-"""Hostile and damaged packages: one typed error each, and nothing outside the target folder.
+"""Hostile and damaged packages: one typed error each, and nothing outside the target directory.
 
 Each case makes a package that is wrong in one way. It must be refused by `verify` with that error,
 and by `install` too, which then leaves the cache without a trace of it.
@@ -58,16 +58,16 @@ def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
         return (error,)
 
 
-def everything(folder: Path) -> set[str]:
-    return {os.fspath(path.relative_to(folder)) for path in folder.rglob("*")}
+def everything(directory: Path) -> set[str]:
+    return {os.fspath(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
 def assert_nothing_came(target: Path) -> None:
     """The cache is empty, but for its own files."""
     if target.exists():
         own = {"CACHEDIR.TAG", ".gitignore", "lock"}
-        folders = {"programs", "scripts", "include", "staging", "state"}
-        assert everything(target) <= own | folders
+        directories = {"programs", "scripts", "include", "staging", "state"}
+        assert everything(target) <= own | directories
 
 
 # The container.
@@ -206,7 +206,7 @@ def test_a_member_that_is_not_a_plain_file(
     )
 
 
-def test_a_link_in_a_folder(hand: Hand, tmp_path: Path) -> None:
+def test_a_link_in_a_directory(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     library = path / hand.path("module/lib.so")
     library.rename(tmp_path / "outside.so")
@@ -214,14 +214,14 @@ def test_a_link_in_a_folder(hand: Hand, tmp_path: Path) -> None:
     assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
-def test_a_linked_folder(hand: Hand, tmp_path: Path) -> None:
+def test_a_linked_directory(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     (path / "programs").rename(tmp_path / "outside")
     (path / "programs").symlink_to(tmp_path / "outside")
     assert isinstance(refusal(path), errors.UnsafeEntryError)
 
 
-def test_a_pipe_in_a_folder_is_not_waited_for(hand: Hand, tmp_path: Path) -> None:
+def test_a_pipe_in_a_directory_is_not_waited_for(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     library = path / hand.path("module/lib.so")
     library.unlink()

@@ -42,11 +42,11 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def stamps(root: str) -> dict[str, tuple[int, int, int]]:
-    """Everything below a folder, such that any write shows."""
+    """Everything below a directory, such that any write shows."""
     found = {}
-    for folder, folders, files in os.walk(root):
-        for name in (".", *folders, *files):
-            path = os.path.join(folder, name)
+    for directory, directories, files in os.walk(root):
+        for name in (".", *directories, *files):
+            path = os.path.join(directory, name)
             stat = os.lstat(path)
             found[path] = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
     return found
@@ -82,7 +82,7 @@ def test_a_second_time_nothing_is_read_or_written(
     disk = FaultyDisk()
     done = put(path, Cache(cache.root, disk))
     assert (done.new, done.layers_read) == (0, 0)
-    assert set(disk.operations) <= {"make_folder"}  # of what is there
+    assert set(disk.operations) <= {"make_directory"}  # of what is there
 
 
 def test_a_new_version_brings_its_new_programs_only(
@@ -91,8 +91,8 @@ def test_a_new_version_brings_its_new_programs_only(
     """Given one script of two that changed, when its package is installed over the old one, then
     the other's layer is not even unpacked, and the old version is no root any more."""
     put(hand.archive(tmp_path / "old"), cache)
-    (own_project.folder / "twice.cu.j2").write_text(
-        (own_project.folder / "twice.cu.j2").read_text().replace("2 *", "3 *")
+    (own_project.directory / "twice.cu.j2").write_text(
+        (own_project.directory / "twice.cu.j2").read_text().replace("2 *", "3 *")
     )
     shutil.rmtree(own_project.cache)
     own_project.run("build")
@@ -168,10 +168,10 @@ def test_letting_go_of_what_is_not_installed(hand: Hand, cache: Cache, tmp_path:
 def test_a_projects_own_tables_stay(hand: Hand, own_project: Project, tmp_path: Path) -> None:
     """Given a script that was built here and edited since, when a package brings it, then not."""
     cache = Cache(str(own_project.cache))
-    (folder,) = (own_project.cache / "scripts" / "mark").iterdir()
-    (folder / "dispatch_table.json").write_text('{"schema": 1, "keys": ["n"], "tables": []}')
+    (directory,) = (own_project.cache / "scripts" / "mark").iterdir()
+    (directory / "dispatch_table.json").write_text('{"schema": 1, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
-    assert (folder / "dispatch_table.json").exists()
+    assert (directory / "dispatch_table.json").exists()
     assert cache.verify() == []
 
 
@@ -233,12 +233,12 @@ def runs_to_its_end(path: Path, root: str, disk: FaultyDisk) -> bool:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where that can be: an installation syncs a lot."""
+    """A directory in memory where that can be: an installation syncs a lot."""
     import tempfile
 
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path)
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=where) as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=where) as directory:
+        yield Path(directory)
 
 
 def test_killed_at_every_change(hand: Hand, memory: Path) -> None:
@@ -339,7 +339,7 @@ def test_killed_while_it_unpacks(hand: Hand, cache: Cache, at: int, tmp_path: Pa
 # In place.
 
 
-def test_a_folder_is_used_in_place_and_not_written(hand: Hand, tmp_path: Path) -> None:
+def test_a_directory_is_used_in_place_and_not_written(hand: Hand, tmp_path: Path) -> None:
     path = hand.write("directory", tmp_path)
     before = stamps(str(path))
     assert_works(str(path))

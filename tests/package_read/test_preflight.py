@@ -53,11 +53,11 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
         own = text.replace('target = "cpu"', f'target = "{target["name"]}"').encode()
         digest = hashlib.sha256(own).hexdigest()
         value = {"kind": "cuda", "toolkit": "13.0.88", "machine": MACHINE, **target}
-        folder = f"scripts/mark/{digest}"
-        files[f"{folder}/script.txt"] = own
-        files[f"{folder}/script.json"] = seal({**described, "hash": digest, "target": value})
+        directory = f"scripts/mark/{digest}"
+        files[f"{directory}/script.txt"] = own
+        files[f"{directory}/script.json"] = seal({**described, "hash": digest, "target": value})
         if table is not None:
-            files[f"{folder}/dispatch_table.json"] = json.dumps(table).encode()
+            files[f"{directory}/dispatch_table.json"] = json.dumps(table).encode()
         scripts.append(
             dataclasses.replace(entry, hash=digest, target=target["name"], tables=table is not None)
         )

@@ -1,10 +1,9 @@
 """Packages mutated at random in every region: a typed error or a clean verify, and nothing else.
 
-A mutation is of the carrier's bytes, of the tar inside it, of one file of a folder, or of a value
-in the list. Whatever comes of it, `verify` and `install` end in `PackageError`s or find nothing
-wrong; what is installed then verifies, and no file appears beside the target. PACKAGE_FUZZ=3000
-asks for more examples than the usual few.
-"""
+A mutation is of the carrier's bytes, of the tar inside it, of one file of a directory, or of a
+value in the list. Whatever comes of it, `verify` and `install` end in `PackageError`s or find
+nothing wrong; what is installed then verifies, and no file appears beside the target.
+PACKAGE_FUZZ=3000 asks for more examples than the usual few."""
 
 from __future__ import annotations
 
@@ -36,9 +35,11 @@ FUZZ = settings(
 
 
 def survives(path: Path) -> None:
-    """Verify and install what is at `path`, alone in its folder."""
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-test-", dir=path.parent.parent) as folder:
-        target = Path(folder) / "cache"
+    """Verify and install what is at `path`, alone in its directory."""
+    with tempfile.TemporaryDirectory(
+        prefix="tilusbuild-test-", dir=path.parent.parent
+    ) as directory:
+        target = Path(directory) / "cache"
         before = sorted(path.parent.rglob("*"))
         clean = verifies(path)
         try:
@@ -51,7 +52,7 @@ def survives(path: Path) -> None:
         assert installed or not clean
         assert not target.exists() or Cache(str(target)).verify() == []
         assert sorted(path.parent.rglob("*")) == before
-        assert set(os.listdir(folder)) <= {"cache"}
+        assert set(os.listdir(directory)) <= {"cache"}
 
 
 def verifies(path: Path) -> bool:
@@ -131,7 +132,7 @@ def small(_hand: Any) -> Any:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Path:
-    """A folder with nothing beside the package."""
+    """A directory with nothing beside the package."""
     (tmp_path / "alone").mkdir()
     return tmp_path / "alone"
 
@@ -178,7 +179,7 @@ def test_bytes_of_the_tar_inside(
 @pytest.mark.parametrize("carrier", ["directory", "oci"])
 @FUZZ
 @given(mutations=MUTATIONS, which=st.floats(0, 1, exclude_max=True))
-def test_bytes_of_a_file_in_a_folder(
+def test_bytes_of_a_file_in_a_directory(
     small: Any, carrier: str, alone: Path, mutations: list[Mutation], which: float
 ) -> None:
     if (alone / "package").exists():

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = directory.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+        archive.extractall(directory / "site")
+    return directory / "site"
 
 
 def test_it_ships_every_template(unpacked: Path) -> None:

@@ -63,35 +63,36 @@ FILES = {
 
 @dataclass
 class Workshop:
-    """A project in a folder, planned again and again; `rendered` are the templates of one plan."""
+    """A project in a directory, planned again and again; `rendered` are the templates of one
+    plan."""
 
-    folder: Path
+    directory: Path
     rendered: list[str] = field(default_factory=list)
 
     def plan(self, memo: bool = True) -> Plan:
         """The plan of the project as it is now; without the memo in another cache."""
         self.rendered.clear()
-        cache = self.folder / (".cache" if memo else ".fresh")
+        cache = self.directory / (".cache" if memo else ".fresh")
         (cache / "state").mkdir(parents=True, exist_ok=True)
-        with Project.open(str(self.folder), {"cache-dir": str(cache)}, os.environ) as project:
+        with Project.open(str(self.directory), {"cache-dir": str(cache)}, os.environ) as project:
             planner = project.planner(Selection())
             if not memo:
                 planner.memo = None
             return planner.plan(Selection())
 
     def write(self, name: str, text: str) -> None:
-        path = self.folder / name
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def edit(self, name: str, old: str, new: str) -> None:
-        text = (self.folder / name).read_text()
+        text = (self.directory / name).read_text()
         assert old in text
         self.write(name, text.replace(old, new))
 
     @property
     def memos(self) -> list[Path]:
-        return sorted((self.folder / ".cache/state/plans").iterdir())
+        return sorted((self.directory / ".cache/state/plans").iterdir())
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_only_programs_that_reach_a_header_are_rendered_when_it_changes(shop: Wo
 def test_touching_and_writing_the_same_again_renders_nothing(shop: Workshop) -> None:
     for name, text in FILES.items():
         shop.write(name, text)
-        os.utime(shop.folder / name, (1, 1))
+        os.utime(shop.directory / name, (1, 1))
     shop.plan()
     assert shop.rendered == []
 
@@ -212,11 +213,11 @@ def test_a_memo_that_is_cut_short_costs_a_rendering(shop: Workshop, length: int)
     assert shop.plan() == shop.plan(memo=False)
 
 
-def test_a_folder_that_cannot_be_written_is_left_alone(shop: Workshop) -> None:
+def test_a_directory_that_cannot_be_written_is_left_alone(shop: Workshop) -> None:
     for path in shop.memos:
         path.unlink()
-    (shop.folder / ".cache/state/plans").rmdir()
-    (shop.folder / ".cache/state/plans").write_text("in the way")
+    (shop.directory / ".cache/state/plans").rmdir()
+    (shop.directory / ".cache/state/plans").write_text("in the way")
     assert shop.plan() == shop.plan(memo=False)
 
 

@@ -47,7 +47,7 @@ def asked() -> list[int]:
 
 @pytest.fixture
 def ask(tmp_path: Path, asked: list[int]) -> Ask:
-    """Ask in a new process's place: whatever is known was read from the folder."""
+    """Ask in a new process's place: whatever is known was read from the directory."""
 
     def ask(level: int = 2, spec: SpaceSpec = SPEC, code: str = "code") -> Chosen:
         spaces = SpaceCache(str(tmp_path / "plans"), "owner", code)

@@ -29,8 +29,8 @@ SOURCE = Path(__file__).parents[1] / "support/nvrtc_library.c"
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvrtc")
-    made = folder / "libnvrtc.so.13"
+    directory = tmp_path_factory.mktemp("nvrtc")
+    made = directory / "libnvrtc.so.13"
     argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", str(SOURCE), "-o", str(made)]
     subprocess.run(argv, check=True)
     return made
@@ -42,16 +42,16 @@ class Tool:
 
     pool: ResidentPool
     runner: LocalRunner
-    folder: Path
+    directory: Path
     made: int = 0
 
     def command(self, text: str = "", timeout: float | None = None) -> Command:
         self.made += 1
-        cwd = self.folder / f"p{self.made}"
+        cwd = self.directory / f"p{self.made}"
         cwd.mkdir()
         (cwd / "source.cu").write_text(f"// {text}")
         argv = (*self.pool.argv, "cubin", "source.cu", "source.cu", "out.cubin")
-        journal = {"FAKE_NVRTC_JOURNAL": str(self.folder / "journal")}
+        journal = {"FAKE_NVRTC_JOURNAL": str(self.directory / "journal")}
         return Command(argv, str(cwd), {"PATH": "/usr/bin:/bin", **journal}, timeout)
 
     def scope(self) -> ResidentRunner:
@@ -62,14 +62,14 @@ class Tool:
 
     def processes(self) -> list[int]:
         """Who compiled, in order."""
-        journal = self.folder / "journal"
+        journal = self.directory / "journal"
         return [int(line) for line in journal.read_text().split()] if journal.exists() else []
 
 
-def make_tool(runner: LocalRunner, library: Path, folder: Path) -> Tool:
+def make_tool(runner: LocalRunner, library: Path, directory: Path) -> Tool:
     script = os.path.abspath(nvrtc_command.__file__)
     argv = (sys.executable, "-I", "-S", script, "--library", str(library))
-    return Tool(ResidentPool(runner, argv), runner, folder)
+    return Tool(ResidentPool(runner, argv), runner, directory)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_one_process_answers_one_command_after_the_other(tool: Tool) -> None:
     assert all(one.ok and one.output == b"a log\n" and one.peak_rss > 1 << 20 for one in ended)
     assert len(tool.processes()) == 5
     assert len(set(tool.processes())) == 1
-    assert (tool.folder / "p3/out.cubin").read_text() == '#line 1 "source.cu"\n// 2'
+    assert (tool.directory / "p3/out.cubin").read_text() == '#line 1 "source.cu"\n// 2'
 
 
 def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:

@@ -1,4 +1,4 @@
-"""A project of templates in a folder of the test's own."""
+"""A project of templates in a directory of the test's own."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ HOPPER = {
 
 
 class Project:
-    """Templates below a folder, and what becomes of them."""
+    """Templates below a directory, and what becomes of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def write(self, files: Mapping[str, str | bytes]) -> None:
         for name, content in files.items():
-            path = self.folder / name
+            path = self.directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     def render(self, text: str, around: Mapping[str, Any] = AMPERE, **values: Any) -> str:
         """The rendering of a template of this text."""
         self.write({"k.cu.j2": text})
-        return Renderer(str(self.folder)).render("k.cu.j2", {**around, **values}).text
+        return Renderer(str(self.directory)).render("k.cu.j2", {**around, **values}).text
 
     def refusal(self, text: str, around: Mapping[str, Any] = AMPERE, **values: Any) -> Diagnostic:
         """What is wrong with a template of this text."""
@@ -58,7 +58,7 @@ class Project:
     ) -> tuple[str, LineMap]:
         """The rendering of a template of this text, and its line map."""
         self.write({"k.cu.j2": text})
-        renderer = Renderer(str(self.folder))
+        renderer = Renderer(str(self.directory))
         context = {**around, **values}
         rendered = renderer.render("k.cu.j2", context).text
         return rendered, renderer.line_map("k.cu.j2", context, rendered)

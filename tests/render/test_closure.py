@@ -17,14 +17,14 @@ from tilusbuild.state.hashing import sha256_bytes
 
 @pytest.fixture
 def roots(project):
-    """The template's folder, for quotes only, then `include`, then a package's headers."""
-    folder = str(project.folder)
+    """The template's directory, for quotes only, then `include`, then a package's headers."""
+    directory = str(project.directory)
     for name in ("project/kernels", "project/include", "pkg/src/inc"):
-        os.makedirs(os.path.join(folder, name))
+        os.makedirs(os.path.join(directory, name))
     return [
-        inside("project", f"{folder}/project", "kernels", quoted_only=True),
-        inside("project", f"{folder}/project", "include"),
-        inside("pkg", f"{folder}/pkg", "src/inc"),
+        inside("project", f"{directory}/project", "kernels", quoted_only=True),
+        inside("project", f"{directory}/project", "include"),
+        inside("pkg", f"{directory}/pkg", "src/inc"),
     ]
 
 
@@ -32,10 +32,10 @@ def names(found):
     return [header.name for header in found.headers]
 
 
-def copy_to(folder, found):
+def copy_to(directory, found):
     """Write the copy as a compile sees it."""
     for name, content in layout(found).items():
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
             path.write_bytes(content)
@@ -67,7 +67,7 @@ def test_a_source_that_reaches_no_header(roots):
     assert found.digest == hashlib.sha256(b"").hexdigest()
 
 
-def test_the_first_folder_wins_and_quotes_look_beside_the_includer_first(project, roots):
+def test_the_first_directory_wins_and_quotes_look_beside_the_includer_first(project, roots):
     project.write(
         {
             "project/kernels/h.h": "",
@@ -81,7 +81,7 @@ def test_the_first_folder_wins_and_quotes_look_beside_the_includer_first(project
     assert names(closure("#include <user.h>", roots)) == ["pkg/src/inc/h.h", "pkg/src/inc/user.h"]
 
 
-def test_include_next_may_mean_any_folder(project, roots):
+def test_include_next_may_mean_any_directory(project, roots):
     project.write({"project/include/h.h": "#include_next <h.h>\n", "pkg/src/inc/h.h": ""})
     assert names(closure("#include <h.h>", roots)) == ["pkg/src/inc/h.h", "project/include/h.h"]
 
@@ -89,7 +89,7 @@ def test_include_next_may_mean_any_folder(project, roots):
 def test_a_new_header_that_shadows_another_changes_the_answer(project, roots):
     project.write({"pkg/src/inc/h.h": ""})
     before = closure("#include <h.h>", roots)
-    assert os.path.join(project.folder, "project/include") in before.probed
+    assert os.path.join(project.directory, "project/include") in before.probed
     project.write({"project/include/h.h": ""})
     assert closure("#include <h.h>", roots).digest != before.digest
 
@@ -150,31 +150,31 @@ def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):
 
 
 @pytest.mark.parametrize("pattern", ["../*.h", "/etc/*.h"])
-def test_declared_headers_are_in_the_folders(roots, pattern):
+def test_declared_headers_are_in_the_directories(roots, pattern):
     assert closure("", roots, [pattern]).unmatched == (pattern,)
 
 
 def test_links_are_followed_and_named_by_where_they_are_included(project, roots):
     project.write({"elsewhere/real.h": '#include "beside.h"\n', "elsewhere/beside.h": ""})
-    os.symlink(project.folder / "elsewhere", project.folder / "project/include/linked")
+    os.symlink(project.directory / "elsewhere", project.directory / "project/include/linked")
     found = closure("#include <linked/real.h>", roots)
     assert names(found) == ["project/include/linked/beside.h", "project/include/linked/real.h"]
 
 
 def test_a_link_before_climbing_is_noted(project, roots):
     project.write({"project/include/b.h": "", "elsewhere/deep/x.h": "", "elsewhere/b.h": ""})
-    os.symlink(project.folder / "elsewhere/deep", project.folder / "project/include/linked")
+    os.symlink(project.directory / "elsewhere/deep", project.directory / "project/include/linked")
     (note,) = closure('#include "linked/../b.h"\n', roots).notes
     assert str(note.place) == "source.cu:1:11"
     assert "symbolic link" in note.message
 
 
-def test_folders_pipes_and_dangling_links_are_no_headers(project, roots):
-    folder = project.folder / "project/include"
-    (folder / "a.h").mkdir()
-    os.mkfifo(folder / "b.h")
-    os.symlink("gone", folder / "c.h")
-    os.symlink("d.h", folder / "d.h")
+def test_directories_pipes_and_dangling_links_are_no_headers(project, roots):
+    directory = project.directory / "project/include"
+    (directory / "a.h").mkdir()
+    os.mkfifo(directory / "b.h")
+    os.symlink("gone", directory / "c.h")
+    os.symlink("d.h", directory / "d.h")
     source = "#include <a.h>\n#include <b.h>\n#include <c.h>\n#include <d.h>\n"
     assert closure(source, roots).headers == ()
 
@@ -182,7 +182,7 @@ def test_folders_pipes_and_dangling_links_are_no_headers(project, roots):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_header_that_cannot_be_read_is_an_error(project, roots):
     project.write({"project/include/a.h": ""})
-    (project.folder / "project/include/a.h").chmod(0)
+    (project.directory / "project/include/a.h").chmod(0)
     with pytest.raises(InputError):
         closure("#include <a.h>", roots)
 
@@ -192,8 +192,8 @@ def test_the_digest_depends_on_names_and_contents_only(project, roots, tmp_path)
     source = "#include <a.h>\n#include <b.h>\n"
     before = closure(source, roots)
     moved = tmp_path / "moved"
-    shutil.copytree(project.folder / "project", moved / "project")
-    shutil.copytree(project.folder / "pkg", moved / "pkg")
+    shutil.copytree(project.directory / "project", moved / "project")
+    shutil.copytree(project.directory / "pkg", moved / "pkg")
     there = [
         inside("project", str(moved / "project"), "include"),
         inside("pkg", str(moved / "pkg"), "src/inc"),
@@ -232,7 +232,7 @@ def test_many_sources_read_each_header_once(project, roots):
     assert sorted(read) == ["a.h", "b.h"]
 
 
-def test_a_folder_out_of_its_tree_is_no_root():
+def test_a_directory_out_of_its_tree_is_no_root():
     with pytest.raises(ValueError, match="not inside"):
         inside("project", "/p", "../elsewhere")
 

@@ -49,35 +49,35 @@ trees = st.dictionaries(
 )
 
 
-def write_tree(folder, tree):
+def write_tree(directory, tree):
     """Headers that are included once each, so that cycles end, and that leave their name behind."""
     for place in PLACES:
-        os.makedirs(folder / place / "deep/er", exist_ok=True)
-        os.symlink("deep/er", folder / place / "link")
+        os.makedirs(directory / place / "deep/er", exist_ok=True)
+        os.symlink("deep/er", directory / place / "link")
     for number, ((place, name), text) in enumerate(tree.items()):
-        path = folder / place / name
+        path = directory / place / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
             f"#ifndef H{number}\n#define H{number}\n{text}\nin {place} {name}\n#endif\n"
         )
-    (folder / "outside.h").write_text("outside\n")
+    (directory / "outside.h").write_text("outside\n")
 
 
-def search_path(folder):
-    return ["-iquote", f"{folder}/project/kernels", f"-I{folder}/project/include",
-            f"-I{folder}/pkg/src/inc"]  # fmt: skip
+def search_path(directory):
+    return ["-iquote", f"{directory}/project/kernels", f"-I{directory}/project/include",
+            f"-I{directory}/pkg/src/inc"]  # fmt: skip
 
 
-def preprocess(folder, source, *options):
+def preprocess(directory, source, *options):
     """Exit status and text of `g++ -E -P`, or the dependencies with -M."""
-    command = ["g++", "-std=c++20", "-E", "-P", *options, *search_path(folder), str(source)]
+    command = ["g++", "-std=c++20", "-E", "-P", *options, *search_path(directory), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
 
-def copy_of(found: Closure, folder):
+def copy_of(found: Closure, directory):
     for name, content in layout(found).items():
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
             path.write_bytes(content)
@@ -90,27 +90,28 @@ def copy_of(found: Closure, folder):
 )
 @given(tree=trees, source=st.lists(include, min_size=1, max_size=5).map("\n".join))
 def test_a_compile_against_the_copy_sees_the_same_text(tmp_path_factory, tree, source):
-    folder = tmp_path_factory.mktemp("tree")
-    write_tree(folder, tree)
-    (folder / "module").mkdir()
-    path = folder / "module" / "source.cu.cpp"
+    directory = tmp_path_factory.mktemp("tree")
+    write_tree(directory, tree)
+    (directory / "module").mkdir()
+    path = directory / "module" / "source.cu.cpp"
     path.write_text(source + "\n")
     roots = [
-        inside("project", str(folder / "project"), "kernels", quoted_only=True),
-        inside("project", str(folder / "project"), "include"),
-        inside("pkg", str(folder / "pkg"), "src/inc"),
+        inside("project", str(directory / "project"), "kernels", quoted_only=True),
+        inside("project", str(directory / "project"), "include"),
+        inside("pkg", str(directory / "pkg"), "src/inc"),
     ]
     found = closure(source + "\n", roots)
     if any("leads out" in n.message or "symbolic link" in n.message for n in found.notes):
         # The copy has no such place; the note says what to do.
         return
-    status, text = preprocess(folder, path)
-    copy_of(found, folder / "copy")
-    assert preprocess(folder / "copy", path) == (status, text)
+    status, text = preprocess(directory, path)
+    copy_of(found, directory / "copy")
+    assert preprocess(directory / "copy", path) == (status, text)
     if status == 0:
-        _, dependencies = preprocess(folder, path, "-M")
+        _, dependencies = preprocess(directory, path, "-M")
         read = {
-            os.path.realpath(p) for p in re.findall(rf"{re.escape(str(folder))}/\S+", dependencies)
+            os.path.realpath(p)
+            for p in re.findall(rf"{re.escape(str(directory))}/\S+", dependencies)
         }
         known = {os.path.realpath(h.path) for h in found.headers if h.path}
         assert read - {os.path.realpath(path)} <= known

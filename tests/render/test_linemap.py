@@ -123,7 +123,7 @@ def test_columns_lead_to_the_templates_own(project):
 
 def test_text_that_was_not_rendered_from_the_template_is_not_mapped(project):
     project.write({"k.cu.j2": "a\nb\nc\n"})
-    lines = Renderer(str(project.folder)).line_map("k.cu.j2", {}, "a\nX\nc\n")
+    lines = Renderer(str(project.directory)).line_map("k.cu.j2", {}, "a\nX\nc\n")
     assert [lines.origin(n) is not None for n in (1, 2, 3)] == [True, False, False]
 
 

@@ -152,5 +152,5 @@ def test_a_template_that_is_not_utf8(project):
 
 def test_a_script_without_its_template(project):
     with pytest.raises(InputError) as caught:
-        Renderer(str(project.folder)).render("gone.cu.j2", {})
+        Renderer(str(project.directory)).render("gone.cu.j2", {})
     assert 'no template "gone.cu.j2"' in caught.value.render()

@@ -49,7 +49,7 @@ def test_nested_imports_see_the_target_of_each_rendering(project, cpu, ampere):
             "k.cu.j2": '{% import "outer.j2" as outer %}{{ outer.kind() }}',
         }
     )
-    renderer = Renderer(str(project.folder))
+    renderer = Renderer(str(project.directory))
     assert [renderer.render("k.cu.j2", around).text for around in (cpu, ampere, cpu)] == [
         "cpu", "cuda", "cpu",
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_the_rendering_tells_which_templates_it_used_and_missed(project):
             "unused.j2": "",
         }
     )
-    rendered = Renderer(str(project.folder)).render("a.j2", {})
+    rendered = Renderer(str(project.directory)).render("a.j2", {})
     assert rendered.templates == ("a.j2", "b.j2")
     assert rendered.missing == ("gone.j2", "no.j2")
 
@@ -83,59 +83,59 @@ def test_dependencies_are_what_is_named(project):
             "b.j2": '{% include "a.j2" %}',
         }
     )
-    found = Renderer(str(project.folder)).dependencies("a.j2")
+    found = Renderer(str(project.directory)).dependencies("a.j2")
     assert found[0] == "a.j2"
     assert sorted(found) == ["a.j2", "b.j2", "lib/m.j2", "lib/n.j2"]
 
 
 def test_windows_line_ends_and_a_byte_order_mark_are_no_part_of_the_source(project):
     project.write({"k.j2": b"\xef\xbb\xbfa\r\nb\r\n"})
-    assert Renderer(str(project.folder)).render("k.j2", {}).text == "a\nb\n"
+    assert Renderer(str(project.directory)).render("k.j2", {}).text == "a\nb\n"
 
 
 class TestBytecode:
     """Kept bytecode saves time and decides nothing."""
 
-    def render(self, project, folder):
-        renderer = Renderer(str(project.folder), bytecode_dir=str(folder))
+    def render(self, project, directory):
+        renderer = Renderer(str(project.directory), bytecode_dir=str(directory))
         return renderer.render("k.j2", {"n": 3}).text
 
     def test_is_used_and_follows_the_template(self, project, tmp_path):
-        folder = tmp_path / "bytecode"
+        directory = tmp_path / "bytecode"
         project.write({"k.j2": "{{ n }}"})
-        assert self.render(project, folder) == "3"
-        (kept,) = folder.iterdir()
+        assert self.render(project, directory) == "3"
+        (kept,) = directory.iterdir()
         before = kept.stat().st_mtime_ns
-        assert self.render(project, folder) == "3"
+        assert self.render(project, directory) == "3"
         assert kept.stat().st_mtime_ns == before
         project.write({"k.j2": "{{ n + 1 }}"})
-        assert self.render(project, folder) == "4"
+        assert self.render(project, directory) == "4"
 
     def test_every_corruption_costs_time_only(self, project, tmp_path):
-        folder = tmp_path / "bytecode"
+        directory = tmp_path / "bytecode"
         project.write({"k.j2": "{{ n }}"})
-        self.render(project, folder)
-        (kept,) = folder.iterdir()
+        self.render(project, directory)
+        (kept,) = directory.iterdir()
         good = kept.read_bytes()
         for at in range(0, len(good), 7):
             kept.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
-            assert self.render(project, folder) == "3"
+            assert self.render(project, directory) == "3"
             kept.write_bytes(good[:at])
-            assert self.render(project, folder) == "3"
+            assert self.render(project, directory) == "3"
 
     def test_others_may_not_bring_bytecode_in(self, project, tmp_path):
-        folder = tmp_path / "bytecode"
+        directory = tmp_path / "bytecode"
         project.write({"k.j2": "{{ n }}"})
-        self.render(project, folder)
-        (kept,) = folder.iterdir()
+        self.render(project, directory)
+        (kept,) = directory.iterdir()
         bytecode = kept.read_bytes()
         os.chmod(kept, 0o666)
-        assert self.render(project, folder) == "3"
+        assert self.render(project, directory) == "3"
         # It was not trusted, so it was made again, with its own mode.
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         assert kept.read_bytes() == bytecode
 
-    def test_a_folder_that_cannot_be_written_is_no_error(self, project, tmp_path):
+    def test_a_directory_that_cannot_be_written_is_no_error(self, project, tmp_path):
         (tmp_path / "file").write_text("")
         project.write({"k.j2": "{{ n }}"})
         assert self.render(project, tmp_path / "file" / "below") == "3"

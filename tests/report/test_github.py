@@ -43,7 +43,7 @@ def summary(*, ok: bool = True, failures: tuple[FailureGroup, ...] = (), **more:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A checkout whose project is in a folder of its own."""
+    """A checkout whose project is in a directory of its own."""
     template = tmp_path / "project/kernels/matmul.cu.j2"
     template.parent.mkdir(parents=True)
     template.write_text("")

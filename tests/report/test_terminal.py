@@ -40,9 +40,9 @@ reporter.close()
 class Terminal:
     """A tmux server of our own with one window."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.socket = str(folder / "tmux")
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = str(directory / "tmux")
 
     def tmux(self, *words: str) -> str:
         command = ["tmux", "-S", self.socket, "-f", "/dev/null", *words]
@@ -67,7 +67,7 @@ class Terminal:
         It is stopped meanwhile: tmux wraps its own lines at once and tells the program later, and
         what is drawn in between cannot be right.
         """
-        builder = int((self.folder / "pid").read_text())
+        builder = int((self.directory / "pid").read_text())
         os.kill(builder, signal.SIGSTOP)
         self.tmux("resize-window", "-x", str(columns), "-y", "20")
         with open(self.tmux("display", "-p", "#{pane_tty}").strip()) as tty:

@@ -10,11 +10,11 @@ import pytest
 
 from support.marks import built, copied
 
-__all__ = ["built", "copied", "in_folder"]
+__all__ = ["built", "copied", "in_directory"]
 
 
 @pytest.fixture
-def in_folder() -> Iterator[Callable[[Path], None]]:
+def in_directory() -> Iterator[Callable[[Path], None]]:
     """Change the working directory until the end of the test."""
     before = os.getcwd()
     yield os.chdir

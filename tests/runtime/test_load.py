@@ -112,7 +112,14 @@ def test_where_may_be_many_things(built: Marks) -> None:
     module = ModuleType("kernels")
     module.__path__ = [str(built.cache)]
     script = built.paths("mark")[0]
-    for where in (built.cache, str(built.cache), built.folder, script, module, lambda: built.cache):
+    for where in (
+        built.cache,
+        str(built.cache),
+        built.directory,
+        script,
+        module,
+        lambda: built.cache,
+    ):
         assert ran(tilusbuild.load("mark", where=where), 9) == 1
     with pytest.raises(ScriptNotFoundError, match="not a directory"):
         tilusbuild.load("mark", where="/nowhere")
@@ -124,13 +131,13 @@ def test_places_are_looked_in_in_order(
     built: Marks,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    in_folder: Callable[[Path], None],
+    in_directory: Callable[[Path], None],
 ) -> None:
-    in_folder(tmp_path)
+    in_directory(tmp_path)
     with pytest.raises(ScriptNotFoundError, match="searched:"):
         tilusbuild.load("mark")
-    (built.folder / "deep").mkdir(exist_ok=True)
-    in_folder(built.folder / "deep")
+    (built.directory / "deep").mkdir(exist_ok=True)
+    in_directory(built.directory / "deep")
     assert str(built.cache) in tilusbuild.load("mark").explain()
 
     site = tmp_path / "site"
@@ -169,7 +176,7 @@ def test_instances_are_chosen_by_their_constants(built: Marks) -> None:
 
 
 def test_only_what_the_last_build_made_is_loaded(copied: Marks) -> None:
-    manifest = copied.folder / "tilus.toml"
+    manifest = copied.directory / "tilus.toml"
     manifest.write_text(manifest.read_text().replace("range = [0, 3]", "range = [0, 2]"))
     copied.run("build", "mark")
     assert len(copied.paths("mark")) == 2
@@ -268,10 +275,10 @@ def test_a_fork_does_not_wait_for_a_lock_of_its_parent(built: Marks) -> None:
 
 
 def test_a_working_directory_that_is_gone(
-    built: Marks, tmp_path: Path, in_folder: Callable[[Path], None]
+    built: Marks, tmp_path: Path, in_directory: Callable[[Path], None]
 ) -> None:
     (tmp_path / "gone").mkdir()
-    in_folder(tmp_path / "gone")
+    in_directory(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert ran(tilusbuild.load("mark", where=built.cache), 9) == 1
     with pytest.raises(ScriptNotFoundError):

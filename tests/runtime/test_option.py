@@ -62,7 +62,7 @@ def test_a_choice_ends_with_an_error_too() -> None:
     assert not option.chosen()
 
 
-def test_the_cache_folder_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_directory_that_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert option.get_cache_dir() == str(tmp_path / "home" / ".cache" / "tilus")
     (tmp_path / "repository" / ".git").mkdir(parents=True)

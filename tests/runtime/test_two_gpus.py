@@ -115,11 +115,11 @@ for index, size in json.loads(sys.argv[2]):
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built project, measured on both devices: the H100 likes 64 threads, the A100 32."""
-    folder = tmp_path_factory.mktemp("two")
-    (folder / "tilus.toml").write_text(MANIFEST)
-    (folder / "fill.cu.j2").write_text(TEMPLATE)
-    command_line.run(folder, "build", "-q")
-    for script in scripts(folder).values():
+    directory = tmp_path_factory.mktemp("two")
+    (directory / "tilus.toml").write_text(MANIFEST)
+    (directory / "fill.cu.j2").write_text(TEMPLATE)
+    command_line.run(directory, "build", "-q")
+    for script in scripts(directory).values():
         (arch,) = script.archs
         if arch == "cpu":
             continue
@@ -130,14 +130,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             TableEntry((1024,), 1, "measured", 1e-6),
         ]
         tables.record(script, {"script": script.hash, **device}, measured)
-    command_line.run(folder, "dispatch", "build", "fill")
+    command_line.run(directory, "dispatch", "build", "fill")
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
-    subprocess.run(["gcc", *flags, DRIVER, "-o", folder / "libcuda.so.1"], check=True)
-    return folder
+    subprocess.run(["gcc", *flags, DRIVER, "-o", directory / "libcuda.so.1"], check=True)
+    return directory
 
 
-def scripts(folder: Path) -> dict[str, Script]:
-    found = (read_script(str(p)) for p in (folder / ".cache" / "scripts" / "fill").iterdir())
+def scripts(directory: Path) -> dict[str, Script]:
+    found = (read_script(str(p)) for p in (directory / ".cache" / "scripts" / "fill").iterdir())
     return {script.target: script for script in found}
 
 

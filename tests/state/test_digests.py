@@ -189,12 +189,12 @@ def test_a_file_is_read_once_over_several_runs(reads: list[str], header: str, st
 
 def test_trees_and_answers_last_too(reads: list[str], header: str, state: str) -> None:
     first, second = (DigestMemory(state) for _ in range(2))
-    folder = os.path.dirname(header)
-    digest = first.tree(folder, "headers", lambda name: True)
+    directory = os.path.dirname(header)
+    digest = first.tree(directory, "headers", lambda name: True)
     first.record("nvcc abc\nversion", "13.0.88")
     first.save()
     second = DigestMemory(state)
-    assert second.tree(folder, "headers", lambda name: True) == digest
+    assert second.tree(directory, "headers", lambda name: True) == digest
     assert second.recall("nvcc abc\nversion") == "13.0.88"
     assert reads == ["tile.cuh"]
 

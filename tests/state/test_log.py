@@ -96,7 +96,7 @@ def test_a_foreign_file_is_ignored_and_replaced(path: str, data: bytes) -> None:
 
 
 def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file where the folder should be")
+    (tmp_path / "state").write_text("a file where the directory should be")
     log = opened(str(tmp_path / "state" / "things"))
     log.put("a", 1)
     log.save()

@@ -59,11 +59,11 @@ class Sample:
         self.cache.publish_include(digest, {**files, "MANIFEST": manifest})
         return digest
 
-    def record(self, names: Sequence[str], folder: str = "matmul") -> ScriptRecord:
+    def record(self, names: Sequence[str], directory: str = "matmul") -> ScriptRecord:
         lines = [f"{index} {self.hash(name)}\n" for index, name in enumerate(names)]
         text = 'tilusbuild script 1\nscript = "Matmul"\ntarget = "h100"\n\n[programs]\n'
         return ScriptRecord(
-            folder,
+            directory,
             text + "".join(lines),
             columns=("index", "name"),
             rows=list(enumerate(names)),

@@ -35,19 +35,19 @@ class Ran:
 
 
 def start(
-    folder: Path,
+    directory: Path,
     *words: str,
     environment: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
     **how: Any,
 ) -> subprocess.Popen[str]:
-    """Start a command in a folder, in a session of its own; its output is kept as text.
+    """Start a command in a directory, in a session of its own; its output is kept as text.
 
     `environment` is added to this process's; `before` are words in front, as of `setpriv`.
     """
     return subprocess.Popen(
         [*before, *TILUSBUILD, *words],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, **(environment or {})},
         text=True,
         start_new_session=True,
@@ -56,7 +56,7 @@ def start(
 
 
 def run(
-    folder: Path,
+    directory: Path,
     *words: str | Path,
     status: int | None = 0,
     environment: Mapping[str, str] | None = None,
@@ -64,7 +64,7 @@ def run(
     timeout: float = 300,
 ) -> Ran:
     """Run a command until it ends, with this exit status; None is any. Never a traceback."""
-    with start(folder, *map(str, words), environment=environment, before=before) as process:
+    with start(directory, *map(str, words), environment=environment, before=before) as process:
         out, err = process.communicate(timeout=timeout)
     assert "Traceback" not in err, err
     assert status in (None, process.returncode), f"{process.returncode}:\n{out}\n{err}"

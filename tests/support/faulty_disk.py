@@ -43,9 +43,9 @@ class FaultyDisk(RealDisk):
         self._halfway = halfway
         self._lock = threading.Lock()
 
-    def make_folder(self, path: str) -> None:
-        self._count("make_folder", path)
-        super().make_folder(path)
+    def make_directory(self, path: str) -> None:
+        self._count("make_directory", path)
+        super().make_directory(path)
 
     def write(self, path: str, data: bytes) -> None:
         if self._is_next() and self._halfway:
@@ -61,9 +61,9 @@ class FaultyDisk(RealDisk):
         self._count("sync", paths[0])
         super().sync(paths)
 
-    def sync_folder(self, path: str) -> None:
-        self._count("sync_folder", path)
-        super().sync_folder(path)
+    def sync_directory(self, path: str) -> None:
+        self._count("sync_directory", path)
+        super().sync_directory(path)
 
     def link(self, target: str, path: str) -> None:
         self._count("link", path)

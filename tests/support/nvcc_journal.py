@@ -2,9 +2,8 @@
 
     python tests/support/nvcc_journal.py FOLDER       makes one, and prints its nvcc
 
-Its compiles take milliseconds, are journaled in `FOLDER/journal`, and can be told to fail, crash,
-hang and more: see the C++ file.
-"""
+Its compiles take milliseconds, are journaled in `DIRECTORY/journal`, and can be told to fail,
+crash, hang and more: see the C++ file."""
 
 from __future__ import annotations
 
@@ -34,17 +33,17 @@ _FILES = (
 )
 
 
-def make_toolkit(folder: str) -> str:
-    """Make a toolkit in a folder; the path of its nvcc. Needs g++."""
-    nvcc = os.path.join(folder, _NVCC)
+def make_toolkit(directory: str) -> str:
+    """Make a toolkit in a directory; the path of its nvcc. Needs g++."""
+    nvcc = os.path.join(directory, _NVCC)
     for name in (_NVCC, *_PROGRAMS, *_FILES):
-        os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+        os.makedirs(os.path.join(directory, os.path.dirname(name)), exist_ok=True)
     source = os.path.join(_HERE, "nvcc_journal.cc")
     subprocess.run(["g++", "-O1", "-Wall", "-Wextra", "-o", nvcc, source], check=True)
     for name in _PROGRAMS:
-        shutil.copy2(nvcc, os.path.join(folder, name))
+        shutil.copy2(nvcc, os.path.join(directory, name))
     for name in _FILES:
-        with open(os.path.join(folder, name), "w") as file:
+        with open(os.path.join(directory, name), "w") as file:
             file.write(f"// {name} {VERSION}\n")
     return nvcc
 

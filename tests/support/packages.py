@@ -117,11 +117,11 @@ class Hand:
         blobs = [frame(tar(part) + bytes(1024)) for part in self.layers()]
         return layout(path, self.listed(), blobs, self.beside)
 
-    def write(self, kind: str, folder: Path) -> Path:
-        """In one of the carriers, below a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def write(self, kind: str, directory: Path) -> Path:
+        """In one of the carriers, below a directory."""
+        directory.mkdir(parents=True, exist_ok=True)
         ends = {"archive": ".tar.zst", "wheel": ".whl"}
-        made: Path = getattr(self, kind)(folder / f"package{ends.get(kind, '')}")
+        made: Path = getattr(self, kind)(directory / f"package{ends.get(kind, '')}")
         return made
 
 
@@ -195,34 +195,34 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     programs: dict[str, ProgramEntry] = {}
     targets: dict[str, PackageTarget] = {}
     together = HostRequirements()
-    for folder in sorted((cache / "scripts").glob("*/*")):
-        script = read_script(str(folder))
+    for directory in sorted((cache / "scripts").glob("*/*")):
+        script = read_script(str(directory))
         built = [p for i, p in enumerate(script.programs) if i not in script.not_built]
-        tables = (folder / "dispatch_table.json").exists()
+        tables = (directory / "dispatch_table.json").exists()
         params = {name: json.dumps(value) for name, value in script.params.items()}
         scripts.append(
             ScriptEntry(script.name, script.hash, script.target, params, tuple(built), tables)
         )
         kind: Literal["cuda", "cpu"] = "cuda" if script.kind == "cuda" else "cpu"
         targets[script.target] = PackageTarget(kind, script.archs, script.ptx, script.toolkit)
-        for path in _plain(folder):
-            if purpose_of_script(os.fspath(path.relative_to(folder))) == "runtime":
+        for path in _plain(directory):
+            if purpose_of_script(os.fspath(path.relative_to(directory))) == "runtime":
                 files[os.fspath(path.relative_to(cache))] = path.read_bytes()
         for digest in built:
             library = (cache / "programs" / digest / "module/lib.so").read_bytes()
             images = tuple(Image(i.kind, i.arch) for i in read_archs(library))
             programs.setdefault(digest, ProgramEntry(script.name, script.target, images))
     for digest in programs:
-        folder = cache / "programs" / digest
-        for path in _plain(folder):
-            name = os.fspath(path.relative_to(folder))
+        directory = cache / "programs" / digest
+        for path in _plain(directory):
+            name = os.fspath(path.relative_to(directory))
             if purpose_of_program(name) == "runtime" or (
                 sources and name != "module/nvcc_output.txt"
             ):
                 files[os.fspath(path.relative_to(cache))] = path.read_bytes()
-        options = (folder / "options.txt").read_text()
-        library = (folder / "module/lib.so").read_bytes()
-        together.add(str(folder), read_needs(library), options)
+        options = (directory / "options.txt").read_text()
+        library = (directory / "module/lib.so").read_bytes()
+        together.add(str(directory), read_needs(library), options)
     if sources:
         files |= {
             os.fspath(p.relative_to(cache)): p.read_bytes() for p in _plain(cache / "include")
@@ -243,8 +243,8 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     return Hand(listing, files).relist()
 
 
-def _plain(folder: Path) -> Iterator[Path]:
-    yield from (p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink())
+def _plain(directory: Path) -> Iterator[Path]:
+    yield from (p for p in sorted(directory.rglob("*")) if p.is_file() and not p.is_symlink())
 
 
 def archive(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:

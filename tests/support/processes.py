@@ -28,16 +28,16 @@ def kill_group(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> 
 
 
 class Watched:
-    """The processes that carry a mark in their environment, or work or lie below a folder.
+    """The processes that carry a mark in their environment, or work or lie below a directory.
 
     Give `environment` to what is started. Marks reach processes that have left group and session;
-    the folder reaches compilers, which get an environment of their own.
+    the directory reaches compilers, which get an environment of their own.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.environment = {"TEST_MARK": str(folder)}
-        self._folder = os.path.join(os.path.realpath(folder), "")
-        self._mark = f"TEST_MARK={folder}".encode()
+    def __init__(self, directory: Path) -> None:
+        self.environment = {"TEST_MARK": str(directory)}
+        self._directory = os.path.join(os.path.realpath(directory), "")
+        self._mark = f"TEST_MARK={directory}".encode()
 
     def alive(self) -> list[str]:
         """The command lines of those that run."""
@@ -61,7 +61,7 @@ class Watched:
                 if self._mark in file.read().split(b"\0"):
                     return True
             places = [os.readlink(f"/proc/{pid}/{name}") for name in ("cwd", "exe")]
-            return any(f"{place}/".startswith(self._folder) for place in places)
+            return any(f"{place}/".startswith(self._directory) for place in places)
         return False
 
 

@@ -1,4 +1,4 @@
-"""A project in a folder, to change and to build with the command line."""
+"""A project in a directory, to change and to build with the command line."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ P = TypeVar("P", bound="Project")
 
 @dataclass
 class Project:
-    """A project in a folder, built into `cache`, with variables added to the environment."""
+    """A project in a directory, built into `cache`, with variables added to the environment."""
 
-    folder: Path
+    directory: Path
     environment: dict[str, str] = field(default_factory=dict)
     before: tuple[str, ...] = ()
     """Words in front of each command line, as of `setpriv`."""
 
     @property
     def cache(self) -> Path:
-        return self.folder / ".cache"
+        return self.directory / ".cache"
 
     def write(self, name: str, text: str) -> Path:
-        path = self.folder / name
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
@@ -43,21 +43,21 @@ class Project:
         return self
 
     def edit(self, name: str, old: str, new: str) -> None:
-        text = (self.folder / name).read_text(encoding="utf-8")
+        text = (self.directory / name).read_text(encoding="utf-8")
         assert old in text
         self.write(name, text.replace(old, new))
 
     def start(self, *words: str, **how: Any) -> subprocess.Popen[str]:
         """The command, running, in a session of its own; its output is kept as text."""
         return command_line.start(
-            self.folder, *words, environment=self.environment, before=self.before, **how
+            self.directory, *words, environment=self.environment, before=self.before, **how
         )
 
     def run(self, *words: str | Path, status: int | None = 0, **environment: str) -> Ran:
         """The command, ended with this exit status; None is any."""
         environment = {**self.environment, **environment}
         return command_line.run(
-            self.folder, *words, status=status, environment=environment, before=self.before
+            self.directory, *words, status=status, environment=environment, before=self.before
         )
 
     def build(self, *words: str, status: int | None = 0) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Project:
 
     @property
     def programs(self) -> dict[str, Path]:
-        """The program folders in the cache by their names."""
+        """The program directories in the cache by their names."""
         return {path.name: path for path in sorted(self.cache.glob("programs/*"))}
 
     @property
@@ -80,11 +80,11 @@ class Project:
         found = {name: path / "module" / "lib.so" for name, path in self.programs.items()}
         return {name: path.read_bytes() for name, path in found.items() if path.exists()}
 
-    def copy(self: P, folder: Path, *, cache: bool = True) -> P:
+    def copy(self: P, directory: Path, *, cache: bool = True) -> P:
         """The same project elsewhere, with or without what it has built."""
         ignored = None if cache else shutil.ignore_patterns(".cache")
-        shutil.copytree(self.folder, folder, symlinks=True, ignore=ignored)
-        return replace(self, folder=folder, environment=dict(self.environment))
+        shutil.copytree(self.directory, directory, symlinks=True, ignore=ignored)
+        return replace(self, directory=directory, environment=dict(self.environment))
 
 
 def needs_cxx() -> None:

@@ -14,7 +14,7 @@ from tilusbuild.compile import (
     Launch,
     LauncherStore,
     Recipe,
-    launcher_folder,
+    launcher_directory,
     launcher_object,
     module_files,
 )
@@ -123,41 +123,41 @@ def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
             found = launcher_object(recipe, toolchain, str(module.parent), running, LauncherStore())
         assert isinstance(found, bytes), found
         made = found
-    digest, files = launcher_folder(recipe, made)
+    digest, files = launcher_directory(recipe, made)
     for name, data in module_files(recipe, toolchain, digest).items():
         (module / name).write_bytes(data)
     if module.parents[1].name != "programs":
         return
-    folder = module.parents[2] / "include" / digest
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = module.parents[2] / "include" / digest
+    directory.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        (folder / name).write_bytes(data)
+        (directory / name).write_bytes(data)
 
 
-def link_without_nvcc(recipe: Recipe, folder: Path, image: bytes = b"an image") -> Path:
+def link_without_nvcc(recipe: Recipe, directory: Path, image: bytes = b"an image") -> Path:
     """The kernel pipeline's library around any bytes: what the launcher's tests call."""
     toolchain = make_toolchain()
-    folder.mkdir(parents=True)
+    directory.mkdir(parents=True)
     for name, data in module_files(recipe, toolchain).items():
-        (folder / name).write_bytes(data)
-    (folder / "launcher.c").write_bytes(launcher_folder(recipe)[1]["launcher.c"])
-    (folder / image_name(recipe)).write_bytes(image)
+        (directory / name).write_bytes(data)
+    (directory / "launcher.c").write_bytes(launcher_directory(recipe)[1]["launcher.c"])
+    (directory / image_name(recipe)).write_bytes(image)
     for step in steps(recipe):
         argv = tools_of(toolchain).fill(step.argv)
         if step.name in ("image", "link"):
-            subprocess.run(argv, cwd=folder, check=True)
+            subprocess.run(argv, cwd=directory, check=True)
         elif step.name == "launcher":
-            (folder / step.output).write_bytes(_launcher_object(folder, argv))
-    return folder / "lib.so"
+            (directory / step.output).write_bytes(_launcher_object(directory, argv))
+    return directory / "lib.so"
 
 
 _objects: dict[bytes, bytes] = {}
 
 
-def _launcher_object(folder: Path, argv: tuple[str, ...]) -> bytes:
-    source = (folder / "launcher.c").read_bytes()
+def _launcher_object(directory: Path, argv: tuple[str, ...]) -> bytes:
+    source = (directory / "launcher.c").read_bytes()
     if source not in _objects:
         strict = ["-Wall", "-Wextra", "-Werror"]
-        subprocess.run([*argv, *strict], cwd=folder, check=True)
-        _objects[source] = (folder / "launcher.o").read_bytes()
+        subprocess.run([*argv, *strict], cwd=directory, check=True)
+        _objects[source] = (directory / "launcher.o").read_bytes()
     return _objects[source]

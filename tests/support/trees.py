@@ -1,4 +1,4 @@
-"""What lies below a folder, to compare before and after."""
+"""What lies below a directory, to compare before and after."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 def snapshot(root: str | Path) -> dict[str, tuple[int, ...]]:
-    """Everything below a folder, itself too, such that any write shows, also of the same bytes."""
+    """Everything below a directory, itself too, such that any write shows, also of the same
+    bytes."""
     found: dict[str, tuple[int, ...]] = {}
-    for where, folders, files in os.walk(root):
-        for name in (".", *folders, *files):
+    for where, directories, files in os.walk(root):
+        for name in (".", *directories, *files):
             path = os.path.join(where, name)
             stat = os.lstat(path)
             # A directory's size is the file system's own affair.

@@ -33,7 +33,7 @@ def write(path: Path, text: str = "", *, executable: bool = False) -> Path:
 
 @dataclass
 class World:
-    """A machine: folders below `root`, programs that answer, an environment."""
+    """A machine: directories below `root`, programs that answer, an environment."""
 
     root: Path
     runner: FakeRunner = field(default_factory=FakeRunner)
@@ -95,14 +95,14 @@ class World:
         """A file below the machine's root."""
         return write(self.root / name, text, executable=executable)
 
-    def nvrtc(self, root: Path, version: str = "13.0.88", folder: str = "lib64") -> Path:
+    def nvrtc(self, root: Path, version: str = "13.0.88", directory: str = "lib64") -> Path:
         """NVRTC in a toolkit, with headers of its release."""
         major, minor = version.split(".")[:2]
         library = write(
-            root / folder / f"libnvrtc.so.{major}",
+            root / directory / f"libnvrtc.so.{major}",
             f"Cuda compilation tools, release {major}.{minor}, V{version}",
         )
-        write(root / folder / f"libnvrtc-builtins.so.{major}.{minor}", f"builtins {version}")
+        write(root / directory / f"libnvrtc-builtins.so.{major}.{minor}", f"builtins {version}")
         write(root / "include/cuda_runtime_api.h", f"#define CUDART_VERSION {major}0{minor}0\n")
         archs = "80 90 120" if version >= "12.8" else "70 80 90"
         said = finished(f"{major}.{minor}\n{archs}\n")
@@ -131,8 +131,8 @@ class World:
         if option == "--version":
             return finished(f"GNU {tool} (GNU Binutils for Debian) 2.40\n")
         assert arguments[-1] == "/dev/null"
-        folders = ("include/c++/12", "lib/include", "include")
-        listed = "".join(f" {root / folder}\n" for folder in folders)
+        directories = ("include/c++/12", "lib/include", "include")
+        listed = "".join(f" {root / directory}\n" for directory in directories)
         head = '#include "..." search starts here:\n#include <...> search starts here:\n'
         return finished(f"{head}{listed}End of search list.\n")
 

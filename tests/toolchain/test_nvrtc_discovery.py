@@ -120,7 +120,7 @@ def test_a_fingerprint_is_what_the_library_is_and_not_where(world: World) -> Non
         return (*found.fingerprint(world.memory), *found.joiner_fingerprint(world.memory))
 
     world.nvrtc(world.root / "here")
-    world.nvrtc(world.root / "there/and/there", folder="lib")
+    world.nvrtc(world.root / "there/and/there", directory="lib")
     here = fingerprint(world.root / "here")
     assert here == fingerprint(world.root / "there/and/there")
     assert not any(str(world.root) in line for line in here)

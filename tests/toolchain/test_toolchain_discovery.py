@@ -171,17 +171,17 @@ def test_the_second_search_starts_nothing(machine: World) -> None:
 
 
 def test_a_search_directory_that_appears_or_disappears_is_probed_again(machine: World) -> None:
-    folder = machine.root / "usr/include/c++/12"
+    directory = machine.root / "usr/include/c++/12"
     machine.discover()
     machine.runner.journal.clear()
-    folder.rename(machine.root / "elsewhere")
+    directory.rename(machine.root / "elsewhere")
     machine.discover()
-    folder.symlink_to(machine.root / "elsewhere")
+    directory.symlink_to(machine.root / "elsewhere")
     machine.discover()
     assert [c.argv[1] for c in machine.runner.journal] == ["-E", "-E"]
 
 
-def test_another_compiler_behind_the_same_driver_is_asked_about_its_folders(
+def test_another_compiler_behind_the_same_driver_is_asked_about_its_directories(
     machine: World,
 ) -> None:
     machine.discover()

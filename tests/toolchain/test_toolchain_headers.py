@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.toolchain import DigestMemory, HeaderFolders
+from tilusbuild.toolchain import DigestMemory, HeaderDirectories
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit, outermost
 
 
@@ -35,54 +35,56 @@ def test_core_of_the_system() -> None:
         assert not is_core_of_system(name)
 
 
-def test_a_folder_within_another_is_not_walked_twice() -> None:
+def test_a_directory_within_another_is_not_walked_twice() -> None:
     assert outermost(["/a/b", "/c", "/a", "/a/b", "/ab"]) == ["/c", "/a", "/ab"]
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> HeaderFolders:
+def directories(tmp_path: Path) -> HeaderDirectories:
     for name in ("toolkit/cuda_fp16.h", "toolkit/cublas_v2.h", "compiler/vector", "system/stdio.h",
                  "system/zlib.h"):  # fmt: skip
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"// {name}")
     toolkit, compiler, system = (str(tmp_path / n) for n in ("toolkit", "compiler", "system"))
-    return HeaderFolders((toolkit,), (compiler,), (system,))
+    return HeaderDirectories((toolkit,), (compiler,), (system,))
 
 
-def test_a_program_of_core_headers_adds_nothing(folders: HeaderFolders) -> None:
+def test_a_program_of_core_headers_adds_nothing(directories: HeaderDirectories) -> None:
     includes = ["cuda_fp16.h", "vector", "stdio.h", "windows.h"]
-    assert folders.external_header_digests(includes, DigestMemory()) == ()
+    assert directories.external_header_digests(includes, DigestMemory()) == ()
 
 
 @pytest.mark.parametrize("name", ["cublas_v2.h", "zlib.h"])
-def test_any_other_header_adds_all_others(folders: HeaderFolders, name: str) -> None:
-    lines = folders.external_header_digests(["stdio.h", name], DigestMemory())
+def test_any_other_header_adds_all_others(directories: HeaderDirectories, name: str) -> None:
+    lines = directories.external_header_digests(["stdio.h", name], DigestMemory())
     assert [line.split()[0] for line in lines] == ["other-cuda-headers", "other-headers"]
-    assert lines == folders.external_header_digests(None, DigestMemory())
+    assert lines == directories.external_header_digests(None, DigestMemory())
 
 
-def test_a_header_that_is_installed_later_is_noticed(folders: HeaderFolders) -> None:
-    assert folders.external_header_digests(["late.h"], DigestMemory()) == ()
-    Path(folders.system[0], "late.h").write_text("// late")
-    assert folders.external_header_digests(["late.h"], DigestMemory())
+def test_a_header_that_is_installed_later_is_noticed(directories: HeaderDirectories) -> None:
+    assert directories.external_header_digests(["late.h"], DigestMemory()) == ()
+    Path(directories.system[0], "late.h").write_text("// late")
+    assert directories.external_header_digests(["late.h"], DigestMemory())
 
 
-def test_an_unrelated_header_is_not_part_of_core(folders: HeaderFolders) -> None:
+def test_an_unrelated_header_is_not_part_of_core(directories: HeaderDirectories) -> None:
     memory = DigestMemory()
-    before = (folders.core_of_toolkit(memory), folders.core_of_system(memory))
-    Path(folders.toolkit[0], "cufft.h").write_text("// cufft")
-    Path(folders.system[0], "jpeglib.h").write_text("// jpeg")
-    assert (folders.core_of_toolkit(memory), folders.core_of_system(memory)) == before
+    before = (directories.core_of_toolkit(memory), directories.core_of_system(memory))
+    Path(directories.toolkit[0], "cufft.h").write_text("// cufft")
+    Path(directories.system[0], "jpeglib.h").write_text("// jpeg")
+    assert (directories.core_of_toolkit(memory), directories.core_of_system(memory)) == before
 
 
-def test_an_empty_folder_in_the_search_path_changes_nothing_and_a_header_in_it_does(
-    folders: HeaderFolders, tmp_path: Path
+def test_an_empty_directory_in_the_search_path_changes_nothing_and_a_header_in_it_does(
+    directories: HeaderDirectories, tmp_path: Path
 ) -> None:
     memory = DigestMemory()
     local = tmp_path / "local"
-    more = HeaderFolders(folders.toolkit, folders.compiler, (str(local), *folders.system))
-    assert more.core_of_system(memory) == folders.core_of_system(memory)
+    more = HeaderDirectories(
+        directories.toolkit, directories.compiler, (str(local), *directories.system)
+    )
+    assert more.core_of_system(memory) == directories.core_of_system(memory)
     local.mkdir()
     (local / "stdio.h").write_text("// shadows")
-    assert more.core_of_system(memory) != folders.core_of_system(memory)
+    assert more.core_of_system(memory) != directories.core_of_system(memory)

@@ -107,11 +107,13 @@ def test_core_headers_cover_what_the_standard_libraries_include(
     command = (toolchain.cxx.path, "-std=c++20", "-M", "all.cpp")
     done = runner.run(Command(command, cwd=str(tmp_path), env=toolchain.environment()))
     assert done.ok, done.output
-    folders = [f + "/" for f in (*toolchain.host.compiler_headers, *toolchain.host.system_headers)]
+    directories = [
+        f + "/" for f in (*toolchain.host.compiler_headers, *toolchain.host.system_headers)
+    ]
     wrong = []
     for word in done.output.decode().replace("\\\n", " ").split():
         path = os.path.realpath(word)
-        holders = [folder for folder in folders if path.startswith(folder)]
+        holders = [directory for directory in directories if path.startswith(directory)]
         if word.startswith("/") and holders:
             holder = max(holders, key=len)
             is_system = holder[:-1] in toolchain.host.system_headers

@@ -37,7 +37,7 @@ def test_a_package_is_found_and_not_imported(
         ("no_such_package_here", "include", "no package"),
         ("not a name", "include", "no package"),
         ("", "include", "no package"),
-        ("json", "include", 'no folder "include"'),
+        ("json", "include", 'no directory "include"'),
         ("antigravity", "include", "is a module"),
     ],
 )

@@ -85,25 +85,26 @@ def scale(a, x):
 
 
 class TuneProject(Project):
-    """A script `scale` whose schedules are ways to behave; what it starts works in its folder."""
+    """A script `scale` whose schedules are ways to behave; what it starts works in its
+    directory."""
 
     def events(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
         return self.run(*words, "--json", status=status).events
 
     @property
     def script(self) -> Path:
-        """The script's folder in the cache."""
-        (found,) = (self.folder / ".cache" / "scripts" / "scale").iterdir()
+        """The script's directory in the cache."""
+        (found,) = (self.directory / ".cache" / "scripts" / "scale").iterdir()
         return found
 
     @property
     def log(self) -> Path:
-        (found,) = (self.folder / ".cache" / "state" / "tune" / "scale").iterdir()
+        (found,) = (self.directory / ".cache" / "state" / "tune" / "scale").iterdir()
         return found
 
     def log_exists(self) -> bool:
         """Whether anything was measured yet."""
-        return any(self.folder.glob(".cache/state/tune/scale/*.jsonl"))
+        return any(self.directory.glob(".cache/state/tune/scale/*.jsonl"))
 
     @property
     def table(self) -> Mapping[str, Any]:
@@ -113,13 +114,13 @@ class TuneProject(Project):
 
 @pytest.fixture
 def tune_project(tmp_path: Path) -> Callable[..., TuneProject]:
-    """tune_project(modes, sizes=(…)) writes a project below the test's folder."""
+    """tune_project(modes, sizes=(…)) writes a project below the test's directory."""
 
     def make(
         *modes: str, sizes: Sequence[int] = (1000,), targets: Sequence[str] = ("cpu",)
     ) -> TuneProject:
-        folder = tmp_path / "project"
-        project = TuneProject(folder, {"TMPDIR": str(folder)})
+        directory = tmp_path / "project"
+        project = TuneProject(directory, {"TMPDIR": str(directory)})
         text = MANIFEST.format(
             modes=json.dumps(list(modes)),
             sizes=", ".join(f"{{ n = {n} }}" for n in sizes),
@@ -151,13 +152,13 @@ int launch(float a, const float *x, float *y, int32_t n, void *stream) {
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """libraries(before="…", after="…"): the path of a library whose `launch` does that around the
     work of y = a * x."""
-    folder = tmp_path_factory.mktemp("libraries")
-    source = folder / "library.c"
+    directory = tmp_path_factory.mktemp("libraries")
+    source = directory / "library.c"
     source.write_text(LIBRARY)
 
     def build(*, before: str = "", after: str = "", flags: Sequence[str] = ()) -> str:
         name = hashlib.sha256(repr((before, after, flags)).encode()).hexdigest()[:16]
-        path = folder / f"{name}.so"
+        path = directory / f"{name}.so"
         if not path.exists():
             subprocess.run(
                 [
@@ -173,16 +174,16 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture
 def scale_case(tmp_path: Path) -> tuple[Case, str]:
-    """The case of y = 2 * x for five elements, and its folder."""
-    folder = tmp_path / "case"
-    folder.mkdir()
-    (folder / "x.in").write_bytes(struct.pack("<5f", 1, 2, 3, 4, 5))
-    (folder / "y.in").write_bytes(struct.pack("<5f", 9, 9, 9, 9, 9))
-    (folder / "y.want").write_bytes(struct.pack("<5f", 2, 4, 6, 8, 10))
+    """The case of y = 2 * x for five elements, and its directory."""
+    directory = tmp_path / "case"
+    directory.mkdir()
+    (directory / "x.in").write_bytes(struct.pack("<5f", 1, 2, 3, 4, 5))
+    (directory / "y.in").write_bytes(struct.pack("<5f", 9, 9, 9, 9, 9))
+    (directory / "y.want").write_bytes(struct.pack("<5f", 2, 4, 6, 8, 10))
     arguments = (
         CaseArgument("a", "f32", None, value=2.0),
         CaseArgument("x", "f32", (5,)),
         CaseArgument("y", "f32", (5,), out=True, want="f32", rtol=1e-6),
         CaseArgument("n", "i32", None, value=5),
     )
-    return write_case(str(folder), {"n": 5}, arguments, cold=False), str(folder)
+    return write_case(str(directory), {"n": 5}, arguments, cold=False), str(directory)

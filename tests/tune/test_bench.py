@@ -25,8 +25,8 @@ def runner() -> Iterator[LocalRunner]:
 
 @pytest.fixture
 def bench(runner: LocalRunner, scale_case: tuple[Case, str]) -> Iterator[DeviceBench]:
-    case, folder = scale_case
-    made = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=2.0)
+    case, directory = scale_case
+    made = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)
     yield made
     made.close()
 
@@ -117,9 +117,9 @@ def test_a_refused_call_does_not_end_the_worker(
 def test_a_hang_while_timing_ends_by_what_was_expected(
     runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
 ) -> None:
-    case, folder = scale_case
+    case, directory = scale_case
     slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
-    bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=1000.0, grace=1.0)
+    bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=1000.0, grace=1.0)
     try:
         assert bench.check(case, slow, 0).status == "ok"
         answer = bench.sample(case, slow, 0, 1e-6)
@@ -131,9 +131,9 @@ def test_a_hang_while_timing_ends_by_what_was_expected(
 def test_a_missing_file_is_no_program_s_fault(
     runner: LocalRunner, scale_case: tuple[Case, str], libraries: Libraries
 ) -> None:
-    case, folder = scale_case
-    os.unlink(os.path.join(folder, "x.in"))
-    bench = DeviceBench(runner, "cpu", 0, {case.digest: folder}, limit=2.0)
+    case, directory = scale_case
+    os.unlink(os.path.join(directory, "x.in"))
+    bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)
     with pytest.raises(WorkerUnusableError, match=r"x\.in"):
         bench.check(case, program(libraries()), 0)
     bench.close()
@@ -145,9 +145,9 @@ def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
     libraries: Libraries,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    case, folder = scale_case
-    os.unlink(os.path.join(folder, "x.in"))
-    os.mkfifo(os.path.join(folder, "x.in"))  # nobody writes: who reads it waits
+    case, directory = scale_case
+    os.unlink(os.path.join(directory, "x.in"))
+    os.mkfifo(os.path.join(directory, "x.in"))  # nobody writes: who reads it waits
     monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP", 0.5)
     with pytest.raises(WorkerUnusableError, match="not ready"):
         bench.check(case, program(libraries()), 0)
@@ -176,11 +176,11 @@ def test_warm_up_calls_go_before_each_sample(
     count = tmp_path / "count"
     count.touch()
     library = libraries(after=f'{{FILE *f = fopen("{count}", "a"); fputc(1, f); fclose(f);}}')
-    case, folder = scale_case
-    cold = write_case(folder, {"n": 5}, case.arguments, cold=True)
+    case, directory = scale_case
+    cold = write_case(directory, {"n": 5}, case.arguments, cold=True)
     calls = []
     for warmup in (0, 5):
-        bench = DeviceBench(runner, "cpu", 0, {cold.digest: folder}, limit=20.0, warmup=warmup)
+        bench = DeviceBench(runner, "cpu", 0, {cold.digest: directory}, limit=20.0, warmup=warmup)
         before = count.stat().st_size
         assert bench.sample(cold, program(library), 0, 0.0).status == "ok"
         calls.append(count.stat().st_size - before)

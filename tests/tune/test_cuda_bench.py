@@ -30,13 +30,13 @@ KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
 
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with libcuda.so.1 and libnvidia-ml.so.1."""
-    folder = tmp_path_factory.mktemp("driver")
+    """A directory with libcuda.so.1 and libnvidia-ml.so.1."""
+    directory = tmp_path_factory.mktemp("driver")
     source = os.path.join(os.path.dirname(__file__), "fake_gpu.c")
-    library = folder / "libcuda.so.1"
+    library = directory / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), source], check=True)
-    shutil.copy(library, folder / "libnvidia-ml.so.1")
-    return folder
+    shutil.copy(library, directory / "libnvidia-ml.so.1")
+    return directory
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def gpu(
     def make(**environment: str) -> DeviceBench:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        case, folder = scale_case
-        folders = {case.digest: folder}
-        made.append(DeviceBench(runner, "cuda", 0, folders, limit=20.0, sleep=lambda _: None))
+        case, directory = scale_case
+        directories = {case.digest: directory}
+        made.append(DeviceBench(runner, "cuda", 0, directories, limit=20.0, sleep=lambda _: None))
         return made[-1]
 
     yield make
@@ -146,10 +146,10 @@ def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
     kernel: Callable[..., Candidate],
     tmp_path: Path,
 ) -> None:
-    warm, folder = scale_case
-    cold = write_case(folder, {"n": 5}, warm.arguments, cold=True)
+    warm, directory = scale_case
+    cold = write_case(directory, {"n": 5}, warm.arguments, cold=True)
     bench = gpu()
-    bench._folders[cold.digest] = folder
+    bench._directories[cold.digest] = directory
     answer = bench.sample(cold, kernel(100_000), 0, 0.0)
     assert answer.seconds == pytest.approx(100e-6, rel=0.01), "the fill is not in it"
     fills = journal(tmp_path, "fill")
@@ -186,8 +186,8 @@ def test_run_calls_checks_and_times_on_the_device(
     with LocalRunner() as runner:
 
         def ran(name: str, program: Candidate) -> CallResult:
-            folder = str(tmp_path / name)
-            return called(runner, "cuda", folder, declared, program, check, {"n": 100}, 0)
+            directory = str(tmp_path / name)
+            return called(runner, "cuda", directory, declared, program, check, {"n": 100}, 0)
 
         right = ran("right", kernel(700))
         assert (right.max_error, right.wrong, right.bytes) == (0.0, None, 800)

@@ -24,16 +24,16 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, tuned over a grid of sizes."""
-    folder = tmp_path_factory.mktemp("deployment") / "quickstart"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(".cache"))
+    directory = tmp_path_factory.mktemp("deployment") / "quickstart"
+    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns(".cache"))
     grid = ("--grid", "m=1,64", "--grid", "n=1000,4096", "--cache", "warm", "--budget", "160")
-    tuned = command(folder, "tune", "rms_norm", "--target", "cpu", *grid)
+    tuned = command(directory, "tune", "rms_norm", "--target", "cpu", *grid)
     assert "m=1, n=4096" in tuned.err
-    return folder
+    return directory
 
 
-def command(folder: Path, *words: str) -> Ran:
-    return command_line.run(folder, *words, "--cache-dir", folder / ".cache")
+def command(directory: Path, *words: str) -> Ran:
+    return command_line.run(directory, *words, "--cache-dir", directory / ".cache")
 
 
 def numbers(m: int, n: int) -> tuple[Any, Any, Any]:

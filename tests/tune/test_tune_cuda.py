@@ -60,7 +60,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project, and a driver in `driver`."""
     made = tmp_path_factory.mktemp("fill")
     for name, text in (("tilus.toml", MANIFEST), ("fill.cu.j2", TEMPLATE), ("ref.py", REFERENCE)):
@@ -72,29 +72,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def on_gpu(folder: Path) -> dict[str, str]:
+def on_gpu(directory: Path) -> dict[str, str]:
     """The environment of a machine with the made up driver."""
-    library = str(folder / "driver")
-    return {**os.environ, "LD_LIBRARY_PATH": library, "TMPDIR": str(folder)}
+    library = str(directory / "driver")
+    return {**os.environ, "LD_LIBRARY_PATH": library, "TMPDIR": str(directory)}
 
 
-def run(folder: Path, *words: str) -> list[dict[str, Any]]:
+def run(directory: Path, *words: str) -> list[dict[str, Any]]:
     """The JSON lines that a command prints."""
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words, "--json"],
-        cwd=folder,
+        cwd=directory,
         capture_output=True,
         text=True,
         check=False,
-        env={**on_gpu(folder), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_the_fast_and_right_one_is_chosen(folder: Path, cache: str) -> None:
-    *sizes, summary = run(folder, "tune", "fill", "--cache", cache, "--fresh")
+def test_the_fast_and_right_one_is_chosen(directory: Path, cache: str) -> None:
+    *sizes, summary = run(directory, "tune", "fill", "--cache", cache, "--fresh")
     assert summary == {"event": "summary", "tuned": 2, "without": 0}
     for tuned in sizes:
         assert tuned["schedule"] == {"threads": 64}
@@ -103,7 +103,7 @@ def test_the_fast_and_right_one_is_chosen(folder: Path, cache: str) -> None:
         assert (wrong["status"], fault["status"]) == ("incorrect", "launch error")
         assert "y[7] is 0, expected 7" in wrong["why"]
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in fault["why"]
-    (path,) = (folder / ".cache" / "scripts" / "fill").iterdir()
+    (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
     (table,) = read_tables(read_script(str(path)))
     assert (table.fingerprint["device"], table.fingerprint["arch"]) == ("Fake GPU", "sm_90")
     assert [(e.key, e.program, e.source) for e in table.entries] == [
@@ -113,16 +113,16 @@ def test_the_fast_and_right_one_is_chosen(folder: Path, cache: str) -> None:
     assert (path / "dispatch" / "libfill.so").exists()
 
 
-def test_run_calls_one_on_the_device(folder: Path) -> None:
-    slow = run(folder, "run", "fill", "--schedule", "0")
+def test_run_calls_one_on_the_device(directory: Path) -> None:
+    slow = run(directory, "run", "fill", "--schedule", "0")
     assert [call["seconds"] for call in slow[:2]] == pytest.approx([5e-6, 5e-6], rel=0.01)
     assert slow[-1]["wrong"] == 0
 
 
-def test_a_bundle_is_measured_where_the_gpu_is(folder: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) -> None:
     """Exported and imported without the driver, run with it and the standard library alone."""
     bundle = tmp_path / "bundle.tar.gz"
-    command_line.run(folder, "tune", "fill", "--target", "h100", "--export", bundle)
+    command_line.run(directory, "tune", "fill", "--target", "h100", "--export", bundle)
     subprocess.run(["tar", "xf", "bundle.tar.gz"], cwd=tmp_path, check=True)
     away = subprocess.run(
         [sys.executable, "-I", "-S", "tilusbuild-bundle/run.py", "--log", "log.jsonl"],
@@ -130,15 +130,15 @@ def test_a_bundle_is_measured_where_the_gpu_is(folder: Path, tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        env=on_gpu(folder),
+        env=on_gpu(directory),
     )
     assert away.returncode == 0, away.stdout + away.stderr
     assert "n=100: program 1, 0.0030 ms" in away.stdout
-    for table in (folder / ".cache" / "scripts" / "fill").glob("*/dispatch_table.json"):
+    for table in (directory / ".cache" / "scripts" / "fill").glob("*/dispatch_table.json"):
         table.unlink()
-    back = command_line.run(folder, "tune", "--import", tmp_path / "log.jsonl", "--json")
+    back = command_line.run(directory, "tune", "--import", tmp_path / "log.jsonl", "--json")
     *sizes, _ = back.events
     assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
-    (path,) = (folder / ".cache" / "scripts" / "fill").iterdir()
+    (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
     (read,) = read_tables(read_script(str(path)))
     assert read.fingerprint["device"] == "Fake GPU"

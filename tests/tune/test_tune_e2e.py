@@ -60,7 +60,7 @@ def test_a_call_uses_what_was_chosen(tune_project: New) -> None:
     project = tune_project("slow", "fast", sizes=(100, 5000))
     out = project.run("tune", "scale").out
     assert out.startswith("scale cpu on ")
-    kernel = load("scale", where=str(project.folder / ".cache"))
+    kernel = load("scale", where=str(project.directory / ".cache"))
     assert kernel.select(n=5000).source == "measured"
     assert kernel.select(n=5000).schedule == {"mode": "fast"}
     x = np.arange(5000, dtype=np.float32)
@@ -109,7 +109,7 @@ def test_killed_at_any_time_it_goes_on_from_the_last_sample(tune_project: New) -
     assert found[: len(kept)] == kept, "what was measured stays"
     questions = [(a["case"], a["program"], a["what"], a["number"]) for a in found]
     assert len(set(questions)) == len(questions), "nothing is measured twice"
-    assert not list((project.folder / ".cache" / "staging").iterdir())
+    assert not list((project.directory / ".cache" / "staging").iterdir())
     table = (project.script / "dispatch_table.json").read_bytes()
     (project.script / "dispatch_table.json").unlink()
     project.run("tune", "--import", str(project.log))
@@ -159,7 +159,7 @@ def test_a_bundle_measures_with_the_standard_library_alone(
     project = tune_project("wrong", "slow", "crash", "fast", sizes=(1000, 50_000))
     project.run("tune", "scale", "--export", "bundle.tar")
     away = tmp_path / "away"
-    with tarfile.open(project.folder / "bundle.tar") as tar:
+    with tarfile.open(project.directory / "bundle.tar") as tar:
         # Python 3.10 and 3.11 have the filter from 3.10.12 and 3.11.4 on only.
         safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(away, **safely)
@@ -201,7 +201,7 @@ def test_a_log_that_ends_early_decides_what_it_can(tune_project: New, tmp_path: 
 def test_a_log_of_other_programs_is_refused(tune_project: New) -> None:
     project = tune_project("fast")
     project.run("tune", "scale")
-    log = project.folder / "log.jsonl"
+    log = project.directory / "log.jsonl"
     log.write_bytes(project.log.read_bytes().replace(project.script.name.encode(), b"0" * 64))
     project.run("tune", "--import", str(log), status=2)
 
@@ -220,7 +220,7 @@ def test_a_log_that_was_edited_is_refused(tune_project: New, old: str, new: str,
     project.run("tune", "scale")
     written = project.log.read_text()
     assert old in written
-    log = project.folder / "log.jsonl"
+    log = project.directory / "log.jsonl"
     log.write_text(written.replace(old, new))
     with project.start("tune", "--import", str(log)) as process:
         _, err = process.communicate(timeout=60)
@@ -231,7 +231,7 @@ def test_a_log_that_was_edited_is_refused(tune_project: New, old: str, new: str,
 def test_t4_has_every_program(tune_project: New) -> None:
     project = tune_project("wrong", "crash", "fast")
     project.run("tune", "scale", "--export-t4", "t4.json")
-    t4 = json.loads((project.folder / "t4.json").read_text())
+    t4 = json.loads((project.directory / "t4.json").read_text())
     assert t4["schema_version"] == "1.0.0"
     found = {r["configuration"]["mode"]: r for r in t4["results"]}
     assert {mode: r["invalidity"] for mode, r in found.items()} == {
@@ -248,7 +248,7 @@ def test_t4_has_every_program(tune_project: New) -> None:
 
 def test_without_a_reference_nothing_is_tuned_but_on_demand(tune_project: New) -> None:
     project = tune_project("wrong", "slow")
-    manifest = project.folder / "tilus.toml"
+    manifest = project.directory / "tilus.toml"
     manifest.write_text(manifest.read_text().replace('ref = "ref.py:scale"\n', ""))
     project.run("tune", "scale", status=2)
     *_, tuned, _ = project.events("tune", "scale", "--unchecked")
@@ -257,7 +257,7 @@ def test_without_a_reference_nothing_is_tuned_but_on_demand(tune_project: New) -
 
 def test_without_a_gpu_the_model_or_the_default_is_noted(tune_project: New) -> None:
     project = tune_project("slow", "fast")
-    manifest = project.folder / "tilus.toml"
+    manifest = project.directory / "tilus.toml"
     model = '[script.scale.dispatch]\nkeys = ["n"]\nmodel = "0 if mode == \\"fast\\" else n"\n'
     manifest.write_text(manifest.read_text() + "\n" + model)
     project.run("tune", "scale", "--model", "--grid", "n=100,1000")
@@ -283,7 +283,7 @@ def test_a_file_that_cannot_be_written_is_named(tune_project: New) -> None:
     with project.start("tune", "scale", "--export", "no/such/folder/b.tar") as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "no/such/folder/b.tar: No such file or directory" in err
+    assert "no/such/directory/b.tar: No such file or directory" in err
     assert "Traceback" not in err
 
 

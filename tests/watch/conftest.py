@@ -70,7 +70,7 @@ class WatchedProject(Project):
 
     def save(self, name: str, text: str) -> None:
         """As editors do: write beside, rename."""
-        path = self.folder / name
+        path = self.directory / name
         beside = path.with_name(f"{path.name}~")
         beside.write_text(text)
         os.replace(beside, path)
@@ -101,7 +101,7 @@ class Watch:
     """A `tilusbuild watch --json` that runs."""
 
     def __init__(self, project: WatchedProject, *words: str) -> None:
-        self.processes = Watched(project.folder)
+        self.processes = Watched(project.directory)
         project.environment |= self.processes.environment
         self.process = project.start("watch", "--json", "-j", "2", *words)
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -165,8 +165,8 @@ def nvcc(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def new_project(tmp_path: Path, nvcc: str) -> Callable[..., WatchedProject]:
-    def make(*names: str, folder: str = "project", **more: int) -> WatchedProject:
-        project = WatchedProject(tmp_path / folder, nvcc=nvcc)
+    def make(*names: str, directory: str = "project", **more: int) -> WatchedProject:
+        project = WatchedProject(tmp_path / directory, nvcc=nvcc)
         kernels = {f"kernels/{name}.cu.j2": TEMPLATE.format(note="as it began") for name in names}
         project.write_all({**FILES, **kernels})
         project.manifest(*names, **more)

@@ -23,10 +23,10 @@ def test_a_file_is_about_those_that_use_it() -> None:
     assert parts(Change("/p/other")) == set()
 
 
-def test_in_a_folder_only_names_that_are_asked_for_count() -> None:
+def test_in_a_directory_only_names_that_are_asked_for_count() -> None:
     assert parts(Change("/p", frozenset({"notes.txt"}))) == set()
     assert parts(Change("/p", frozenset({"notes.txt", "cuda.h"}))) == {SCALE}
-    assert parts(Change("/p")) == {SCALE, ADD}, "a folder that is gone is about all"
+    assert parts(Change("/p")) == {SCALE, ADD}, "a directory that is gone is about all"
 
 
 def test_a_script_that_may_include_anything_depends_on_every_name() -> None:

@@ -22,11 +22,11 @@ def runner() -> Iterator[LocalRunner]:
         yield made
 
 
-def ran(runner: LocalRunner, folder: Path, command: str, programs: list[str]) -> CommandEnded:
+def ran(runner: LocalRunner, directory: Path, command: str, programs: list[str]) -> CommandEnded:
     ended: queue.Queue[CommandEnded] = queue.Queue()
     lines: list[str] = []
     CommandRun(
-        runner, command, str(folder), PATH, ["scale", "add"], programs, lines.append, ended.put
+        runner, command, str(directory), PATH, ["scale", "add"], programs, lines.append, ended.put
     )
     done = ended.get(timeout=60)
     assert lines == done.output.splitlines()

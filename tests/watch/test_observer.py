@@ -55,7 +55,7 @@ def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> 
     assert str(tmp_path / "a") in hints.until(tmp_path / "b")
 
 
-def test_another_folder_under_the_same_name_is_followed(hints: Hints, tmp_path: Path) -> None:
+def test_another_directory_under_the_same_name_is_followed(hints: Hints, tmp_path: Path) -> None:
     place = tmp_path / "kernels"
     place.mkdir()
     hints.observer.follow({str(place): True})

@@ -92,7 +92,7 @@ def test_what_comes_and_goes(looker: PathStates, tmp_path: Path) -> None:
     assert looker.check([str(file)])[str(file)].names is None
 
 
-def test_of_a_folder_the_names_count(looker: PathStates, tmp_path: Path) -> None:
+def test_of_a_directory_the_names_count(looker: PathStates, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     looker.check([str(tmp_path)])
     (tmp_path / "a").write_text("other")

@@ -1,4 +1,4 @@
-"""Which folders are watched, and where events are not to be had."""
+"""Which directories are watched, and where events are not to be had."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ import pytest
 
 from tilusbuild.watch.observer import file_system_of, gives_no_events, polling_reason, watch_roots
 
-FOLDERS = {"/", "/p", "/p/kernels", "/p/kernels/deep", "/p/src", "/p/src/.cache", "/usr/bin", "/x"}
+DIRECTORIES = {
+    "/",
+    "/p",
+    "/p/kernels",
+    "/p/kernels/deep",
+    "/p/src",
+    "/p/src/.cache",
+    "/usr/bin",
+    "/x",
+}
 
 
 def found(paths: Iterable[str], cache: str = "/c") -> dict[str, bool]:
-    return watch_roots(paths, "/p", cache, FOLDERS.__contains__, lambda path: path)
+    return watch_roots(paths, "/p", cache, DIRECTORIES.__contains__, lambda path: path)
 
 
-def test_a_folder_at_the_top_of_the_project_is_watched_with_all_below() -> None:
+def test_a_directory_at_the_top_of_the_project_is_watched_with_all_below() -> None:
     assert found({"/p/kernels/deep/a.j2", "/p/tilus.toml"}) == {"/p": False, "/p/kernels": True}
 
 
@@ -29,7 +38,7 @@ def test_the_cache_is_not_watched_nor_what_holds_it() -> None:
     assert watched == {"/p": False, "/p/src": False}
 
 
-def test_outside_of_the_project_only_the_folder_itself() -> None:
+def test_outside_of_the_project_only_the_directory_itself() -> None:
     assert found({"/usr/bin/g++", "/x/a.h"}) == {"/p": False, "/usr/bin": False, "/x": False}
 
 

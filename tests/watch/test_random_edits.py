@@ -29,7 +29,7 @@ class Editor:
     def __init__(self, project: Any, chance: random.Random) -> None:
         self.project = project
         self.chance = chance
-        self.folder = Path(project.folder)
+        self.directory = Path(project.directory)
         self.saved = self._snapshot()
         self.moves: list[Callable[[], None]] = [
             self.edit_kernel,
@@ -42,7 +42,7 @@ class Editor:
             self.break_manifest,
             self.shadow_header,
             self.delete_something,
-            self.rename_folder,
+            self.rename_directory,
             self.check_out,
             self.write_in_place,
             self.droppings,
@@ -50,19 +50,19 @@ class Editor:
 
     def _files(self) -> Iterator[Path]:
         for top in ("kernels", "include", "first"):
-            for where, _, names in os.walk(self.folder / top):
+            for where, _, names in os.walk(self.directory / top):
                 yield from (Path(where, name) for name in names)
-        yield self.folder / "tilus.toml"
+        yield self.directory / "tilus.toml"
 
     def _snapshot(self) -> dict[str, str]:
         return {
-            str(path.relative_to(self.folder)): path.read_text()
+            str(path.relative_to(self.directory)): path.read_text()
             for path in self._files()
             if path.exists()
         }
 
     def save(self, name: str, text: str) -> None:
-        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.directory / name).parent.mkdir(parents=True, exist_ok=True)
         self.project.save(name, text)
 
     def note(self) -> str:
@@ -97,7 +97,7 @@ class Editor:
         self.save("tilus.toml", "edition = 1\n[project\n")
 
     def shadow_header(self) -> None:
-        path = self.folder / "first/all.h"
+        path = self.directory / "first/all.h"
         if path.exists():
             path.unlink()
         else:
@@ -106,10 +106,10 @@ class Editor:
     def delete_something(self) -> None:
         self.chance.choice(sorted(self._files())).unlink(missing_ok=True)
 
-    def rename_folder(self) -> None:
-        source = self.folder / self.chance.choice(["kernels", "include"])
+    def rename_directory(self) -> None:
+        source = self.directory / self.chance.choice(["kernels", "include"])
         if source.exists():
-            away = self.folder / f"{source.name}-away"
+            away = self.directory / f"{source.name}-away"
             os.rename(source, away)
             time.sleep(self.chance.choice([0, 0.05]))
             os.rename(away, source)
@@ -117,16 +117,16 @@ class Editor:
     def check_out(self) -> None:
         """Everything as it once was, files that were not there removed, as git does."""
         for path in list(self._files()):
-            if str(path.relative_to(self.folder)) not in self.saved:
+            if str(path.relative_to(self.directory)) not in self.saved:
                 path.unlink(missing_ok=True)
         for name, text in self.saved.items():
-            path = self.folder / name
+            path = self.directory / name
             if not path.exists() or path.read_text() != text:
                 path.unlink(missing_ok=True)
                 self.save(name, text)
 
     def write_in_place(self) -> None:
-        path = self.folder / f"kernels/{self.chance.choice(NAMES)}.cu.j2"
+        path = self.directory / f"kernels/{self.chance.choice(NAMES)}.cu.j2"
         if path.exists():
             with path.open("w") as file:
                 for line in self.kernel_text(self.note()).splitlines(True):
@@ -145,7 +145,7 @@ class Editor:
 def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) -> None:
     """A project's life: edits while it is watched, rest, and the comparison with a clean build."""
     chance = random.Random(f"{seed} {how}")
-    project = make(*NAMES, folder=f"{seed}/project")
+    project = make(*NAMES, directory=f"{seed}/project")
     watching = watch(project, *how)
     watching.rest()
     editor = Editor(project, chance)
@@ -155,10 +155,10 @@ def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) 
     if chance.random() < 0.5:
         editor.check_out()
     for name in NAMES:
-        if not (project.folder / f"kernels/{name}.cu.j2").exists() or chance.random() < 0.7:
+        if not (project.directory / f"kernels/{name}.cu.j2").exists() or chance.random() < 0.7:
             editor.save(f"kernels/{name}.cu.j2", editor.kernel_text(editor.note()))
     for name in ("include/all.h", "include/part.h", "kernels/common.j2", "first/other.h"):
-        if not (project.folder / name).exists():
+        if not (project.directory / name).exists():
             editor.save(name, editor.saved[name])
     # A script that is new: when one of its programs is there, all of this was seen.
     editor.save(f"kernels/{LAST}.cu.j2", editor.kernel_text("the last of all"))
@@ -166,7 +166,7 @@ def live(seed: int, how: tuple[str, ...], make: Callable[..., Any], watch: Any) 
     watching.until("finished", script=LAST)
     ok = watching.rest()[-1]["ok"]
 
-    clean = project.copy(project.folder.parent / "clean", cache=False)
+    clean = project.copy(project.directory.parent / "clean", cache=False)
     built = clean.events("build")
     assert watching.interrupt() == 130
     if not built:

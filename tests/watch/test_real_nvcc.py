@@ -19,7 +19,7 @@ def test_an_error_and_its_fix(new_project: Any, watch: Any) -> None:
     (ran,) = [event for event in said if event["event"] == "command"]
     assert ran["output"].count("lib.so") == 2
 
-    text = (project.folder / "kernels/scale.cu.j2").read_text()
+    text = (project.directory / "kernels/scale.cu.j2").read_text()
     project.save("kernels/scale.cu.j2", text.replace("y[0] = a *", "y[0] = b *"))
     said = watching.rest()
     assert not said[-1]["ok"]

@@ -91,7 +91,7 @@ def eye() -> Iterator[Eye]:
 
 def watched(project: Any, how: WatchOptions, eye: Eye, hints: Hints) -> None:
     """Watch until the last thing that the test has to do was done, and it is at rest again."""
-    with Project.open(str(project.folder), {"jobs": 2}, os.environ) as wait_for_manifest:
+    with Project.open(str(project.directory), {"jobs": 2}, os.environ) as wait_for_manifest:
         selection = Selection((), (), wait_for_manifest.settings.level.value)
         debounce = Debounce(quiet=0.0)
         session = Session(
@@ -109,7 +109,7 @@ def test_a_save_while_a_plan_is_made_is_planned_at_once(
 
     def save(note: str) -> None:
         project.kernel("scale", note)
-        hints.hint(str(project.folder / "kernels/scale.cu.j2"))
+        hints.hint(str(project.directory / "kernels/scale.cu.j2"))
 
     def begin() -> None:
         eye.said.clear()

@@ -27,12 +27,12 @@ class Terminal:
         )
         return ran.stdout
 
-    def start(self, command: str, folder: str) -> None:
+    def start(self, command: str, directory: str) -> None:
         env = {"TMUX": "", **os.environ}
         subprocess.run(
             [
                 *("tmux", "-S", self._socket, "-f", "/dev/null", "new-session", "-d"),
-                *("-x", "100", "-y", "30", "-c", folder),
+                *("-x", "100", "-y", "30", "-c", directory),
                 f"{command}; echo ended with $?; exec cat",
             ],
             check=True,
@@ -53,7 +53,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    # A socket's path may have some hundred characters only, fewer than pytest's folders have.
+    # A socket's path may have some hundred characters only, fewer than pytest's directories have.
     socket = f"/tmp/tilusbuild-tmux-{os.getpid()}-{time.monotonic_ns()}"
     made = Terminal(socket)
     yield made
@@ -71,7 +71,7 @@ def at_rest(text: str) -> bool:
 
 
 def test_the_screen_tells_what_changed_and_what_came_of_it(project, terminal):
-    terminal.start(command(), str(project.folder))
+    terminal.start(command(), str(project.directory))
     text = terminal.until(at_rest)
     assert "6 programs: 6 compiled" in text
     project.kernel("add", "edited")
@@ -90,7 +90,7 @@ def test_the_screen_tells_what_changed_and_what_came_of_it(project, terminal):
 
 
 def test_while_it_builds_it_shows_what_runs(project, terminal):
-    terminal.start(command(), str(project.folder))
+    terminal.start(command(), str(project.directory))
     terminal.until(at_rest)
     project.kernel("scale", "fake: slow 1.5")
     text = terminal.until(lambda text: "0/3" in text)
@@ -102,17 +102,17 @@ def test_while_it_builds_it_shows_what_runs(project, terminal):
 
 def test_output_is_shown_above_the_line_of_the_running_command(project, terminal):
     script = "echo begun; while ! test -e go; do sleep 0.05; done; echo done so far"
-    terminal.start(command("--exec", script), str(project.folder))
+    terminal.start(command("--exec", script), str(project.directory))
     text = terminal.until(lambda text: "begun" in text.splitlines())
     assert text.splitlines()[-1].startswith("running echo begun; while")
-    (project.folder / "go").touch()
+    (project.directory / "go").touch()
     text = terminal.until(lambda text: "watching" in text.splitlines()[-1])
     assert "done so far" in text.splitlines()
     assert "; Ctrl-C ends" not in "".join(text.splitlines()[:-1])
 
 
 def test_clear_begins_each_change_on_an_empty_screen(project, terminal):
-    terminal.start(command("--clear"), str(project.folder))
+    terminal.start(command("--clear"), str(project.directory))
     terminal.until(at_rest)
     project.kernel("scale", "edited")
     text = terminal.until(lambda text: "rebuilt 3" in text and at_rest(text))
@@ -121,7 +121,7 @@ def test_clear_begins_each_change_on_an_empty_screen(project, terminal):
 
 def test_ctrl_c_in_a_build_ends_it_at_once(project, terminal, nvcc):
     project.kernel("scale", "fake: hang")
-    terminal.start(command(), str(project.folder))
+    terminal.start(command(), str(project.directory))
     terminal.until(lambda text: "/6" in text and "scale/" in text)
     terminal.tmux("send-keys", "C-c")
     text = terminal.until(lambda text: "ended with" in text)
@@ -133,7 +133,7 @@ def test_ctrl_c_in_a_build_ends_it_at_once(project, terminal, nvcc):
 
 
 def test_keys_are_neither_shown_nor_left_for_the_shell(project, terminal):
-    terminal.start(command(), str(project.folder))
+    terminal.start(command(), str(project.directory))
     before = terminal.until(at_rest)
     terminal.tmux("send-keys", "quit", "Enter", "Enter")
     project.kernel("add", "edited")
@@ -150,7 +150,7 @@ def test_keys_are_neither_shown_nor_left_for_the_shell(project, terminal):
 
 
 def test_ctrl_c_at_rest_leaves_a_clean_line(project, terminal):
-    terminal.start(command(), str(project.folder))
+    terminal.start(command(), str(project.directory))
     terminal.until(at_rest)
     terminal.tmux("send-keys", "C-c")
     text = terminal.until(lambda text: "ended with" in text)
@@ -158,14 +158,14 @@ def test_ctrl_c_at_rest_leaves_a_clean_line(project, terminal):
     assert "Ctrl-C ends" not in text
 
 
-def _below(folder: str) -> list[str]:
-    """Processes whose program lies in a folder."""
+def _below(directory: str) -> list[str]:
+    """Processes whose program lies in a directory."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             program = os.readlink(f"/proc/{name}/exe")
         except OSError:
             continue
-        if program.startswith(folder):
+        if program.startswith(directory):
             found.append(name)
     return found

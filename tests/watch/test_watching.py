@@ -45,7 +45,7 @@ def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
     assert compiled(watching.rest()) == {"scale": 3, "add": 3}
 
     project.manifest("scale", "add", "add2")
-    project.write("kernels/add2.cu.j2", (project.folder / "kernels/add.cu.j2").read_text())
+    project.write("kernels/add2.cu.j2", (project.directory / "kernels/add.cu.j2").read_text())
     said = watching.until("watching", ok=True)
     assert compiled(said) == {"add2": 3}
     assert renders(said) == 3
@@ -54,7 +54,7 @@ def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
 def test_what_changes_no_program_compiles_nothing(project, watch):
     watching = watch(project)
     watching.rest()
-    path = project.folder / "kernels/scale.cu.j2"
+    path = project.directory / "kernels/scale.cu.j2"
     text = path.read_text()
     project.save("kernels/scale.cu.j2", "{# a comment #}" + text)
     said = watching.rest()
@@ -67,7 +67,7 @@ def test_what_changes_no_program_compiles_nothing(project, watch):
     project.save("include/part.h", "// part\n")
     assert watching.quiet(1.0) == []
 
-    project.save("tilus.toml", (project.folder / "tilus.toml").read_text() + "# a comment\n")
+    project.save("tilus.toml", (project.directory / "tilus.toml").read_text() + "# a comment\n")
     said = watching.rest()
     assert (changed(said), compiled(said), renders(said)) == (["tilus.toml"], {}, 0)
 
@@ -77,25 +77,25 @@ def test_a_new_header_that_shadows_another_is_seen(project, watch):
     watching.rest()
     project.write("first/all.h", "// shadows\n")
     assert compiled(watching.rest()) == {"scale": 3, "add": 3}
-    (project.folder / "first/all.h").unlink()
+    (project.directory / "first/all.h").unlink()
     said = watching.rest()
     assert (changed(said), compiled(said)) == (["first/all.h"], {}), "it was built before"
 
 
-def test_folders_moved_away_and_back_and_files_renamed(project, watch):
+def test_directories_moved_away_and_back_and_files_renamed(project, watch):
     watching = watch(project)
     watching.rest()
-    os.rename(project.folder / "kernels", project.folder / "away")
+    os.rename(project.directory / "kernels", project.directory / "away")
     said = watching.until("watching", ok=False)
     assert any(
         "no template" in event.get("message", "") or "there is no" in event.get("message", "")
         for event in said
     )
-    os.rename(project.folder / "away", project.folder / "kernels")
+    os.rename(project.directory / "away", project.directory / "kernels")
     assert compiled(watching.until("watching", ok=True)) == {}
-    # A copy is another folder under the old name: later saves in it have to be seen.
-    os.rename(project.folder / "kernels", project.folder / "away")
-    shutil.copytree(project.folder / "away", project.folder / "kernels")
+    # A copy is another directory under the old name: later saves in it have to be seen.
+    os.rename(project.directory / "kernels", project.directory / "away")
+    shutil.copytree(project.directory / "away", project.directory / "kernels")
     watching.quiet(1.0)
     project.kernel("add", "in the copy")
     assert compiled(watching.until("watching", ok=True)) == {"add": 3}
@@ -119,7 +119,7 @@ def test_hundreds_of_files_at_once_are_one_build_of_the_final_state(project, wat
 def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch):
     watching = watch(project)
     watching.rest()
-    text = (project.folder / "kernels/add.cu.j2").read_text()
+    text = (project.directory / "kernels/add.cu.j2").read_text()
     project.save("kernels/add.cu.j2", text + "{{ unrol }}\n")
     said = watching.rest()
     (problem,) = [event for event in said if event["event"] == "problem"]
@@ -138,11 +138,11 @@ def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch
 def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watch):
     watching = watch(project)
     watching.rest()
-    text = (project.folder / "tilus.toml").read_text()
+    text = (project.directory / "tilus.toml").read_text()
     project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
     said = watching.rest()
     assert 'did you mean "kernel"?' in said[-2]["message"]
-    (project.folder / "tilus.toml").unlink()
+    (project.directory / "tilus.toml").unlink()
     assert not watching.rest()[-1]["ok"]
     project.save("tilus.toml", text.replace("[1, 3]", "[1, 4]"))
     assert compiled(watching.until("watching", ok=True)) == {"scale": 1, "add": 1}
@@ -151,7 +151,7 @@ def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watch):
 def test_an_include_that_is_missing_is_awaited(project, watch):
     watching = watch(project)
     watching.rest()
-    text = (project.folder / "kernels/add.cu.j2").read_text()
+    text = (project.directory / "kernels/add.cu.j2").read_text()
     project.save("kernels/add.cu.j2", '{% include "more/new.j2" %}\n' + text)
     assert not watching.rest()[-1]["ok"]
     project.write("more/new.j2", "// new\n")
@@ -170,7 +170,7 @@ def test_a_broken_start_waits_for_a_fix(project, watch):
 
 
 def test_a_manifest_broken_at_the_start_is_shown_until_it_is_fixed(project, watch):
-    text = (project.folder / "tilus.toml").read_text()
+    text = (project.directory / "tilus.toml").read_text()
     project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
     watching = watch(project)
     said = watching.rest()
@@ -197,7 +197,7 @@ def test_ctrl_c_while_a_broken_manifest_is_awaited(project, watch):
 def test_without_a_manifest_and_with_a_wrong_word_it_ends(project, watch):
     watching = watch(project, "scael")
     assert watching.process.wait(60) == 2
-    (project.folder / "tilus.toml").unlink()
+    (project.directory / "tilus.toml").unlink()
     watching = watch(project)
     assert watching.process.wait(60) == 2
 

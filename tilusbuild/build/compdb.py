@@ -51,8 +51,8 @@ def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Datab
     """Return the commands of each instance's default schedule, or of `every` one. Raises
     `InputError`."""
     wanted = {job.hash: job for job in jobs(plan) if every or _stands_for_all(job)}
-    folder = project.cache.program_path
-    sources = {name: os.path.join(folder(name), "module", "source.cu") for name in wanted}
+    directory = project.cache.program_path
+    sources = {name: os.path.join(directory(name), "module", "source.cu") for name in wanted}
     there = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
     commands = tuple(_commands(project, there, sources, clang=clang))
     return Database(commands, len(wanted) - len(commands))
@@ -71,9 +71,9 @@ def _commands(
         roots = roots_of(project.manifest, job.script)
         named = tuple((root.name, root.quoted_only) for root in roots)
         recipe = replace(job.render().recipe, include_roots=named)
-        folders = {root.name: root.path for root in roots}
+        directories = {root.name: root.path for root in roots}
         try:
-            words = command(recipe, job.script_instance.toolchain, sources[job.hash], folders)
+            words = command(recipe, job.script_instance.toolchain, sources[job.hash], directories)
         except ValueError as error:
             raise input_error(
                 f"{job.label}: {error}",

@@ -16,7 +16,7 @@ from tilusbuild.compile import (
     LauncherStore,
     Outcome,
     compile_program,
-    launcher_folder,
+    launcher_directory,
     launcher_object,
     module_files,
 )
@@ -52,7 +52,7 @@ class ProgramCompiler:
         self._prefix = prefix
         self._nice = nice
         self._makeflags = makeflags
-        self._folders: dict[str, str] = {}
+        self._directories: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[str, Runner] = {}
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
@@ -101,7 +101,7 @@ class ProgramCompiler:
             if isinstance(answer, Outcome):
                 return answer
             made = answer
-        launcher, files = launcher_folder(recipe, made)
+        launcher, files = launcher_directory(recipe, made)
         self._lay_out(launcher, lambda: files)
         for name, data in module_files(recipe, self._toolchain, launcher).items():
             with open(os.path.join(module, name), "wb") as file:
@@ -123,9 +123,9 @@ class ProgramCompiler:
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
         """The directory of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
-            if digest not in self._folders:
-                self._folders[digest] = self._cache.publish_include(digest, files())
-            return self._folders[digest]
+            if digest not in self._directories:
+                self._directories[digest] = self._cache.publish_include(digest, files())
+            return self._directories[digest]
 
     def cancel(self) -> None:
         if self._residents is not None:

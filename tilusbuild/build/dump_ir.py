@@ -62,16 +62,18 @@ def _dump(project: Project, job: ProgramJob) -> None:
                 project.runner,
                 project.manifest.build.timeout,
             )
-            folder = project.cache.program_path(job.hash)
+            directory = project.cache.program_path(job.hash)
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
-                project.cache.tree.move(os.path.join(stage, name), os.path.join(folder, name))
+                project.cache.tree.move(os.path.join(stage, name), os.path.join(directory, name))
     finally:
         private.discard()
 
 
-def _template_steps(project: Project, job: ProgramJob, made: RenderedProgram, folder: str) -> None:
+def _template_steps(
+    project: Project, job: ProgramJob, made: RenderedProgram, directory: str
+) -> None:
     """1: the values; 2: the template with what it includes; 3: what was rendered."""
-    os.makedirs(folder)
+    os.makedirs(directory)
     script_instance = job.script_instance
     schedule = script_instance.space[job.planned.schedules[job.index]]
     values: dict[str, Mapping[str, Value]] = {
@@ -80,10 +82,10 @@ def _template_steps(project: Project, job: ProgramJob, made: RenderedProgram, fo
         "derived": {name: schedule.values[name] for name in script_instance.derived},
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
-    _write(os.path.join(folder, "1_values.txt"), table(("", "name", "value"), rows))
+    _write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
     template = project.manifest.scripts[job.script].template
-    _write(os.path.join(folder, "2_template.cu.j2"), resolved(project.renderer, template))
-    _write(os.path.join(folder, "3_source.cu"), made.recipe.source)
+    _write(os.path.join(directory, "2_template.cu.j2"), resolved(project.renderer, template))
+    _write(os.path.join(directory, "3_source.cu"), made.recipe.source)
 
 
 def _write(path: str, text: str) -> None:

@@ -94,7 +94,7 @@ def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
 class LastBuild:
     """The programs of one script and target in the last build of a project."""
 
-    def __init__(self, cache: Cache, manifest: str, folder: str, target: str) -> None:
+    def __init__(self, cache: Cache, manifest: str, directory: str, target: str) -> None:
         self._cache = cache
         self._programs: dict[tuple[tuple[str, str], ...], str] = {}
         try:
@@ -102,8 +102,8 @@ class LastBuild:
         except CorruptFileError:
             project = None
         for name, digest in project.scripts if project else ():
-            if name == folder:
-                self._read(digest, folder, target)
+            if name == directory:
+                self._read(digest, directory, target)
 
     def find(self, program_txt: str) -> str | None:
         """Return the hash of the program that had these constants and this schedule."""
@@ -111,13 +111,13 @@ class LastBuild:
 
     def texts(self, program: str) -> tuple[str, str] | None:
         """program.txt and options.txt of an entry; None when they are not there."""
-        folder = self._cache.program_path(program)
-        read = [_read(os.path.join(folder, name)) for name in ("program.txt", "options.txt")]
+        directory = self._cache.program_path(program)
+        read = [_read(os.path.join(directory, name)) for name in ("program.txt", "options.txt")]
         return (read[0], read[1]) if read[0] is not None and read[1] is not None else None
 
-    def _read(self, digest: str, folder: str, target: str) -> None:
+    def _read(self, digest: str, directory: str, target: str) -> None:
         try:
-            script = read_script(self._cache.tree.script_path(folder, digest), digest)
+            script = read_script(self._cache.tree.script_path(directory, digest), digest)
         except (FileNotFoundError, CorruptFileError):
             return
         if script.head.get("target") != target:
@@ -180,7 +180,7 @@ def explain_plan(
     for job in jobs(plan):
         if numbers.get(job.script) and job.index not in numbers[job.script]:
             continue
-        key = (job.planned.folder, job.planned.target.name)
+        key = (job.planned.directory, job.planned.target.name)
         if key not in last:
             last[key] = LastBuild(cache, manifest, *key)
         work = job.render()

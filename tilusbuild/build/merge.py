@@ -112,12 +112,12 @@ _TWO = "another shard has another build of this script: they were not built from
 def _instance(tree: Tree, script: Made) -> tuple[str, ...] | None:
     """Return the script, target and constants; None when the directory is not there, which is told
     before."""
-    folder, digest = script
+    directory, digest = script
     try:
-        text = read_script(tree.script_path(folder, digest), digest)
+        text = read_script(tree.script_path(directory, digest), digest)
     except (FileNotFoundError, CorruptFileError):
         return None
-    return (folder, text.head.get("target", ""), *text.params)
+    return (directory, text.head.get("target", ""), *text.params)
 
 
 def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:

@@ -97,9 +97,9 @@ def _entries(
     for program, status in statuses.items():
         suffix = _LIBRARY if status == Status.BUILT else "/meta.json"
         found.setdefault((programs, suffix), []).append(program)
-    folders = [f"{each.folder}/{each.hash}" for each in planned.instances]
+    directories = [f"{each.directory}/{each.hash}" for each in planned.instances]
     for part in ("/script.txt", "/programs", "/failed"):
-        found[(scripts, part)] = folders
+        found[(scripts, part)] = directories
     return found
 
 
@@ -161,10 +161,10 @@ def _answer(summary: Summary, start: BuildStarted) -> bytes:
     return "\0".join([status, *texts]).encode("utf-8", "surrogateescape")
 
 
-def _prune(folder: str) -> None:
-    names = os.listdir(folder)
+def _prune(directory: str) -> None:
+    names = os.listdir(directory)
     if len(names) > _KEPT:
-        paths = [os.path.join(folder, name) for name in names]
+        paths = [os.path.join(directory, name) for name in names]
         oldest = sorted(paths, key=lambda path: stamp_of(path).mtime)
         for path in oldest[: len(names) - _KEPT]:
             os.unlink(path)

@@ -122,8 +122,8 @@ class Project:
     @cached_property
     def memo(self) -> PlanMemo:
         """What the programs came to in earlier plans."""
-        folder = os.path.join(self.cache.state_path, "plans")
-        return PlanMemo(folder, self.manifest.path, self.digests)
+        directory = os.path.join(self.cache.state_path, "plans")
+        return PlanMemo(directory, self.manifest.path, self.digests)
 
     @property
     def _state(self) -> str | None:
@@ -133,8 +133,8 @@ class Project:
     @cached_property
     def renderer(self) -> Renderer:
         """What renders templates."""
-        folder = self._state and os.path.join(self._state, "templates")
-        return Renderer(self.manifest.root, bytecode_dir=folder)
+        directory = self._state and os.path.join(self._state, "templates")
+        return Renderer(self.manifest.root, bytecode_dir=directory)
 
     def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
         """Return the tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when

@@ -52,7 +52,7 @@ def publish(
         project.cache.record_build(
             project.manifest.path if root is None else root,
             plan.project,
-            [(instance.folder, instance.hash) for instance in plan.instances],
+            [(instance.directory, instance.hash) for instance in plan.instances],
             replace=root is not None or selection.is_whole,
         )
     except CacheReadOnlyError:
@@ -90,7 +90,7 @@ def script_record(
     metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]
     schedules = (schedule.values for schedule in script_instance.space.take(instance.schedules))
     return ScriptRecord(
-        instance.folder,
+        instance.directory,
         instance.script_txt,
         columns_of(instance.parameters),
         rows_of(instance.parameters, schedules, instance.programs, metas),
@@ -137,8 +137,8 @@ class PublishedScripts:
 
     def _is_there(self, digest: str) -> bool:
         scripts = self._tree.path("scripts")
-        folders = os.listdir(scripts)
-        return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in folders)
+        directories = os.listdir(scripts)
+        return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in directories)
 
     def _says(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> str:
         manifest = self._manifest
@@ -152,6 +152,6 @@ class PublishedScripts:
 
     def _stamps(self, instance: PlannedInstance) -> tuple[list[list[int]], int]:
         """Return the stamps of a script directory's parts, and when the last of them changed."""
-        directory = self._tree.script_path(instance.folder, instance.hash)
+        directory = self._tree.script_path(instance.directory, instance.hash)
         stamps = [stamp_of(os.path.join(directory, part)) for part in _PARTS]
         return [list(stamp) for stamp in stamps], max(stamp.newest for stamp in stamps)

@@ -43,10 +43,10 @@ def stat_helper_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
 
 
 def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
-    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path)) as folder:
-        made = os.path.join(folder, "helper.so")
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path)) as directory:
+        made = os.path.join(directory, "helper.so")
         argv = (toolchain.cc.path, *_FLAGS, source, "-o", made)
-        if runner.run(Command(argv, folder, toolchain.environment(), _SECONDS)).ok:
+        if runner.run(Command(argv, directory, toolchain.environment(), _SECONDS)).ok:
             with open(made, "rb") as file:
                 write_atomic(path, file.read(), mode=0o600)
 
@@ -56,18 +56,18 @@ def is_right(path: str) -> bool:
     same = stat_helper.load(path, stamp_of(path))
     if same is None:
         return False
-    with tempfile.TemporaryDirectory() as folder:
-        for names, stats, expected in _cases(os.path.join(folder, "")):
+    with tempfile.TemporaryDirectory() as directory:
+        for names, stats, expected in _cases(os.path.join(directory, "")):
             if same(memoryview(names), memoryview(stats)) != expected:
                 return False
     return True
 
 
-def _cases(folder: str) -> Iterator[tuple[bytes, bytes, bool]]:
+def _cases(directory: str) -> Iterator[tuple[bytes, bytes, bool]]:
     """Yield groups and their answers: a file and a directory as they are, with each number changed,
     missing, and not expected to be there."""
-    around, words = (folder, ".x"), ("file", "folder")
-    file, inner = (f"{folder}{word}.x" for word in words)
+    around, words = (directory, ".x"), ("file", "folder")
+    file, inner = (f"{directory}{word}.x" for word in words)
     with open(file, "w") as made:
         made.write("something")
     os.mkdir(inner)
@@ -81,7 +81,7 @@ def _cases(folder: str) -> Iterator[tuple[bytes, bytes, bool]]:
     for changed in (ABSENT, *_neighbours(now[0])):
         yield names, packed_stamps([changed, now[1]]), False
         yield twice, packed_stamps([now[0], changed]), False
-    yield packed_names((f"{folder}none/", ".x"), words), packed_stamps(now), False
+    yield packed_names((f"{directory}none/", ".x"), words), packed_stamps(now), False
 
 
 def _neighbours(stamp: Stamp) -> Iterator[Stamp]:

@@ -10,13 +10,13 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from tilusbuild.state.files import sync_folder
+from tilusbuild.state.files import sync_directory
 
 
 class Disk(Protocol):
     """Changes of a tree. Every method raises `OSError`."""
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         """Make one directory; nothing when it is there."""
         ...
 
@@ -32,7 +32,7 @@ class Disk(Protocol):
         """Make the content of files durable. One call for many costs little more than for one."""
         ...
 
-    def sync_folder(self, path: str) -> None:
+    def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
         ...
 
@@ -52,7 +52,7 @@ class Disk(Protocol):
 class RealDisk:
     """The disk."""
 
-    def make_folder(self, path: str) -> None:
+    def make_directory(self, path: str) -> None:
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -81,8 +81,8 @@ class RealDisk:
                 finally:
                     os.close(handle)
 
-    def sync_folder(self, path: str) -> None:
-        sync_folder(path)
+    def sync_directory(self, path: str) -> None:
+        sync_directory(path)
 
     def link(self, target: str, path: str) -> None:
         os.symlink(target, path)

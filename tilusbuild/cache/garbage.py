@@ -80,9 +80,9 @@ def gc(
             decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
             for item in decided.removed:
                 tree.remove_entry(tree.path(item.name))
-            for folder in _names(tree, layout.SCRIPTS):
-                if not _names(tree, layout.SCRIPTS, folder):
-                    tree.remove_entry(tree.path(layout.SCRIPTS, folder))
+            for directory in _names(tree, layout.SCRIPTS):
+                if not _names(tree, layout.SCRIPTS, directory):
+                    tree.remove_entry(tree.path(layout.SCRIPTS, directory))
     return decided
 
 
@@ -166,9 +166,9 @@ def _decide(
 
 def _survey(tree: Tree) -> _Entries:
     entries = _Entries({}, {}, {})
-    for folder in _names(tree, layout.SCRIPTS):
-        for digest in filter(layout.is_hash, _names(tree, layout.SCRIPTS, folder)):
-            name = f"{layout.SCRIPTS}/{folder}/{digest}"
+    for directory in _names(tree, layout.SCRIPTS):
+        for digest in filter(layout.is_hash, _names(tree, layout.SCRIPTS, directory)):
+            name = f"{layout.SCRIPTS}/{directory}/{digest}"
             try:
                 programs = read_script(tree.path(name), digest).programs
             except (FileNotFoundError, CorruptFileError):
@@ -200,8 +200,8 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
         ) from None
     roots = []
     for manifest, project in projects.items():
-        for folder, digest in project.scripts:
-            name = f"{layout.SCRIPTS}/{folder}/{digest}"
+        for directory, digest in project.scripts:
+            name = f"{layout.SCRIPTS}/{directory}/{digest}"
             if not entries.needs.get(name):
                 raise CacheDamagedError(
                     f"{name}, which the last build of {manifest} made, is not there or damaged\n"
@@ -249,8 +249,8 @@ def measured(path: str) -> tuple[int, float]:
     return size, latest
 
 
-def _names(tree: Tree, *folder: str) -> list[str]:
+def _names(tree: Tree, *directory: str) -> list[str]:
     try:
-        return sorted(os.listdir(tree.path(*folder)))
+        return sorted(os.listdir(tree.path(*directory)))
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -55,7 +55,9 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
         with open(os.path.join(path, layout.MANIFEST), "rb") as file:
             data = file.read()
         if sha256_bytes(data) != digest:
-            raise CorruptFileError(f"{layout.MANIFEST} is not the one that the folder is named by")
+            raise CorruptFileError(
+                f"{layout.MANIFEST} is not the one that the directory is named by"
+            )
         listed = read_manifest(data)
     except FileNotFoundError:
         return [(layout.MANIFEST, "is missing")]
@@ -114,26 +116,26 @@ def _make(
     with wrap_oserror(path):
         private = tree.private()
         try:
-            folders = {""}
+            directories = {""}
             for name, wanted in listed.items():
                 data = _content(files[name], wanted)
-                _make_folders(tree, private.path, os.path.dirname(name), folders)
+                _make_directories(tree, private.path, os.path.dirname(name), directories)
                 tree.disk.write(os.path.join(private.path, name), data)
             manifest = os.path.join(private.path, layout.MANIFEST)
             tree.disk.write(manifest, _content(files[layout.MANIFEST], digest))
             tree.disk.sync([manifest, *(os.path.join(private.path, name) for name in listed)])
-            for folder in sorted(folders, reverse=True):
-                tree.disk.sync_folder(os.path.join(private.path, folder))
+            for directory in sorted(directories, reverse=True):
+                tree.disk.sync_directory(os.path.join(private.path, directory))
             tree.move(private.path, path)
         finally:
             private.discard()
 
 
-def _make_folders(tree: Tree, top: str, folder: str, made: set[str]) -> None:
-    if folder not in made:
-        _make_folders(tree, top, os.path.dirname(folder), made)
-        tree.disk.make_folder(os.path.join(top, folder))
-        made.add(folder)
+def _make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:
+    if directory not in made:
+        _make_directories(tree, top, os.path.dirname(directory), made)
+        tree.disk.make_directory(os.path.join(top, directory))
+        made.add(directory)
 
 
 def _content(source: bytes | str, wanted: str) -> bytes:

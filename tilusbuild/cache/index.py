@@ -109,12 +109,12 @@ def _merged(
 def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
     """Return the directory, target and constants of a script: what it is one build of. A script
     that is not there is like no other."""
-    folder, digest = script
+    directory, digest = script
     try:
-        text = read_script(tree.script_path(folder, digest), digest)
+        text = read_script(tree.script_path(directory, digest), digest)
     except (FileNotFoundError, CorruptFileError):
         return script
-    return (folder, text.head.get("target", ""), *text.params)
+    return (directory, text.head.get("target", ""), *text.params)
 
 
 def _sealed(projects: Mapping[str, Project]) -> bytes:
@@ -137,10 +137,12 @@ def _projects(value: Mapping[str, Any]) -> dict[str, Project]:
     found = {}
     for path, project in value["projects"].items():
         try:
-            scripts = tuple((str(folder), str(digest)) for folder, digest in project["scripts"])
+            scripts = tuple(
+                (str(directory), str(digest)) for directory, digest in project["scripts"]
+            )
             found[path] = Project(str(project["name"]), scripts)
         except (TypeError, KeyError, ValueError):
             raise CorruptFileError(f"what it says of {path!r} is malformed") from None
-        if not all(layout.is_script_folder(f) and layout.is_hash(d) for f, d in scripts):
+        if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in scripts):
             raise CorruptFileError(f"what it says of {path!r} is malformed")
     return found

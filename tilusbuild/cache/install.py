@@ -18,9 +18,9 @@ from tilusbuild.runtime.sealed import unseal
 _OPTIONAL = (layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT, layout.DISPATCH)
 
 
-def install_program(cache: Cache, program: str, folder: str) -> Entry:
-    """Publish the program whose files lie in `folder`, on the cache's disk; the directory is used
-    up.
+def install_program(cache: Cache, program: str, directory: str) -> Entry:
+    """Publish the program whose files lie in `directory`, on the cache's disk; the directory is
+    used up.
 
     What is published already stays. Raises `CacheError`, `CorruptFileError`, and what publishing
     raises.
@@ -29,20 +29,20 @@ def install_program(cache: Cache, program: str, folder: str) -> Entry:
     stage = cache.stage()
     try:
         with cache.locked(program), wrap_oserror(stage.path):
-            found = unseal(_taken(cache, folder, layout.META))
+            found = unseal(_taken(cache, directory, layout.META))
             meta = {key: value for key, value in found.items() if key not in ADDED_KEYS}
             program_txt, options_txt = (
-                _taken(cache, folder, name).decode("utf-8", "surrogateescape")
+                _taken(cache, directory, name).decode("utf-8", "surrogateescape")
                 for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
             )
-            disk.rename(folder, stage.path)
+            disk.rename(directory, stage.path)
             return stage.publish_program(program, program_txt, options_txt, meta)
     finally:
         stage.discard()
 
 
 def install_script(
-    cache: Cache, folder: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
+    cache: Cache, directory: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
 ) -> str:
     """Make a script's directory hold these files, and links to those of its programs that are
     there.
@@ -51,10 +51,10 @@ def install_script(
     package put there beyond that goes. Returns its path; raises `CacheError`.
     """
     tree = cache.tree
-    path = tree.script_path(folder, digest)
+    path = tree.script_path(directory, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
     links = links_of(tree, parse_script(text).programs)
-    put_script(tree, folder, digest, files, links)
+    put_script(tree, directory, digest, files, links)
     with tree.held(LockRange("use", shared=True), LockRange("script", digest)), wrap_oserror(path):
         for name in _OPTIONAL:
             given = name in files or (name == layout.DISPATCH and dispatcher is not None)
@@ -65,9 +65,9 @@ def install_script(
     return path
 
 
-def _taken(cache: Cache, folder: str, name: str) -> bytes:
+def _taken(cache: Cache, directory: str, name: str) -> bytes:
     """Return the content of a file that publishing writes itself, and the file out of its way."""
-    path = os.path.join(folder, name)
+    path = os.path.join(directory, name)
     with open(path, "rb") as file:
         data = file.read()
     cache.tree.disk.remove(path)

@@ -18,7 +18,7 @@ SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
 SCRIPT_JSON, DISPATCH = "script.json", "dispatch"
 TABLE_JSON, TABLE_TXT = "dispatch_table.json", "dispatch_table.txt"
 
-FOLDERS = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
+DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
 
 TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 # A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.
@@ -27,7 +27,7 @@ TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 IGNORE_TEXT = b"*\n"
 
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_DIRECTORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 _STAGING = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _HEADERS = re.compile(rb"include/([0-9a-f]{64})")
@@ -38,9 +38,9 @@ def is_hash(name: str) -> bool:
     return _HASH.fullmatch(name) is not None
 
 
-def is_script_folder(name: str) -> bool:
+def is_script_directory(name: str) -> bool:
     """Return whether a script's directory may be called so."""
-    return len(name) <= 255 and _FOLDER.fullmatch(name) is not None
+    return len(name) <= 255 and _DIRECTORY.fullmatch(name) is not None
 
 
 def is_staging(name: str) -> bool:
@@ -71,7 +71,7 @@ def program_link(program: str) -> str:
     return f"../../../../{PROGRAMS}/{program}"
 
 
-def files_below(folder: str) -> list[str]:
+def files_below(directory: str) -> list[str]:
     """Return relative names of everything in a directory that is not a directory itself, sorted.
 
     Symbolic links are listed, not followed. Raises `OSError`.
@@ -80,7 +80,7 @@ def files_below(folder: str) -> list[str]:
     waiting = [""]
     while waiting:
         prefix = waiting.pop()
-        with os.scandir(os.path.join(folder, prefix)) as entries:
+        with os.scandir(os.path.join(directory, prefix)) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(f"{prefix}{entry.name}/")

@@ -19,7 +19,7 @@ from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 class ScriptListing:
     """One script directory."""
 
-    folder: str
+    directory: str
     hash: str
     head: Mapping[str, str]
     """The first lines of script.txt: "script", "target", "arch"."""
@@ -76,15 +76,15 @@ def stats(tree: Tree) -> Stats:
     counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():
         counts[entry.status if entry else "broken"] += 1
-    sizes = {name: measured(tree.path(name))[0] for name in layout.FOLDERS}
+    sizes = {name: measured(tree.path(name))[0] for name in layout.DIRECTORIES}
     return Stats(tree.root, counts, sizes, tuple(_scripts(tree, entries)))
 
 
 def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
-    for folder in _folders(tree, layout.SCRIPTS):
-        for digest in filter(layout.is_hash, _folders(tree, layout.SCRIPTS, folder)):
+    for directory in _directories(tree, layout.SCRIPTS):
+        for digest in filter(layout.is_hash, _directories(tree, layout.SCRIPTS, directory)):
             try:
-                text = read_script(tree.script_path(folder, digest), digest)
+                text = read_script(tree.script_path(directory, digest), digest)
             except (FileNotFoundError, CorruptFileError):
                 continue
             counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
@@ -95,10 +95,10 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
                 entry = entries[program]
                 counts[entry.status if entry else Status.MISSING] += 1
                 size += entry.size if entry else 0
-            yield ScriptListing(folder, digest, text.head, text.programs, counts, size)
+            yield ScriptListing(directory, digest, text.head, text.programs, counts, size)
 
 
-def _folders(tree: Tree, *names: str) -> list[str]:
+def _directories(tree: Tree, *names: str) -> list[str]:
     try:
         return sorted(os.listdir(tree.path(*names)))
     except (FileNotFoundError, NotADirectoryError):

@@ -56,8 +56,9 @@ def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
         if not tree.exists() or not os.path.isfile(tree.path(layout.TAG)):
             there = "is empty" if os.path.isdir(tree.root) else "is not there"
             raise input_error(
-                f"{tree.root} is no cache of tilusbuild: it {there}",
-                hint="name the folders that shards built into; their CACHEDIR.TAG belongs to them",
+                f"{tree.root} is not a cache of tilusbuild: it {there}",
+                hint="name the directories that shards built into; their CACHEDIR.TAG belongs to "
+                "them",
             )
         if os.path.isdir(cache.root) and os.path.samefile(tree.root, cache.root):
             raise input_error(f"{tree.root} is the cache to merge into")
@@ -149,7 +150,7 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
                 if name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
                     texts[name] = data.decode("utf-8", "surrogateescape")
                     continue
-                _make_folders(cache.tree, stage.path, os.path.dirname(name), made)
+                _make_directories(cache.tree, stage.path, os.path.dirname(name), made)
                 cache.tree.disk.write(os.path.join(stage.path, name), data)
         meta = {key: value for key, value in entry.meta.items() if key not in ADDED_KEYS}
         stage.publish_program(
@@ -168,11 +169,11 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def _make_folders(tree: Tree, top: str, folder: str, made: set[str]) -> None:
-    if folder not in made:
-        _make_folders(tree, top, os.path.dirname(folder), made)
-        tree.disk.make_folder(os.path.join(top, folder))
-        made.add(folder)
+def _make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:
+    if directory not in made:
+        _make_directories(tree, top, os.path.dirname(directory), made)
+        tree.disk.make_directory(os.path.join(top, directory))
+        made.add(directory)
 
 
 def _take_includes(cache: Cache, tree: Tree, taken: Taken) -> None:

@@ -31,7 +31,7 @@ class ScriptRecord:
     """What to publish. `columns` and `rows` are the table of schedules; `described` is what a call
     must know of the script (`tilusbuild.runtime.script`), when there is anything to say."""
 
-    folder: str
+    directory: str
     script_txt: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
@@ -87,7 +87,7 @@ def read_script(path: str, digest: str) -> ScriptText:
     except OSError as error:
         raise CorruptFileError(f"{layout.SCRIPT_TXT} cannot be read: {error.strerror}") from None
     if sha256_text(text) != digest:
-        raise CorruptFileError(f"{layout.SCRIPT_TXT} is not the one that the folder is named by")
+        raise CorruptFileError(f"{layout.SCRIPT_TXT} is not the one that the directory is named by")
     return parse_script(text)
 
 
@@ -99,10 +99,10 @@ def publish_script(
     `statuses` are those of the programs that are published, by hash; without it they are looked
     up. Raises `CacheError`, and `ValueError` for a name that no directory can have.
     """
-    if not layout.is_script_folder(record.folder):
-        raise ValueError(f"no script's folder can be called {record.folder!r}")
+    if not layout.is_script_directory(record.directory):
+        raise ValueError(f"no script's directory can be called {record.directory!r}")
     digest = record.hash
-    path = tree.script_path(record.folder, digest)
+    path = tree.script_path(record.directory, digest)
     programs = parse_script(record.script_txt).programs
     links = links_of(tree, programs, statuses)
     files = {
@@ -111,7 +111,7 @@ def publish_script(
     }
     if record.described is not None:
         files[layout.SCRIPT_JSON] = record.described
-    put_script(tree, record.folder, digest, files, links)
+    put_script(tree, record.directory, digest, files, links)
     return path
 
 
@@ -133,16 +133,16 @@ def links_of(
 
 
 def put_script(
-    tree: Tree, folder: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
+    tree: Tree, directory: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
     """Make a script's directory, or bring it to these files and links. Raises `CacheError`."""
-    path = tree.script_path(folder, digest)
+    path = tree.script_path(directory, digest)
     if not _is_up_to_date(path, files, links):
         with (
             tree.held(LockRange("use", shared=True), LockRange("script", digest)),
             wrap_oserror(path),
         ):
-            _publish(tree, folder, path, digest, files, links)
+            _publish(tree, directory, path, digest, files, links)
 
 
 def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
@@ -152,7 +152,7 @@ def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
 
 def _publish(
     tree: Tree,
-    folder: str,
+    directory: str,
     path: str,
     digest: str,
     files: Mapping[str, bytes],
@@ -167,18 +167,18 @@ def _publish(
     else:
         _update(tree, path, files, links)
         return
-    tree.disk.make_folder(tree.path(layout.SCRIPTS, folder))
+    tree.disk.make_directory(tree.path(layout.SCRIPTS, directory))
     private = tree.private(uses=False)
     try:
         for part in (layout.PROGRAMS, layout.FAILED):
-            tree.disk.make_folder(os.path.join(private.path, part))
+            tree.disk.make_directory(os.path.join(private.path, part))
         for name, program in links.items():
             tree.disk.link(layout.program_link(program), os.path.join(private.path, name))
         for name, data in files.items():
             tree.disk.write(os.path.join(private.path, name), data)
         tree.disk.sync([os.path.join(private.path, name) for name in files])
         for part in (layout.PROGRAMS, layout.FAILED, ""):
-            tree.disk.sync_folder(os.path.join(private.path, part))
+            tree.disk.sync_directory(os.path.join(private.path, part))
         tree.move(private.path, path)
     finally:
         private.discard()
@@ -187,9 +187,9 @@ def _publish(
 def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
     """Bring an existing directory to what it should say, each name by one rename."""
     for part in (layout.PROGRAMS, layout.FAILED):
-        if not _is_folder(os.path.join(path, part)):
+        if not _is_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
-        tree.disk.make_folder(os.path.join(path, part))
+        tree.disk.make_directory(os.path.join(path, part))
         for name in os.listdir(os.path.join(path, part)):
             if f"{part}/{name}" not in links:
                 tree.remove_entry(os.path.join(path, part, name))
@@ -203,7 +203,7 @@ def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[st
     finally:
         private.discard()
     for part in (layout.PROGRAMS, layout.FAILED):
-        tree.disk.sync_folder(os.path.join(path, part))
+        tree.disk.sync_directory(os.path.join(path, part))
     for name, data in files.items():
         if _content(os.path.join(path, name)) != data:
             tree.put_file(os.path.join(path, name), data)
@@ -241,5 +241,5 @@ def _target(path: str) -> str | None:
         return None
 
 
-def _is_folder(path: str) -> bool:
+def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)

@@ -80,14 +80,14 @@ class Stage:
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))
         disk.sync([os.path.join(self.path, name) for name in (*files, layout.META)])
-        for folder in sorted({os.path.dirname(name) for name in (*files, "")}, reverse=True):
-            disk.sync_folder(os.path.join(self.path, folder))
+        for directory in sorted({os.path.dirname(name) for name in (*files, "")}, reverse=True):
+            disk.sync_directory(os.path.join(self.path, directory))
 
     def _move(self, program: str, final: str) -> Entry:
         there = find_entry(final, program)
         if there is not None:
             return there
-        self._tree.disk.make_folder(os.path.dirname(final))
+        self._tree.disk.make_directory(os.path.dirname(final))
         self._tree.move(self.path, final)
         try:
             return read_entry(final, program)

@@ -22,10 +22,10 @@ from tilusbuild.cache.locks import Held, LockFile, LockRange
 from tilusbuild.errors import InputError, input_error
 
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
-_OURS = frozenset((*layout.FOLDERS, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
+_OURS = frozenset((*layout.DIRECTORIES, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
 _ATTEMPTS = 10
 """How often a place is made free for a move: others may fill it again if they hold no lock."""
-_ELSEWHERE = "name another folder with --cache-dir or `build.cache-dir`"
+_ELSEWHERE = "name another directory with --cache-dir or `build.cache-dir`"
 
 
 class Private:
@@ -62,8 +62,8 @@ class Tree:
     def include_path(self, digest: str) -> str:
         return self.path(layout.INCLUDE, digest)
 
-    def script_path(self, folder: str, digest: str) -> str:
-        return self.path(layout.SCRIPTS, folder, digest)
+    def script_path(self, directory: str, digest: str) -> str:
+        return self.path(layout.SCRIPTS, directory, digest)
 
     # Being there at all.
 
@@ -80,7 +80,7 @@ class Tree:
         if layout.TAG not in names and strangers:
             raise input_error(
                 f"{self.root} is no cache of tilusbuild: it holds {strangers[0]!r}",
-                hint=f"a cache needs a folder of its own; {_ELSEWHERE}",
+                hint=f"a cache needs a directory of its own; {_ELSEWHERE}",
             )
         return True
 
@@ -96,13 +96,13 @@ class Tree:
             except OSError as error:
                 raise self._unusable(error) from None
         with suppress(CacheReadOnlyError), wrap_oserror(self.root):
-            self.disk.make_folder(self.path(layout.STAGING))
+            self.disk.make_directory(self.path(layout.STAGING))
             for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
                 if not _has_size(self.path(name), len(text)):
                     self.put_file(self.path(name), text)
-            for name in layout.FOLDERS:
+            for name in layout.DIRECTORIES:
                 if not os.path.isdir(self.path(name)):
-                    self.disk.make_folder(self.path(name))
+                    self.disk.make_directory(self.path(name))
             self._was_whole = True
 
     def ensure_exists(self) -> None:
@@ -118,14 +118,16 @@ class Tree:
             if parent == missing[-1]:
                 break
             missing.append(parent)
-        for folder in reversed(missing):
-            self.disk.make_folder(folder)
+        for directory in reversed(missing):
+            self.disk.make_directory(directory)
 
     def _unusable(self, error: OSError | ValueError) -> InputError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, NotADirectoryError | FileExistsError):
             reason = "a file is in the way"
-        return input_error(f"{self.root!r} cannot be the cache folder: {reason}", hint=_ELSEWHERE)
+        return input_error(
+            f"{self.root!r} cannot be the cache directory: {reason}", hint=_ELSEWHERE
+        )
 
     # Locks.
 
@@ -155,7 +157,7 @@ class Tree:
             held = self.locks.take(*spans, LockRange("stage", name))
             assert held is not None  # noqa: S101 - it waits
             try:
-                self.disk.make_folder(path)
+                self.disk.make_directory(path)
             except BaseException:
                 held.release()
                 raise
@@ -200,7 +202,7 @@ class Tree:
                     raise
             self.remove_entry(path)
         if durable:
-            self.disk.sync_folder(os.path.dirname(path))
+            self.disk.sync_directory(os.path.dirname(path))
 
     def remove_entry(self, path: str) -> None:
         """Remove an entry: gone at once for readers, and from the disk thereafter."""

@@ -26,7 +26,7 @@ from tilusbuild.status import Status
 REBUILD = "delete it: the next build makes it again"
 BY_HAND = "nothing of ours: move it elsewhere or delete it"
 
-_TOP = frozenset((*layout.FOLDERS, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
+_TOP = frozenset((*layout.DIRECTORIES, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
 _IN_SCRIPT = frozenset(
     (
         layout.SCRIPT_TXT,
@@ -83,9 +83,9 @@ def repair(tree: Tree, problems: Iterable[Problem]) -> list[str]:
     return entries
 
 
-def _names(tree: Tree, *folder: str) -> list[str]:
+def _names(tree: Tree, *directory: str) -> list[str]:
     try:
-        return sorted(os.listdir(tree.path(*folder)))
+        return sorted(os.listdir(tree.path(*directory)))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -95,8 +95,8 @@ def _top(tree: Tree) -> Iterator[Problem]:
         path = tree.path(name)
         if name not in _TOP:
             yield Problem(name, "is unknown", BY_HAND)
-        elif name in layout.FOLDERS and (os.path.islink(path) or not os.path.isdir(path)):
-            yield Problem(name, "is no folder", REBUILD, name)
+        elif name in layout.DIRECTORIES and (os.path.islink(path) or not os.path.isdir(path)):
+            yield Problem(name, "is no directory", REBUILD, name)
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read(tree.path(name)) not in (text, None):
             yield Problem(name, "was modified", REBUILD, name)
@@ -114,7 +114,7 @@ def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
     for program in _names(tree, layout.PROGRAMS):
         entry = f"{layout.PROGRAMS}/{program}"
         path = tree.program_path(program)
-        if not layout.is_hash(program) or not _is_real_folder(path):
+        if not layout.is_hash(program) or not _is_real_directory(path):
             yield Problem(entry, "is unknown", BY_HAND)
             continue
         try:
@@ -145,14 +145,14 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
     if intact and deep:
         texts = [_read(os.path.join(path, n)) for n in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)]
         if sha256_bytes(b"".join(text or b"" for text in texts)) != program:
-            yield "", "program.txt and options.txt are not those that the folder is named by"
+            yield "", "program.txt and options.txt are not those that the directory is named by"
 
 
 def _includes(tree: Tree, deep: bool) -> Iterator[Problem]:
     for digest in _names(tree, layout.INCLUDE):
         entry = f"{layout.INCLUDE}/{digest}"
         path = tree.include_path(digest)
-        if not layout.is_hash(digest) or not _is_real_folder(path):
+        if not layout.is_hash(digest) or not _is_real_directory(path):
             yield Problem(entry, "is unknown", BY_HAND)
             continue
         try:
@@ -166,16 +166,16 @@ def _includes(tree: Tree, deep: bool) -> Iterator[Problem]:
 
 
 def _scripts(tree: Tree) -> Iterator[Problem]:
-    for folder in _names(tree, layout.SCRIPTS):
-        if not layout.is_script_folder(folder) or not _is_real_folder(
-            tree.path(layout.SCRIPTS, folder)
+    for directory in _names(tree, layout.SCRIPTS):
+        if not layout.is_script_directory(directory) or not _is_real_directory(
+            tree.path(layout.SCRIPTS, directory)
         ):
-            yield Problem(f"{layout.SCRIPTS}/{folder}", "is unknown", BY_HAND)
+            yield Problem(f"{layout.SCRIPTS}/{directory}", "is unknown", BY_HAND)
             continue
-        for digest in _names(tree, layout.SCRIPTS, folder):
-            entry = f"{layout.SCRIPTS}/{folder}/{digest}"
-            path = tree.script_path(folder, digest)
-            if not layout.is_hash(digest) or not _is_real_folder(path):
+        for digest in _names(tree, layout.SCRIPTS, directory):
+            entry = f"{layout.SCRIPTS}/{directory}/{digest}"
+            path = tree.script_path(directory, digest)
+            if not layout.is_hash(digest) or not _is_real_directory(path):
                 yield Problem(entry, "is unknown", BY_HAND)
                 continue
             try:
@@ -220,7 +220,7 @@ def _link_problem(
     return None
 
 
-def _is_real_folder(path: str) -> bool:
+def _is_real_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 

@@ -65,9 +65,9 @@ def run(arguments: CacheLsArgs) -> int:
     if word is None:
         return _ls_scripts(cache, arguments)
     listed = cache.scripts()
-    chosen = [script for script in listed if script.folder == word]
+    chosen = [script for script in listed if script.directory == word]
     if not chosen:
-        hint = did_you_mean(word, {script.folder for script in listed})
+        hint = did_you_mean(word, {script.directory for script in listed})
         raise input_error(f'no script "{word}" in {cache.root}', hint=hint)
     return _ls_programs(cache, arguments, chosen)
 
@@ -78,13 +78,13 @@ def _ls_scripts(cache: Cache, arguments: Common) -> int:
     listed, roots = cache.scripts(), _roots(cache)
     if arguments.json:
         for script in listed:
-            key = (script.folder, script.hash)
+            key = (script.directory, script.hash)
             target, of = script.head.get("target"), tuple(roots.get(key, ()))
             emit(CachedScriptLine(*key, target, dict(script.statuses), script.size, of))
         return 0
     rows = [
         (
-            s.folder,
+            s.directory,
             s.head.get("target", ""),
             s.head.get("arch", ""),
             len(s.programs),
@@ -93,7 +93,7 @@ def _ls_scripts(cache: Cache, arguments: Common) -> int:
             amount(s.size),
             s.hash[:12],
             # Two projects can have the same name; each counts once here.
-            ", ".join(dict.fromkeys(roots.get((s.folder, s.hash), []))),
+            ", ".join(dict.fromkeys(roots.get((s.directory, s.hash), []))),
         )
         for s in listed
     ]
@@ -121,14 +121,14 @@ def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
 def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing]) -> int:
     for script in listed:
         target = script.head.get("target")
-        path = cache.tree.script_path(script.folder, script.hash)
+        path = cache.tree.script_path(script.directory, script.hash)
         if arguments.json:
             for index, program in enumerate(script.programs):
                 entry = cache.lookup(program)
                 status = entry.status if entry else Status.MISSING
-                emit(CachedProgramLine(script.folder, target, index, program, status))
+                emit(CachedProgramLine(script.directory, target, index, program, status))
             continue
-        print(f"{script.folder} {target or ''}: {os.path.relpath(path)}")
+        print(f"{script.directory} {target or ''}: {os.path.relpath(path)}")
         try:
             with open(os.path.join(path, "schedule.txt"), encoding="utf-8") as file:
                 print(file.read())

@@ -62,23 +62,23 @@ def run(arguments: CacheShowArgs) -> int:
     """Print what is known of a program, or one part of it; 1 when it is damaged."""
     cache = options.cache(arguments.cache_dir)
     program = _named(cache, arguments.program, arguments.target)
-    folder = cache.program_path(program)
+    directory = cache.program_path(program)
     if arguments.part == "path":
-        print(folder)
+        print(directory)
         return 0
     if arguments.part is not None:
-        text = _text(cache, program, folder, arguments.part)
+        text = _text(cache, program, directory, arguments.part)
         _page(text, _LEXERS.get(arguments.part))
         return 0
     entry = cache.lookup(program)
     if arguments.json:
-        emit(ShownProgramLine(folder, entry.meta if entry else {"status": "broken"}))
+        emit(ShownProgramLine(directory, entry.meta if entry else {"status": "broken"}))
         return 0
-    print(f"{program}\n{os.path.relpath(folder)}")
+    print(f"{program}\n{os.path.relpath(directory)}")
     if entry is None:
         print("incomplete: see `tilusbuild cache verify`")
         return 1
-    print("\n" + _read(os.path.join(folder, "program.txt")))
+    print("\n" + _read(os.path.join(directory, "program.txt")))
     _print_entry(entry)
     return 0
 
@@ -98,13 +98,15 @@ def _named(cache: Cache, word: str, target: str | None) -> str:
     matching = [
         script
         for script in cache.scripts()
-        if script.folder == name
+        if script.directory == name
         and number.isdigit()
         and int(number) < len(script.programs)
         and target in (None, script.head.get("target"))
     ]
     roots = {pair for project in cache.projects().values() for pair in project.scripts}
-    current = [script for script in matching if (script.folder, script.hash) in roots] or matching
+    current = [
+        script for script in matching if (script.directory, script.hash) in roots
+    ] or matching
     if not current:
         raise input_error(f'no program "{word}" in {cache.root}')
     programs = {script.programs[int(number)] for script in current}
@@ -130,19 +132,19 @@ def _print_entry(entry: Entry) -> None:
     print(table(("file", "bytes"), files), end="")
 
 
-def _text(cache: Cache, program: str, folder: str, part: str) -> str:
+def _text(cache: Cache, program: str, directory: str, part: str) -> str:
     if part == "source":
-        return _read(os.path.join(folder, "module", "source.cu"))
+        return _read(os.path.join(directory, "module", "source.cu"))
     if part == "log":
-        return _read(os.path.join(folder, "module", "nvcc_output.txt"))
+        return _read(os.path.join(directory, "module", "nvcc_output.txt"))
     if part == "usage":
         return _usage(cache.lookup(program), program)
-    found = sorted(glob.glob(os.path.join(glob.escape(folder), "module", "ir", f"*.{part}")))
+    found = sorted(glob.glob(os.path.join(glob.escape(directory), "module", "ir", f"*.{part}")))
     if found:
         heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
         return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
     if part == "sass":
-        return _disassembled(os.path.join(folder, "module", "lib.so"))
+        return _disassembled(os.path.join(directory, "module", "lib.so"))
     raise input_error(
         f"{program[:12]}: its PTX was not dumped",
         hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",

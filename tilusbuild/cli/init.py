@@ -19,22 +19,22 @@ class InitArgs(Common):
 def run(arguments: InitArgs) -> int:
     """Copy the starter project, named after its directory."""
     from tilusbuild.errors import input_error
-    from tilusbuild.render import templates_folder
+    from tilusbuild.render import templates_directory
     from tilusbuild.state.files import write_atomic
 
-    folder = os.path.abspath(arguments.into or ".")
-    starter = os.path.join(templates_folder(), "starter")
+    directory = os.path.abspath(arguments.into or ".")
+    starter = os.path.join(templates_directory(), "starter")
     files = sorted(
         os.path.relpath(os.path.join(where, name), starter)
         for where, _, names in os.walk(starter)
         for name in names
     )
-    targets = {name: os.path.join(folder, _target(name)) for name in files}
+    targets = {name: os.path.join(directory, _target(name)) for name in files}
     if taken := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
         raise input_error(
             f"{os.path.relpath(taken[0])} already exists", hint="name an empty or a new directory"
         )
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(folder)).strip("-.") or "kernels"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(directory)).strip("-.") or "kernels"
     try:
         for source, target in targets.items():
             if os.path.lexists(target):
@@ -43,10 +43,10 @@ def run(arguments: InitArgs) -> int:
             with open(os.path.join(starter, source), "rb") as file:
                 write_atomic(target, file.read().replace(b"@NAME@", name.encode()))
     except OSError as error:
-        raise input_error(f"{error.filename or folder}: {error.strerror}") from None
-    where = os.path.relpath(folder)
+        raise input_error(f"{error.filename or directory}: {error.strerror}") from None
+    where = os.path.relpath(directory)
     inside = "" if where == "." else f" -C {where}"
-    print(f"created {os.path.relpath(os.path.join(folder, 'tilus.toml'))}; next:")
+    print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")
     print(f"  tilusbuild build --target cpu{inside}")
     print(f"  tilusbuild run axpby --target cpu{inside}")
     return 0

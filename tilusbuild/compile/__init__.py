@@ -1,7 +1,7 @@
 """From a recipe to a `lib.so`: the pipelines, the launcher, `compile.sh`, `options.txt`."""
 
 from tilusbuild.compile.model import Launch, Outcome, Prune, Recipe
-from tilusbuild.compile.module import launcher_folder, module_files, options_text
+from tilusbuild.compile.module import launcher_directory, module_files, options_text
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.compile.program import (
     DeviceCode,
@@ -22,7 +22,7 @@ __all__ = [
     "Recipe",
     "compile_device",
     "compile_program",
-    "launcher_folder",
+    "launcher_directory",
     "launcher_object",
     "module_files",
     "nvrtc_tools",

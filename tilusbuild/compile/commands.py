@@ -23,34 +23,37 @@ _TWO_WORDS = ("-isystem", "-include")
 
 
 def compile_command(
-    recipe: Recipe, toolchain: Toolchain, source: str, folders: Mapping[str, str]
+    recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the command that reads the source, with paths of this machine, without its output.
 
-    `source` is the path of the source, `folders` those of the recipe's include roots by name.
+    `source` is the path of the source, `directories` those of the recipe's include roots by name.
     Raises `ValueError` for a recipe that no command compiles.
     """
     argv = recipe.pipeline.source_command(recipe)
-    places = {SOURCE: source, **{f"{HERE}/include/{name}": folders[name] for name in folders}}
-    for link, folder in recipe.pipeline.include_links(recipe).items():
-        places[f"{HERE}/{link}"] = folders[folder.removeprefix("include/")]
+    places = {
+        SOURCE: source,
+        **{f"{HERE}/include/{name}": directories[name] for name in directories},
+    }
+    for link, directory in recipe.pipeline.include_links(recipe).items():
+        places[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
     output = argv.index("-o")
     words = (*argv[:output], *argv[output + 2 :])
     return tuple(places.get(word, word) for word in tools_of(toolchain).fill(words))
 
 
 def clang_command(
-    recipe: Recipe, toolchain: Toolchain, source: str, folders: Mapping[str, str]
+    recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
     """As `compile_command`, for clang. Of the user's flags it has those that every compiler knows:
-    definitions, and folders and files to include."""
+    definitions, and directories and files to include."""
     if not recipe.pipeline.launcher.cuda:
-        return compile_command(recipe, toolchain, source, folders)
+        return compile_command(recipe, toolchain, source, directories)
     root = _toolkit(toolchain)
     roots = (
         word
         for name, quoted_only in recipe.include_roots
-        for word in ("-iquote" if quoted_only else "-I", folders[name])
+        for word in ("-iquote" if quoted_only else "-I", directories[name])
     )
     return (
         "clang++",

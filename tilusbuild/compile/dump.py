@@ -40,14 +40,14 @@ def dump_module(
 
     Return how the compile itself ended. Raises `CancelledError` and `OSError` (of the stage's file
     system)."""
-    folder, work = os.path.join(stage, "module", "ir"), os.path.join(stage, "work")
-    os.makedirs(folder, exist_ok=True)
+    directory, work = os.path.join(stage, "module", "ir"), os.path.join(stage, "work")
+    os.makedirs(directory, exist_ok=True)
     try:
         compiling = Compile(
             recipe, tools_of(toolchain), stage, work, runner, LauncherStore(), timeout
         )
         compiling.prepare(include_dir)
-        dump = Dump(compiling, folder, disassembler(toolchain.cuda))
+        dump = Dump(compiling, directory, disassembler(toolchain.cuda))
         outcome = compiling.run(until=recipe.pipeline.device_image(recipe))
         dump.timed("compile", outcome.seconds)
         recipe.pipeline.dump(recipe, dump)
@@ -63,10 +63,10 @@ class Dump:
     Names are relative to the private directory of the compile, which still holds all its files.
     """
 
-    def __init__(self, compiling: Compile, folder: str, disassembler: str | None) -> None:
+    def __init__(self, compiling: Compile, directory: str, disassembler: str | None) -> None:
         self._compiling = compiling
         self.work = compiling.work
-        self._folder = folder
+        self._directory = directory
         self._disassembler = disassembler
         self._times: list[str] = []
 
@@ -112,7 +112,7 @@ class Dump:
 
     def _write(self, name: str, text: str) -> None:
         if text:
-            with open(os.path.join(self._folder, name), "w", encoding="utf-8") as file:
+            with open(os.path.join(self._directory, name), "w", encoding="utf-8") as file:
                 file.write(text)
 
     def _usage(self, outcome: Outcome) -> Iterator[str]:

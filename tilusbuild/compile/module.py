@@ -75,23 +75,25 @@ def module_files(
     pipeline = recipe.pipeline
     texts = {"source.cu": recipe.source, **pipeline.fixed_files, **pipeline.generated(recipe)}
     fingerprint = pipeline.fingerprint(recipe, tools_of(toolchain))
-    digest = launcher or launcher_folder(recipe)[0]
+    digest = launcher or launcher_directory(recipe)[0]
     texts["compile.sh"] = compile_script(recipe, tuple(texts), digest, fingerprint)
     return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
 
 
-def launcher_folder(recipe: Recipe, made: bytes | None = None) -> tuple[str, Mapping[str, bytes]]:
+def launcher_directory(
+    recipe: Recipe, made: bytes | None = None
+) -> tuple[str, Mapping[str, bytes]]:
     """Return the launcher as a directory that programs share: its digest, and its files by name.
 
     It is laid out like a directory of headers, so that one rule finds, checks and collects both.
     `made` is the launcher's object, for programs whose `compile.sh` must do without a compiler for
     it (`launcher_object`). Raises `ValueError` for a recipe that no launcher can serve.
     """
-    return _launcher_folder(launcher_source(recipe), made)
+    return _launcher_directory(launcher_source(recipe), made)
 
 
 @lru_cache(maxsize=64)
-def _launcher_folder(source: str, made: bytes | None) -> tuple[str, Mapping[str, bytes]]:
+def _launcher_directory(source: str, made: bytes | None) -> tuple[str, Mapping[str, bytes]]:
     files = {LAUNCHER: source.encode()}
     if made is not None:
         with open(nvrtc_command.__file__, "rb") as script:

@@ -1,8 +1,8 @@
-"""Compile one program: run its steps in a private folder, judge what came out, keep what is good.
+"""Compile one program: run its steps in a private directory, judge what came out, keep what is
+good.
 
-The stage's `module` folder holds what `module_files` gave; after `built` it holds `lib.so` too, and
-always `nvcc_output.txt`. Nothing else is left in the stage, however the compile ends.
-"""
+The stage's `module` directory holds what `module_files` gave; after `built` it holds `lib.so`
+too, and always `nvcc_output.txt`. Nothing else is left in the stage, however the compile ends."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def compile_program(
     launchers: LauncherStore,
     timeout: float | None = None,
 ) -> Outcome:
-    """Make `module/lib.so` in the stage, whose `module` folder holds the module's files.
+    """Make `module/lib.so` in the stage, whose `module` directory holds the module's files.
 
-    `include_dir` is the folder of the recipe's include layout, `timeout` is in seconds for each
+    `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
     process. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
@@ -96,26 +96,25 @@ class DeviceCode:
 def compile_device(
     recipe: Recipe,
     tools: Tools,
-    folder: str,
+    directory: str,
     include_dir: str | None,
     runner: Runner,
     timeout: float | None = None,
 ) -> DeviceCode:
     """Compile a kernel's device code alone, for who launches it through the driver.
 
-    With NVRTC's tools (`nvrtc_tools`) neither nvcc, nor a host compiler, nor binutils is needed. It
-    happens in a directory below `folder`, which is removed again. `include_dir` is the directory of
-    the recipe's headers, `timeout` is in seconds for each process.
-    Raises `CancelledError` and `OSError` (of the directory's file system).
-    """
+    With NVRTC's tools (`nvrtc_tools`) neither nvcc, nor a host compiler, nor binutils is needed.
+    It happens in a directory below `directory`, which is removed again. `include_dir` is the
+    directory of the recipe's headers, `timeout` is in seconds for each process. Raises
+    `CancelledError` and `OSError` (of the directory's file system)."""
     image = recipe.pipeline.device_image(recipe)
     if image is None:
         raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
     if problem := recipe.pipeline.problem(recipe):
         return DeviceCode(Outcome(Cause.SOURCE, f"{problem}\n", reason=problem), b"")
-    work = os.path.join(folder, "work")
+    work = os.path.join(directory, "work")
     try:
-        compiling = Compile(recipe, tools, folder, work, runner, LauncherStore(), timeout)
+        compiling = Compile(recipe, tools, directory, work, runner, LauncherStore(), timeout)
         compiling.prepare(include_dir)
         source = os.path.join(work, "source.cu")
         with open(source, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -168,9 +167,9 @@ class Compile:
         headers = os.path.join(self.work, "include")
         if include_dir is not None and pipeline.copies_headers(self.recipe):
             shutil.copytree(include_dir, headers)
-            for folder, _, names in os.walk(headers):
+            for parent, _, names in os.walk(headers):
                 for name in names:
-                    os.utime(os.path.join(folder, name), (1, 1))
+                    os.utime(os.path.join(parent, name), (1, 1))
         elif include_dir is not None:
             os.symlink(os.path.abspath(include_dir), headers)
         for link, directory in pipeline.links(self.recipe, self.tools).items():
@@ -229,7 +228,7 @@ class Compile:
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
 
     def execute(self, step: Step) -> CompletedCommand:
-        """Run one step's command in the private folder. Raises `OSError` if it cannot start."""
+        """Run one step's command in the private directory. Raises `OSError` if it cannot start."""
         environment = {**self.tools.environment, **ENVIRONMENT}
         command = Command(self.tools.fill(step.argv), self.work, environment, self.timeout)
         finished = self.runner.run(command)
@@ -238,7 +237,7 @@ class Compile:
         return finished
 
     def scrub(self, output: bytes) -> str:
-        return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.folders})
+        return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.directories})
 
     def launcher(self) -> bytes:
         """Return the launcher's object, made unless it is in the store."""
@@ -271,18 +270,17 @@ _TIMES = re.compile(r"^.*\bCompile time = [0-9.]+ ms.*\n?", re.MULTILINE)
 _TEMPORARY = re.compile(r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{6}(?=\.[a-z]+\b)")
 
 
-def scrub(output: bytes, folders: Mapping[str, str]) -> str:
+def scrub(output: bytes, directories: Mapping[str, str]) -> str:
     """Return a tool's output as text that is the same wherever and whenever it was printed.
 
-    `folders` maps absolute directories to what stands for them; "" drops one. Temporary names with
-    process ids in them go, and ptxas's times.
-    """
+    `directories` maps absolute directories to what stands for them; "" drops one. Temporary
+    names with process ids in them go, and ptxas's times."""
     text = output.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "�")
     # The longest first: the private directory may lie below another one of these.
-    for folder, name in sorted(folders.items(), key=lambda item: -len(item[0])):
+    for directory, name in sorted(directories.items(), key=lambda item: -len(item[0])):
         if name:
-            text = text.replace(folder, name)
+            text = text.replace(directory, name)
         else:
-            text = text.replace(folder.rstrip("/") + "/", "").replace(folder, ".")
+            text = text.replace(directory.rstrip("/") + "/", "").replace(directory, ".")
     text = _TIMES.sub("", text)
     return _TEMPORARY.sub("tmp", text)

@@ -14,8 +14,9 @@ from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import HERE, LAUNCHER, LAUNCHER_OBJECT, LAUNCHER_STEP, Step, steps
 
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "0", "PWD": HERE, "TMPDIR": f"{HERE}/tmp"}  # noqa: S108
-"""What every command sees: __DATE__ is constant, and debug information names no folder. nvcc hands
-the names of its temporary files to a shell without quoting them, so that path must be harmless."""
+"""What every command sees: __DATE__ is constant, and debug information names no directory. nvcc
+hands the names of its temporary files to a shell without quoting them, so that path must be
+harmless."""
 
 _UNSET = (
     "CPATH",
@@ -63,7 +64,7 @@ def compile_script(
             _START.replace("@UNSET@", " ".join(_UNSET)),
             pipeline.script_start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
-            _NVCC_FOLDER if "{nvcc}" in used else "",
+            _NVCC_DIRECTORY if "{nvcc}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n',
             f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n',
             'touch -d @1 -- "$work"/*\n',
@@ -88,8 +89,8 @@ def _include(recipe: Recipe) -> str:
         return ""
     headers = f'"$module../../../include/{recipe.include_digest}" "$work/include"\n'
     links = "".join(
-        f'ln -s -- {shlex.quote(folder)} "$work/{link}"\n'
-        for link, folder in recipe.pipeline.include_links(recipe).items()
+        f'ln -s -- {shlex.quote(directory)} "$work/{link}"\n'
+        for link, directory in recipe.pipeline.include_links(recipe).items()
     )
     if not recipe.pipeline.copies_headers(recipe):
         return f"ln -s -- {headers}{links}"
@@ -129,7 +130,7 @@ _DEFAULTS = {
     "{ld}": "LD=${LD:-ld}",
 }
 
-_NVCC_FOLDER = """\
+_NVCC_DIRECTORY = """\
 nvcc_folder=$("$NVCC" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#[$] _HERE_=//p')
 link_flags=()
 if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then

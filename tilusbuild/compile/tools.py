@@ -17,7 +17,7 @@ class Tools:
 
     paths: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str]
-    folders: Mapping[str, str]
+    directories: Mapping[str, str]
     """Absolute paths of directories and tools, and what stands for them in a log."""
     cuda_fingerprint: tuple[str, ...]
     cc_fingerprint: tuple[str, ...]
@@ -42,20 +42,20 @@ def tools_of(toolchain: Toolchain) -> Tools:
         "{sed}": ("sed",),
     }
     host = {"g++": toolchain.cxx, "gcc": toolchain.cc, "as": toolchain.as_, "ld": toolchain.ld}
-    folders = {tool.path: name for name, tool in host.items()}
+    directories = {tool.path: name for name, tool in host.items()}
     cuda = toolchain.cuda
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
         paths["{link_flags}"] = tuple(cuda.link_flags)
         paths["{fatbinary}"] = (os.path.join(os.path.dirname(cuda.nvcc), "fatbinary"),)
-        folders[cuda.root] = "{cuda}"
+        directories[cuda.root] = "{cuda}"
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
     return Tools(
         paths=paths,
         environment=toolchain.environment(),
-        folders=folders,
+        directories=directories,
         cuda_fingerprint=tuple(toolchain.fingerprint_cuda),
         cc_fingerprint=tuple(toolchain.fingerprint_host),
         nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
@@ -69,7 +69,7 @@ def nvrtc_tools(nvrtc: Nvrtc) -> Tools:
     return Tools(
         paths={"{nvrtc}": nvrtc.command},
         environment={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
-        folders={},
+        directories={},
         cuda_fingerprint=(),
         cc_fingerprint=(),
         cuda_headers=nvrtc.include_dir,

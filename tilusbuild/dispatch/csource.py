@@ -360,6 +360,6 @@ def _c_string(text: str) -> str:
 
 @cache
 def _part(name: str) -> str:
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_parts")
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
+    directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_parts")
+    with open(os.path.join(directory, name), encoding="utf-8") as file:
         return file.read()

@@ -48,19 +48,19 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
     Raises `LoadError` for damaged tables, `CacheError`, and `TilusbuildError` when the compiler
     refuses.
     """
-    folder = os.path.join(script.path, DISPATCH)
-    made = os.path.join(folder, library_name(script))
+    directory = os.path.join(script.path, DISPATCH)
+    made = os.path.join(directory, library_name(script))
     try:
         texts = sources(script, read_tables(script))
     except NoDispatcherError:
-        if os.path.isdir(folder):
-            cache.tree.remove_entry(folder)
+        if os.path.isdir(directory):
+            cache.tree.remove_entry(directory)
         return None
     if _is_there(script, texts):
         return made
     private = cache.tree.private()
     try:
-        with wrap_oserror(folder):
+        with wrap_oserror(directory):
             inside = os.path.join(private.path, DISPATCH)
             os.mkdir(inside)
             for name, text in texts.items():
@@ -70,7 +70,7 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
             _compile(inside, name, toolchain, runner)
             with open(os.path.join(inside, direct.FILE), "wb") as sealed:
                 sealed.write(_facts(script, os.path.join(inside, name)))
-            cache.tree.move(inside, folder)
+            cache.tree.move(inside, directory)
     finally:
         private.discard()
     return made
@@ -98,25 +98,25 @@ def _facts(script: Script, made: str) -> bytes:
 
 
 def _is_there(script: Script, texts: dict[str, str]) -> bool:
-    folder = os.path.join(script.path, DISPATCH)
+    directory = os.path.join(script.path, DISPATCH)
     try:
         for name, text in texts.items():
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
+            with open(os.path.join(directory, name), encoding="utf-8") as file:
                 if file.read() != text:
                     return False
     except (OSError, UnicodeDecodeError):
         return False
-    made = os.path.join(folder, library_name(script))
+    made = os.path.join(directory, library_name(script))
     try:
-        with open(os.path.join(folder, direct.FILE), "rb") as sealed:
+        with open(os.path.join(directory, direct.FILE), "rb") as sealed:
             return sealed.read() == _facts(script, made)
     except OSError:
         return False
 
 
-def _compile(folder: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
+def _compile(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
     argv = (toolchain.cc.path, *CC_FLAGS, *_LINK, "dispatch.c", "-o", name, "-pthread", "-ldl")
-    finished = runner.run(Command(argv, folder, toolchain.environment()))
+    finished = runner.run(Command(argv, directory, toolchain.environment()))
     if not finished.ok:
         log = finished.output.decode(errors="replace")
         raise TilusbuildError(f"the dispatcher {name} does not compile:\n{log}")

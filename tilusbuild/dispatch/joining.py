@@ -45,17 +45,17 @@ def join(cache: Cache, trees: Sequence[Tree]) -> JoinResult:
     joined = JoinResult()
     having: dict[tuple[str, str], list[Tree]] = {}
     for tree in trees:
-        for folder, digest in _folders(tree):
-            having.setdefault((folder, digest), []).append(tree)
-    for (folder, digest), owners in sorted(having.items()):
-        _join(cache, folder, digest, owners, joined)
+        for directory, digest in _directories(tree):
+            having.setdefault((directory, digest), []).append(tree)
+    for (directory, digest), owners in sorted(having.items()):
+        _join(cache, directory, digest, owners, joined)
     return joined
 
 
-def _folders(tree: Tree) -> Iterator[tuple[str, str]]:
-    for folder in filter(layout.is_script_folder, _names(tree.path(layout.SCRIPTS))):
-        for digest in filter(layout.is_hash, _names(tree.path(layout.SCRIPTS, folder))):
-            yield folder, digest
+def _directories(tree: Tree) -> Iterator[tuple[str, str]]:
+    for directory in filter(layout.is_script_directory, _names(tree.path(layout.SCRIPTS))):
+        for digest in filter(layout.is_hash, _names(tree.path(layout.SCRIPTS, directory))):
+            yield directory, digest
 
 
 def _names(path: str) -> list[str]:
@@ -66,15 +66,15 @@ def _names(path: str) -> list[str]:
 
 
 def _join(
-    cache: Cache, folder: str, digest: str, owners: Sequence[Tree], joined: JoinResult
+    cache: Cache, directory: str, digest: str, owners: Sequence[Tree], joined: JoinResult
 ) -> None:
-    name = f"{layout.SCRIPTS}/{folder}/{digest}"
+    name = f"{layout.SCRIPTS}/{directory}/{digest}"
     described: list[dict[str, Any]] = []
     texts: list[str] = []
     sides: list[Tree] = []
     for tree in owners:
         try:
-            value, text = _described(tree.script_path(folder, digest), digest)
+            value, text = _described(tree.script_path(directory, digest), digest)
         except (LoadError, CorruptFileError, FileNotFoundError) as error:
             joined.refused.append(Refused(tree.root, name, str(error)))
             continue
@@ -88,14 +88,14 @@ def _join(
     if not sides:
         return
     with suppress(LoadError, CorruptFileError, FileNotFoundError):
-        value, _ = _described(cache.tree.script_path(folder, digest), digest)
+        value, _ = _described(cache.tree.script_path(directory, digest), digest)
         if _alike(value) == _alike(described[0]):
             described.append(value)
-    path = cache.publish_script(_record(cache, folder, texts[0], described))
+    path = cache.publish_script(_record(cache, directory, texts[0], described))
     script = scripts.read_script(path)
     for tree in sides:
         try:
-            _join_measured(script, tree.script_path(folder, digest))
+            _join_measured(script, tree.script_path(directory, digest))
         except LoadError as error:
             joined.refused.append(Refused(tree.root, name, str(error)))
     joined.scripts.append(script)
@@ -121,7 +121,7 @@ def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _record(
-    cache: Cache, folder: str, text: str, described: Sequence[dict[str, Any]]
+    cache: Cache, directory: str, text: str, described: Sequence[dict[str, Any]]
 ) -> ScriptRecord:
     """Return what the directory is to say, by the programs that are there now."""
     first = described[0]
@@ -145,7 +145,7 @@ def _record(
         for index in range(len(programs))
     )
     return ScriptRecord(
-        folder,
+        directory,
         text,
         columns_of(parameters),
         rows_of(parameters, schedules, programs, metas),

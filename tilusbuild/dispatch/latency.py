@@ -21,7 +21,7 @@ from tilusbuild.runtime.tables import TableEntry
 from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
-FOLDER, FILE, REPORT = "latency", "measured.json", "report.txt"
+DIRECTORY, FILE, REPORT = "latency", "measured.json", "report.txt"
 SCHEMA = 1
 TIE = 0.01
 """Programs within this share of the best are as good: the earlier one is chosen."""
@@ -48,9 +48,9 @@ class Measured:
 
 def write(script: Script, measured: Measured) -> None:
     """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
-    folder = os.path.join(script.path, FOLDER, "-".join(map(str, measured.key)) or "all")
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, FILE)
+    directory = os.path.join(script.path, DIRECTORY, "-".join(map(str, measured.key)) or "all")
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, FILE)
     with alone(script):
         _write(script, path, measured)
 
@@ -79,12 +79,12 @@ def _write(script: Script, path: str, measured: Measured) -> None:
 def read(script: Script) -> list[Measured]:
     """Return everything measured of a script, on every device, by key. Raises
     `CorruptTableError`."""
-    folder = os.path.join(script.path, FOLDER)
+    directory = os.path.join(script.path, DIRECTORY)
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(os.listdir(directory))
     except OSError:
         return []
-    found = [m for name in names for m in _read(os.path.join(folder, name, FILE), script)]
+    found = [m for name in names for m in _read(os.path.join(directory, name, FILE), script)]
     return sorted(found, key=lambda measured: measured.key)
 
 

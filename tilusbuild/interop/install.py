@@ -25,7 +25,7 @@ from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.state.files import sync_folder
+from tilusbuild.state.files import sync_directory
 
 _PREFIX = ".tilusbuild-"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
@@ -120,7 +120,7 @@ def _publish(cache: ListedCache, missing: set[str], made: str, place: str) -> It
             if error.errno in _TAKEN and os.path.lexists(final):
                 continue
             raise
-        sync_folder(os.path.dirname(final))
+        sync_directory(os.path.dirname(final))
         yield unit
 
 

@@ -36,10 +36,10 @@ def opened(wanted: Request) -> tuple[Project, str, str, int]:
         target, declared = _target_of_source(wanted.target)
         above = os.path.join(get_cache_dir(), "state", SOURCES)
         given["cache-dir"] = get_cache_dir()
-        folder, script = wanted.source.project(above, target, declared), wanted.source.name
-        project = Project.open(folder, given, os.environ)
+        directory, script = wanted.source.project(above, target, declared), wanted.source.name
+        project = Project.open(directory, given, os.environ)
     else:
-        project = Project.open(wanted.folder, given, os.environ)
+        project = Project.open(wanted.directory, given, os.environ)
         script = wanted.source
         if script not in project.manifest.scripts:
             hint = did_you_mean(script, project.manifest.scripts)

@@ -106,7 +106,7 @@ def build(project: Project, script: str, target: str, wanted: Request, since: in
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
         raise KernelNotBuilt(_why(instance.label, result.summary))
-    found = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
+    found = read_script(project.cache.tree.script_path(instance.directory, instance.hash))
     return BuiltKernel(found, 0, result.summary.compiled > 0, inputs)
 
 
@@ -153,13 +153,13 @@ def clear(root: str) -> None:
     wanted = {pair for name in ours for pair in projects[name].scripts}
     others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
     cache.forget(ours)
-    names = [f"{layout.SCRIPTS}/{folder}/{digest}" for folder, digest in wanted - others]
+    names = [f"{layout.SCRIPTS}/{directory}/{digest}" for directory, digest in wanted - others]
     with alone(cache.tree, wait=True), unread(cache.tree, names) as read:
         gone = {pair for pair in wanted - others if "/".join((layout.SCRIPTS, *pair)) not in read}
-        listed = {(each.folder, each.hash): each.programs for each in cache.scripts()}
+        listed = {(each.directory, each.hash): each.programs for each in cache.scripts()}
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
-        for folder, digest in gone:
-            cache.tree.remove_entry(cache.tree.script_path(folder, digest))
+        for directory, digest in gone:
+            cache.tree.remove_entry(cache.tree.script_path(directory, digest))
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:
             cache.tree.remove_entry(cache.program_path(program))
     for name in (SOURCES, DEVICE_CODE):

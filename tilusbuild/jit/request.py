@@ -31,7 +31,7 @@ class Request:
 
     source: Source | str
     """A source, or a script's name."""
-    folder: str
+    directory: str
     """Where the script's project is looked for, absolute; for a source, where the caller was."""
     target: str
     """A target's name, an architecture, "cpu", or "auto"."""
@@ -49,7 +49,7 @@ class Request:
         what = self.source
         named = (what,) if isinstance(what, str) else (what.text, what.name, repr(what.table))
         return (
-            *(named, self.folder, self.target, self.target_host, self.backend, self.out),
+            *(named, self.directory, self.target, self.target_host, self.backend, self.out),
             *(self.flags, self.configs),
             tuple((name, type(value), value) for name, value in self.params),
         )
@@ -73,7 +73,7 @@ def request(
 ) -> Request:
     """Return the request that these arguments of `cached` make. Raises `InputError` and
     `TypeError`."""
-    folder, name = _place(source)
+    directory, name = _place(source)
     backend = execution_backend
     if backend == AUTO:
         backend = os.environ.get(f"{_PREFIX}EXECUTION_BACKEND") or BACKENDS[0]
@@ -88,7 +88,7 @@ def request(
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
     return Request(
         source=source if isinstance(source, Source) else name,
-        folder=folder,
+        directory=directory,
         target=_target(target),
         target_host=target_host,
         backend=backend,
@@ -191,15 +191,15 @@ class Source:
         """Write the project below a directory, unless it is there; its path. Raises
         `InputError`."""
         manifest = self.manifest(target, declared)
-        folder = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
+        directory = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
         files = {"tilus.toml": manifest, TEMPLATE: self.text}
         try:
-            os.makedirs(folder, exist_ok=True)
+            os.makedirs(directory, exist_ok=True)
             for name, text in files.items():
-                _write(os.path.join(folder, name), text.encode())
+                _write(os.path.join(directory, name), text.encode())
         except OSError as error:
-            raise input_error(f"{folder} cannot be written: {error.strerror}") from None
-        return folder
+            raise input_error(f"{directory} cannot be written: {error.strerror}") from None
+        return directory
 
 
 def _write(path: str, data: bytes) -> None:

@@ -13,7 +13,7 @@ from tilusbuild.manifest.sections import IncludeDir
 
 
 def check_files(checks: Checks) -> None:
-    """Templates, include folders, references, spaces in files, patterns of headers."""
+    """Templates, include directories, references, spaces in files, patterns of headers."""
     _includes(checks, ("build",), checks.manifest.build.include_dirs)
     _patterns(checks, ("build",), checks.manifest.build.headers)
     for path, _, script in checks.scripts():
@@ -55,7 +55,7 @@ def _file(checks: Checks, path: Path, name: str, what: str) -> None:
                 f"it is {os.path.realpath(full)}",
             )
         elif stat.S_ISDIR(mode):
-            checks.error(f"the {what} is a folder, not a file", place, _contents(full, name))
+            checks.error(f"the {what} is a directory, not a file", place, _contents(full, name))
         elif not stat.S_ISREG(mode):
             checks.error(f"the {what} is not a regular file", place)
 
@@ -69,11 +69,11 @@ def _relative(full: str, root: str) -> str | None:
 
 
 def _similar(full: str, name: str) -> str | None:
-    """Return the file of the same folder whose name is nearest, or the nearest folder that
+    """Return the file of the same directory whose name is nearest, or the nearest directory that
     exists."""
-    folder, base = os.path.split(full)
+    directory, base = os.path.split(full)
     try:
-        names = os.listdir(folder)
+        names = os.listdir(directory)
     except OSError:
         return f'there is no directory "{os.path.dirname(name)}"'
     near = did_you_mean(base, names)
@@ -91,32 +91,32 @@ def _contents(full: str, name: str) -> str | None:
     return f'did you mean "{os.path.join(name, templates[0])}"?' if templates else None
 
 
-def _includes(checks: Checks, path: Path, folders: tuple[IncludeDir, ...]) -> None:
-    for number, folder in enumerate(folders):
+def _includes(checks: Checks, path: Path, directories: tuple[IncludeDir, ...]) -> None:
+    for number, directory in enumerate(directories):
         where: Path = (*path, "include-dirs", number, "path")
         place = partial(checks.document.value, *where)
-        if folder.package is not None:
+        if directory.package is not None:
             # Whether the package is installed only matters to a build.
-            escapes = os.path.normpath(folder.path).split(os.sep)[0] == os.pardir
-            if os.path.isabs(folder.path) or escapes:
-                checks.error("a package's folder is relative to the package", place)
+            escapes = os.path.normpath(directory.path).split(os.sep)[0] == os.pardir
+            if os.path.isabs(directory.path) or escapes:
+                checks.error("a package's directory is relative to the package", place)
             continue
-        full = os.path.join(checks.manifest.root, os.path.expanduser(folder.path))
+        full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
         if not os.path.exists(full):
             checks.error(
-                f'there is no include directory "{folder.path}"',
+                f'there is no include directory "{directory.path}"',
                 place,
-                _similar(os.path.normpath(full), folder.path),
+                _similar(os.path.normpath(full), directory.path),
             )
         elif not os.path.isdir(full):
-            checks.error(f'the include folder "{folder.path}" is a file', place)
+            checks.error(f'the include directory "{directory.path}" is a file', place)
 
 
 def _patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
     for number, pattern in enumerate(patterns):
         if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
             checks.error(
-                "a pattern of headers is relative to the include folders",
+                "a pattern of headers is relative to the include directories",
                 checks.document.value(*path, "headers", number),
                 'as in "generated/*.cuh"',
             )

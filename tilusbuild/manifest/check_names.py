@@ -21,7 +21,7 @@ _SECTIONS = ("args", "params", "space", "derived")
 def check_names(checks: Checks) -> None:
     """Names of tables, of what scripts declare, of facts and macros."""
     _tables(checks)
-    _folders(checks)
+    _directories(checks)
     for path, _, script in checks.scripts():
         _declared(checks, path)
         _macros(checks, (*path, "defines"))
@@ -51,18 +51,18 @@ def _tables(checks: Checks) -> None:
                 )
 
 
-def _folders(checks: Checks) -> None:
-    """Two scripts must not share a folder of the cache tree."""
+def _directories(checks: Checks) -> None:
+    """Two scripts must not share a directory of the cache tree."""
     seen: dict[str, str] = {}
     for name in checks.keys_in("script"):
-        folder = snake_case(name)
-        if folder in seen:
+        directory = snake_case(name)
+        if directory in seen:
             checks.error(
-                f'scripts "{seen[folder]}" and "{name}" would share the directory "{folder}"',
+                f'scripts "{seen[directory]}" and "{name}" would share the directory "{directory}"',
                 checks.document.key("script", name),
                 "rename one: capitals and - become _ in the cache tree",
             )
-        seen.setdefault(folder, name)
+        seen.setdefault(directory, name)
 
 
 def _declared(checks: Checks, path: Path) -> None:

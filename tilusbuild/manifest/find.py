@@ -1,4 +1,4 @@
-"""Finding the manifest, and the git repository that it is in, from a folder upwards.
+"""Finding the manifest, and the git repository that it is in, from a directory upwards.
 
 Imports nothing heavy: a build with nothing to do comes through here.
 """
@@ -17,40 +17,40 @@ def find(start: str) -> str:
     """Return the absolute path of the nearest `tilus.toml` in `start` or above it.
 
     Looks no higher than the root of the git repository that holds `start`. Raises `InputError`
-    that names the folders looked in.
+    that names the directories looked in.
     """
     looked = []
-    for folder in _upwards(start):
-        candidate = os.path.join(folder, MANIFEST_NAME)
+    for directory in _upwards(start):
+        candidate = os.path.join(directory, MANIFEST_NAME)
         if os.path.lexists(candidate):
             return candidate
-        looked.append(folder)
-        if _is_git_root(folder):
+        looked.append(directory)
+        if _is_git_root(directory):
             break
     raise input_error(
         f"no {MANIFEST_NAME} here or above",
         hint="searched in:\n"
-        + "".join(f"  {folder}\n" for folder in looked)
+        + "".join(f"  {directory}\n" for directory in looked)
         + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
     )
 
 
 def git_root(start: str) -> str | None:
-    """Return the top folder of the git repository (or worktree) that holds `start`; None outside
+    """Return the top directory of the git repository (or worktree) that holds `start`; None outside
     one."""
-    return next((folder for folder in _upwards(start) if _is_git_root(folder)), None)
+    return next((directory for directory in _upwards(start) if _is_git_root(directory)), None)
 
 
-def _is_git_root(folder: str) -> bool:
-    # A folder in a clone, a file in a worktree or a submodule.
-    return os.path.exists(os.path.join(folder, ".git"))
+def _is_git_root(directory: str) -> bool:
+    # A directory in a clone, a file in a worktree or a submodule.
+    return os.path.exists(os.path.join(directory, ".git"))
 
 
 def _upwards(start: str) -> Iterator[str]:
-    folder = os.path.abspath(start)
+    directory = os.path.abspath(start)
     while True:
-        yield folder
-        parent = os.path.dirname(folder)
-        if parent == folder:
+        yield directory
+        parent = os.path.dirname(directory)
+        if parent == directory:
             return
-        folder = parent
+        directory = parent

@@ -56,7 +56,7 @@ class Manifest(Table):
 
     @property
     def root(self) -> str:
-        """The project's folder: absolute, and what relative paths of the manifest start from."""
+        """The project's directory: absolute, and what relative paths of the manifest start from."""
         return os.path.dirname(self._document.path)
 
     def place(self, *keys: str | int) -> Place:
@@ -124,7 +124,7 @@ class Manifest(Table):
         }
 
     def include_dirs_for(self, script: str) -> tuple[IncludeDir, ...]:
-        """Include folders in search order: the script's, then the project's."""
+        """Include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)
 
     def headers_for(self, script: str) -> tuple[str, ...]:

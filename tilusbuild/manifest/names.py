@@ -1,4 +1,4 @@
-"""Which names a manifest may declare, and how a script's name becomes a folder's."""
+"""Which names a manifest may declare, and how a script's name becomes a directory's."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class ScriptSection(Table):
     )
     include_dirs: tuple[IncludeDir, ...] = Field(
         (),
-        description="Folders that `#include` searches, before those of `[build]`.",
+        description="Directories that `#include` searches, before those of `[build]`.",
         examples=[["kernels/include"]],
     )
     headers: tuple[Text, ...] = Field(

@@ -49,20 +49,19 @@ class ProjectSection(Table):
 
 
 class IncludeDir(Table):
-    """A folder that `#include` searches: of the project, or of an installed Python package.
+    """A directory that `#include` searches: of the project, or of an installed Python package.
 
-    Written as a path, or as `{ package = …, path = … }`. A folder of the project is named relative
-    to the manifest; it may lie outside the project, and `~` is the home folder. A package's folder
-    is found without importing the package, when a build needs it.
-    """
+    Written as a path, or as `{ package = …, path = … }`. A directory of the project is named
+    relative to the manifest; it may lie outside the project, and `~` is the home directory. A
+    package's directory is found without importing the package, when a build needs it."""
 
     path: Text = Field(
-        description="The folder: relative to the manifest, or to the package's own folder.",
+        description="The directory: relative to the manifest, or to the package's own directory.",
         examples=["include"],
     )
     package: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")] | None = Field(
         None,
-        description="An installed Python package (its import name) that holds the folder.",
+        description="An installed Python package (its import name) that holds the directory.",
         examples=["cutlass_library"],
     )
 
@@ -88,9 +87,10 @@ class BuildSection(Table):
 
     cache_dir: Text | None = Field(
         None,
-        description="The cache tree's folder, relative to the manifest; `~` is the home folder. "
-        "Without it: `.cache` at the root of the git repository that holds the manifest, else "
-        "`~/.cache/tilus`. `--cache-dir` and `TILUSBUILD_CACHE_DIR` take precedence over it.",
+        description="The cache tree's directory, relative to the manifest; `~` is the home "
+        "directory. Without it: `.cache` at the root of the git repository that holds the "
+        "manifest, else `~/.cache/tilus`. `--cache-dir` and `TILUSBUILD_CACHE_DIR` take "
+        "precedence over it.",
         examples=[".cache"],
     )
     jobs: int | None = Field(
@@ -120,12 +120,12 @@ class BuildSection(Table):
     )
     include_dirs: tuple[IncludeDir, ...] = Field(
         (),
-        description="Folders that `#include` searches, in order, after the script's own.",
+        description="Directories that `#include` searches, in order, after the script's own.",
         examples=[["include", {"package": "cutlass_library", "path": "source/include"}]],
     )
     headers: tuple[Text, ...] = Field(
         (),
-        description="Patterns of headers, relative to the include folders, that programs may "
+        description="Patterns of headers, relative to the include directories, that programs may "
         "include by a computed name (`#include MACRO`), which cannot be read off the source.",
         examples=[["generated/*.cuh"]],
     )

@@ -67,12 +67,11 @@ def settings(
 ) -> Settings:
     """Decide every setting.
 
-    `root` is the folder of the manifest. `options` are those of the command line that were given,
-    by their names without dashes: `cache-dir`, `jobs`, `load-average`, `nice`, `level`,
+    `root` is the directory of the manifest. `options` are those of the command line that were
+    given, by their names without dashes: `cache-dir`, `jobs`, `load-average`, `nice`, `level`,
     `device-compiler`, `dump-ir`, `disable-ptxas-opt`, `bench-warmup`, `bench-repeat`. `manifest`
-    is one, or what it says under those same names; `program` is what the running program chose by
-    `tilusbuild.option`. Raises `InputError` that names the culprit.
-    """
+    is one, or what it says under those same names; `program` is what the running program chose
+    by `tilusbuild.option`. Raises `InputError` that names the culprit."""
     said = manifest if isinstance(manifest, Mapping) or manifest is None else said_in(manifest)
     sources = (options, program or {}, environment, said or {})
     return Settings(

@@ -245,13 +245,13 @@ def current(project: Project, selection: Selection) -> tuple[tuple[str, str], ..
         )
     for instance in instances:
         _check_published(project.cache, instance)
-    return tuple((instance.folder, instance.hash) for instance in instances)
+    return tuple((instance.directory, instance.hash) for instance in instances)
 
 
 def _check_published(cache: Cache, instance: PlannedInstance) -> None:
     """Raise `CannotPackError` when a script's directory does not say what its programs are."""
     try:
-        found = read_script(cache.tree.script_path(instance.folder, instance.hash))
+        found = read_script(cache.tree.script_path(instance.directory, instance.hash))
     except LoadError as error:
         raise CannotPackError(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in enumerate(instance.programs):

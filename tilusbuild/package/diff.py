@@ -75,7 +75,7 @@ def side(path: str, limits: Limits) -> Iterator[PackageSide]:
 
 def _of_cache(cache: Cache) -> PackageSide:
     rooted = {pair for project in cache.projects().values() for pair in project.scripts}
-    there = [(script.folder, script.hash) for script in cache.scripts()]
+    there = [(script.directory, script.hash) for script in cache.scripts()]
     current = [pair for pair in there if pair in rooted] or there
     libraries = {}
     for program in programs(cache.tree):

@@ -114,7 +114,7 @@ def purpose_of_script(name: str) -> Purpose | None:
     are in none: a package names programs by their hashes."""
     if name in _RUNTIME_OF_SCRIPT:
         return "runtime"
-    if name.startswith(f"{direct.FOLDER}/"):
+    if name.startswith(f"{direct.DIRECTORY}/"):
         return "sources" if name.endswith(".c") else "runtime"
     return "logs" if name.startswith(_LOGS) and name.endswith((".json", ".txt")) else None
 

@@ -103,7 +103,7 @@ def _root_problem(parts: list[str]) -> str | None:
     if kind is not None:
         return kind.path_problem(rest)
     if root == layout.SCRIPTS:
-        if len(rest) < 3 or not layout.is_script_folder(rest[0]):
+        if len(rest) < 3 or not layout.is_script_directory(rest[0]):
             return "below scripts come a script's name, its hash and a file"
         rest = rest[1:]
     elif root not in (layout.PROGRAMS, layout.INCLUDE):

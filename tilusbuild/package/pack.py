@@ -36,7 +36,7 @@ from tilusbuild.package.formats.wheels import write_wheels
 from tilusbuild.package.listing import Layer, named_layers
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.selection import Selection
-from tilusbuild.state.files import sync_folder
+from tilusbuild.state.files import sync_directory
 from tilusbuild.table import Cell, table
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
@@ -207,7 +207,7 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
                 break
         else:
             raise OSError(errno.EBUSY, "others keep putting packages here", name)
-    sync_folder(output)
+    sync_directory(output)
 
 
 def _move(made: str, place: str, old: str) -> bool:

@@ -42,7 +42,7 @@ def _root(project: str, declared: IncludeDir, place: Place, taken: dict[str, str
         return inside(declared.package, _base(path, declared.path), declared.path)
     path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
     if not os.path.isdir(path):
-        raise input_error(f"there is no folder {declared.path}", place=place)
+        raise input_error(f"there is no directory {declared.path}", place=place)
     relative = os.path.relpath(path, project)
     if relative != ".." and not relative.startswith("../"):
         return inside(PROJECT, project, relative)

@@ -40,7 +40,7 @@ class PlannedInstance:
     """A script with its constants fixed, for one target: what one script directory describes."""
 
     script: str
-    folder: str
+    directory: str
     """The script's name in snake case, as its directory is called."""
     target: Target
     params: Mapping[str, Value]

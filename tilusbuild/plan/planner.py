@@ -152,7 +152,7 @@ def planned_instance(
     )
     return PlannedInstance(
         script=script_instance.script,
-        folder=snake_case(script_instance.script),
+        directory=snake_case(script_instance.script),
         target=script_instance.target,
         params=script_instance.params,
         points=script_instance.space.count,

@@ -189,7 +189,7 @@ class ScriptInstance:
         return Diagnostic(
             f'no header matches "{pattern}"',
             self._manifest.place(*keys),
-            "patterns are relative to the folders of include-dirs, or to the project",
+            "patterns are relative to the directories of include-dirs, or to the project",
         )
 
     def template_digest(self, name: str) -> str:
@@ -268,8 +268,8 @@ class ScriptInstance:
         this closure can reach."""
         external = closure.external
         if external not in self._external_digests:
-            folders = self.pipeline.headers(self.toolchain)
-            self._external_digests[external] = folders.external_header_digests(
+            directories = self.pipeline.headers(self.toolchain)
+            self._external_digests[external] = directories.external_header_digests(
                 external, self._memory
             )
         return self._external_digests[external]

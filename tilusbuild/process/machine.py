@@ -22,7 +22,7 @@ _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 class Group:
     """A control group that we are in, or one around it."""
 
-    folder: str
+    directory: str
     unified: bool
     """Version 2, whose files have other names."""
 
@@ -38,7 +38,7 @@ class Machine:
         self._memory_groups = memory
         self._cpu_groups = cpu
         self._pressure += [
-            os.path.join(group.folder, "memory.pressure") for group in memory if group.unified
+            os.path.join(group.directory, "memory.pressure") for group in memory if group.unified
         ]
 
     def cores(self) -> int:
@@ -125,9 +125,9 @@ def _plain(text: str) -> str:
 def _quota(group: Group) -> float | None:
     """Processors that a group's quota grants, or None for no limit."""
     if group.unified:
-        words = _text(group.folder, "cpu.max").split()
+        words = _text(group.directory, "cpu.max").split()
     else:
-        words = [_text(group.folder, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        words = [_text(group.directory, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     try:
         quota, period = (int(word) for word in words)
         return None if quota < 0 else max(1, quota) / period
@@ -141,17 +141,17 @@ def _room(group: Group) -> int | None:
     Over `memory.high` a group is not killed but slowed down until it crawls: that is a limit too.
     """
     if group.unified:
-        limits = [_number(group.folder, name) for name in ("memory.max", "memory.high")]
-        used = _number(group.folder, "memory.current")
+        limits = [_number(group.directory, name) for name in ("memory.max", "memory.high")]
+        used = _number(group.directory, "memory.current")
         droppable = "inactive_file"
     else:
-        limits = [_number(group.folder, "memory.limit_in_bytes")]
-        used = _number(group.folder, "memory.usage_in_bytes")
+        limits = [_number(group.directory, "memory.limit_in_bytes")]
+        used = _number(group.directory, "memory.usage_in_bytes")
         droppable = "total_inactive_file"
     given = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
     if not given or used is None:
         return None
-    cache = _field(os.path.join(group.folder, "memory.stat"), droppable, 1) or 0
+    cache = _field(os.path.join(group.directory, "memory.stat"), droppable, 1) or 0
     return min(given) - used + cache
 
 
@@ -166,8 +166,8 @@ def _stalled(path: str) -> float:
     return 0.0
 
 
-def _number(folder: str, name: str) -> int | None:
-    text = _text(folder, name)
+def _number(directory: str, name: str) -> int | None:
+    text = _text(directory, name)
     return int(text) if text.isdecimal() else None
 
 
@@ -179,8 +179,8 @@ def _field(path: str, name: str, unit: int) -> int | None:
     return None
 
 
-def _text(folder: str, name: str) -> str:
-    return "\n".join(_lines(os.path.join(folder, name)))
+def _text(directory: str, name: str) -> str:
+    return "\n".join(_lines(os.path.join(directory, name)))
 
 
 def _lines(path: str) -> list[str]:

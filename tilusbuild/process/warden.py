@@ -411,9 +411,9 @@ def execute(argv: list[bytes], environment: list[bytes]) -> None:
     if b"/" in program:
         os.execve(program, argv, variables)  # noqa: S606 - no shell is wanted
     found: OSError | None = None
-    for folder in variables.get(b"PATH", b"/usr/bin:/bin").split(b":"):
+    for directory in variables.get(b"PATH", b"/usr/bin:/bin").split(b":"):
         try:
-            os.execve(os.path.join(folder, program), argv, variables)  # noqa: S606
+            os.execve(os.path.join(directory, program), argv, variables)  # noqa: S606
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

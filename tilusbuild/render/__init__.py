@@ -6,8 +6,9 @@ Importing this package imports no Jinja2; each module does where it is used.
 import os
 
 
-def templates_folder() -> str:
-    """The folder of the shipped templates: in the package when installed, else in the checkout."""
+def templates_directory() -> str:
+    """The directory of the shipped templates: in the package when installed, else in the
+    checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "_templates")
     return (

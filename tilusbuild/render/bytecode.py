@@ -23,16 +23,16 @@ from tilusbuild.state.hashing import sha256_file, sha256_text
 
 def _implementation() -> str:
     """What else than its source decides a template's bytecode: us, Jinja2, and Python."""
-    folder = os.path.dirname(os.path.abspath(__file__))
-    ours = [sha256_file(os.path.join(folder, name)) for name in ("environment.py", "cuda.py")]
+    directory = os.path.dirname(os.path.abspath(__file__))
+    ours = [sha256_file(os.path.join(directory, name)) for name in ("environment.py", "cuda.py")]
     return "\n".join([*ours, jinja2.__version__, sys.version])
 
 
 class PrivateBytecode(BytecodeCache):
-    """Keeps one file a template below `folder`, which is made when it is first written to."""
+    """Keeps one file a template below `directory`, which is made when it is first written to."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
         self._salt = _implementation()
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
@@ -40,7 +40,7 @@ class PrivateBytecode(BytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
-            _check_private(os.lstat(self._folder))
+            _check_private(os.lstat(self._directory))
             handle = os.open(self._path(bucket), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(handle, "rb") as file:
                 _check_private(os.fstat(handle))
@@ -54,13 +54,13 @@ class PrivateBytecode(BytecodeCache):
     def dump_bytecode(self, bucket: Bucket) -> None:
         payload = marshal.dumps(bucket.code)
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
             write_atomic(self._path(bucket), _envelope(bucket).wrap(payload), mode=0o600)
         except OSError:
             pass
 
     def _path(self, bucket: Bucket) -> str:
-        return os.path.join(self._folder, bucket.key)
+        return os.path.join(self._directory, bucket.key)
 
 
 def _envelope(bucket: Bucket) -> Envelope:

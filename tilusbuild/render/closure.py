@@ -1,10 +1,10 @@
 """Which headers a rendered source can reach, computed before the compile and without a compiler.
 
-The closure takes every branch of every condition, so it holds at least what any compile reads from
-the include folders; more is harmless, because the copy that a compile sees is then still a part of
-what is there. A name that no folder has is the toolkit's or the system's. Headers keep their places
-relative to each other, so `..`, shadowing and the order of folders mean what they mean in place.
-"""
+The closure takes every branch of every condition, so it holds at least what any compile reads
+from the include directories; more is harmless, because the copy that a compile sees is then
+still a part of what is there. A name that no directory has is the toolkit's or the system's.
+Headers keep their places relative to each other, so `..`, shadowing and the order of directories
+mean what they mean in place."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _NoMemory:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder of the include path: `path` on disk, `name` in the copy that a compile sees.
+    """A directory of the include path: `path` on disk, `name` in the copy that a compile sees.
 
     It belongs to a tree, of which the last `depth` parts of both lead to it: `..` may climb that
     far, since the copy is laid out alike. `inside` makes one.
@@ -60,19 +60,19 @@ class Root:
 
     @property
     def base(self) -> str:
-        """The folder of the tree."""
+        """The directory of the tree."""
         path = self.path
         for _ in range(self.depth):
             path = os.path.dirname(path)
         return path
 
 
-def inside(tree: str, base: str, folder: str = "", *, quoted_only: bool = False) -> Root:
-    """The root for `folder` of the tree `tree`, whose folder is `base`. Raises `ValueError` for a
-    folder that leads out of it."""
-    parts = [part for part in posixpath.normpath(folder or ".").split("/") if part != "."]
-    if ".." in parts or folder.startswith("/"):
-        raise ValueError(f"{folder} is not inside {base}")
+def inside(tree: str, base: str, directory: str = "", *, quoted_only: bool = False) -> Root:
+    """The root for `directory` of the tree `tree`, whose directory is `base`. Raises
+    `ValueError` for a directory that leads out of it."""
+    parts = [part for part in posixpath.normpath(directory or ".").split("/") if part != "."]
+    if ".." in parts or directory.startswith("/"):
+        raise ValueError(f"{directory} is not inside {base}")
     base = os.path.abspath(base)
     return Root("/".join([tree, *parts]), os.path.join(base, *parts), quoted_only, len(parts))
 
@@ -84,7 +84,7 @@ class Header:
     name: str
     sha256: str
     path: str | None
-    """None for an empty file that only makes a folder exist."""
+    """None for an empty file that only makes a directory exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,16 @@ class Closure:
 
     headers: tuple[Header, ...]
     digest: str
-    """sha256 of `manifest`: what the folder of the copy is called."""
+    """sha256 of `manifest`: what the directory of the copy is called."""
     notes: tuple[Diagnostic, ...] = ()
     """Includes that the compile will not find, and how to declare them: to be shown if it fails."""
     unmatched: tuple[str, ...] = ()
     """Declared globs that no header matches."""
     probed: tuple[str, ...] = ()
-    """Folders in which a new file could change the answer."""
+    """Directories in which a new file could change the answer."""
     external: tuple[str, ...] | None = ()
-    """Names that no folder has: the toolkit's and the system's; None when they cannot be known."""
+    """Names that no directory has: the toolkit's and the system's; None when they cannot be
+    known."""
 
     @property
     def manifest(self) -> str:
@@ -136,7 +137,7 @@ class Headers:
 
     @property
     def roots(self) -> tuple[Root, ...]:
-        """The folders, in search order."""
+        """The directories, in search order."""
         return self._roots
 
     def closure(
@@ -155,7 +156,8 @@ class Headers:
     def candidates(
         self, include: Include, includer: _File | None
     ) -> Iterable[tuple[str, str, str]]:
-        """Where an include is looked for, in order: tree, folder in the copy, folder on disk."""
+        """Where an include is looked for, in order: tree, directory in the copy, directory on
+        disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
         for quoted_only in (True, False):
@@ -191,12 +193,16 @@ class Headers:
             ) from None
         return _File(tree, name, path, digest, found)
 
-    def ancestor(self, folder: str) -> str:
-        """The nearest folder that exists: where a missing file would have to be made."""
-        if (known := self._ancestors.get(folder)) is None:
-            parent = os.path.dirname(folder)
-            known = folder if parent == folder or os.path.isdir(folder) else self.ancestor(parent)
-            self._ancestors[folder] = known
+    def ancestor(self, directory: str) -> str:
+        """The nearest directory that exists: where a missing file would have to be made."""
+        if (known := self._ancestors.get(directory)) is None:
+            parent = os.path.dirname(directory)
+            known = (
+                directory
+                if parent == directory or os.path.isdir(directory)
+                else self.ancestor(parent)
+            )
+            self._ancestors[directory] = known
         return known
 
     def declared(self, pattern: str) -> Iterable[tuple[str, str, str, str]]:
@@ -249,7 +255,7 @@ class _Search:
     source: str
     files: dict[str, _File] = field(default_factory=dict)
     queue: list[_File] = field(default_factory=list)
-    folders: set[str] = field(default_factory=set)
+    directories: set[str] = field(default_factory=set)
     probed: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
     unknown: bool = False
@@ -292,13 +298,13 @@ class _Search:
             self.unknown = True
             self._note(
                 include, includer, "the include is an absolute path",
-                "put the header in a folder of include-dirs and include it by its name there",
+                "put the header in a directory of include-dirs and include it by its name there",
             )  # fmt: skip
             return
-        for tree, folder, on_disk in self.headers.candidates(include, includer):
+        for tree, directory, on_disk in self.headers.candidates(include, includer):
             path = f"{on_disk}/{include.name}"
-            name = posixpath.normpath(f"{folder}/{include.name}")
-            within = _climbs_within(tree, folder, include.name)
+            name = posixpath.normpath(f"{directory}/{include.name}")
+            within = _climbs_within(tree, directory, include.name)
             file = self.headers.file(tree, name, path)
             if ".." in include.name and _links_matter(path):
                 self._note(
@@ -312,7 +318,7 @@ class _Search:
                 self._leads_out(include, includer, tree)
             else:
                 self._take(file)
-                self.folders.update(_passed(folder, include.name))
+                self.directories.update(_passed(directory, include.name))
             if not include.next:
                 return
         self.external.add(include.name)
@@ -361,10 +367,12 @@ class _Search:
 
     def _leads_out(self, include: Include, includer: _File | None, tree: str) -> None:
         self._note(
-            include, includer, f'"{include.name}" leads out of the folder that is copied ({tree})',
-            "add the folder above both headers to include-dirs, and include the one that includes "
-            "from there",
-        )  # fmt: skip
+            include,
+            includer,
+            f'"{include.name}" leads out of the directory that is copied ({tree})',
+            "add the directory above both headers to include-dirs, and include the one that "
+            "includes from there",
+        )
 
     def _note(self, include: Include, includer: _File | None, message: str, hint: str) -> None:
         spelled = include.name or include.macro
@@ -380,13 +388,13 @@ class _Search:
         self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None
 
     def _kept(self) -> tuple[Header, ...]:
-        """The headers, and an empty file in each folder that is only passed through by `..`."""
+        """The headers, and an empty file in each directory that is only passed through by `..`."""
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
         there = {parent for file in self.files for parent in _parents(file)}
         headers += [
-            Header(f"{folder}/{KEEP}", _EMPTY, None)
-            for folder in self.folders
-            if folder not in there
+            Header(f"{directory}/{KEEP}", _EMPTY, None)
+            for directory in self.directories
+            if directory not in there
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
 
@@ -396,10 +404,10 @@ def _parents(name: str) -> Iterable[str]:
         yield name
 
 
-def _climbs_within(tree: str, folder: str, name: str) -> bool:
-    """Whether `folder/name`, followed part by part, stays in the tree."""
+def _climbs_within(tree: str, directory: str, name: str) -> bool:
+    """Whether `directory/name`, followed part by part, stays in the tree."""
     limit = tree.count("/") + 1
-    depth = folder.count("/") + 1
+    depth = directory.count("/") + 1
     for part in name.split("/"):
         depth += -1 if part == ".." else part not in ("", ".")
         if depth < limit:
@@ -415,9 +423,9 @@ def _links_matter(path: str) -> bool:
     )
 
 
-def _passed(folder: str, name: str) -> Iterable[str]:
-    """The folders that must exist for `..` in `folder/name` to be followed."""
-    parts = folder.split("/")
+def _passed(directory: str, name: str) -> Iterable[str]:
+    """The directories that must exist for `..` in `directory/name` to be followed."""
+    parts = directory.split("/")
     for part in name.split("/"):
         if part == "..":
             yield "/".join(parts)

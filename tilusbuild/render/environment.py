@@ -155,7 +155,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return cuda.spell(value)
 
     def join_path(self, template: str, parent: str) -> str:
-        """`./x` and `../x` are relative to the folder of the template that names them."""
+        """`./x` and `../x` are relative to the directory of the template that names them."""
         if not template.startswith(("./", "../")):
             return template
         parts = parent.split("/")[:-1]

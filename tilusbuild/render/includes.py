@@ -22,7 +22,7 @@ class Include(NamedTuple):
     quoted: bool
     """`"name"`, which is looked for beside the including file first, or `<name>`."""
     next: bool
-    """`#include_next` and `__has_include_next`: any folder of the search path may be meant."""
+    """`#include_next` and `__has_include_next`: any directory of the search path may be meant."""
     macro: str = ""
     """The text of a computed include: `#include CONFIG_HEADER`."""
 

@@ -1,4 +1,4 @@
-"""Where templates come from: the project's folder, and the shipped ones under `tilusbuild/`.
+"""Where templates come from: the project's directory, and the shipped ones under `tilusbuild/`.
 
 A name is relative, with `/` between its parts, and never leads outside: not by `..`, not by a
 symbolic link. Each template is read once in the life of a loader, so one plan sees one content.
@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import BaseLoader, TemplateNotFound
 
-from tilusbuild.render import templates_folder
+from tilusbuild.render import templates_directory
 
 SHIPPED = "tilusbuild/"
 
@@ -27,11 +27,11 @@ class BadTemplateError(TemplateNotFound):
 
 
 class ProjectLoader(BaseLoader):
-    """Finds templates below `root` and in the shipped folder."""
+    """Finds templates below `root` and in the shipped directory."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)
-        self.shipped = os.path.realpath(templates_folder())
+        self.shipped = os.path.realpath(templates_directory())
         self._texts: dict[str, str] = {}
 
     def path(self, name: str) -> str:
@@ -79,10 +79,10 @@ class ProjectLoader(BaseLoader):
         """Names that could be meant, for suggestions."""
         names = []
         for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
-            for folder, folders, files in os.walk(os.path.join(base, top)):
-                folders[:] = sorted(f for f in folders if not f.startswith("."))
+            for directory, directories, files in os.walk(os.path.join(base, top)):
+                directories[:] = sorted(f for f in directories if not f.startswith("."))
                 names += [
-                    os.path.relpath(os.path.join(folder, file), base)
+                    os.path.relpath(os.path.join(directory, file), base)
                     for file in sorted(files)
                     if file.endswith((".j2", ".jinja", ".cu", ".cuh", ".h"))
                 ]

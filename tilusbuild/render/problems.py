@@ -126,7 +126,9 @@ def _problem(
     if isinstance(error, UndefinedNameError) and error.name is not None:
         return _undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
-        return Problem(str(error.message), "templates lie in the project's folder", str(error.name))
+        return Problem(
+            str(error.message), "templates lie in the project's directory", str(error.name)
+        )
     if isinstance(error, TemplateNotFound):
         return _not_found(error, environment)
     if isinstance(error, TemplateSyntaxError):
@@ -204,7 +206,7 @@ def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     quoted = " or ".join(f'"{name}"' for name in names)
     known = environment.list_templates()
-    hint = did_you_mean(str(names[0]), known) or "names are relative to the project's folder"
+    hint = did_you_mean(str(names[0]), known) or "names are relative to the project's directory"
     return Problem(f"no template {quoted}", hint)
 
 

@@ -76,7 +76,7 @@ def with_files(
     junit: str | None = None,
 ) -> Reporter:
     """The reporter, and those that write for other programs: a JUnit file when one is asked for,
-    annotations and a summary on GitHub Actions. `root` is the project's folder."""
+    annotations and a summary on GitHub Actions. `root` is the project's directory."""
     more: list[Reporter] = []
     if junit is not None:
         from tilusbuild.report.junit import JUnitReporter

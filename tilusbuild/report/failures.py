@@ -42,7 +42,8 @@ def first_spot(log: str) -> Spot | None:
 
 
 def inside(file: str, root: str, top: str) -> str | None:
-    """A file of the project in `root` as seen from the folder `top`; None when it is not there."""
+    """A file of the project in `root` as seen from the directory `top`; None when it is not
+    there."""
     path = os.path.normpath(os.path.join(root, file))
     top = os.path.abspath(top)
     if not path.startswith(top.rstrip("/") + "/") or not os.path.isfile(path):

@@ -18,7 +18,7 @@ from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
-FOLDER, FILE = "dispatch", "dispatch.json"
+DIRECTORY, FILE = "dispatch", "dispatch.json"
 SCHEMA = 1
 REFUSED = "TilusbuildRefused"
 """The kind of tvm-ffi error that a dispatcher raises when it does not come to a program's call."""
@@ -56,18 +56,18 @@ def launcher(
     `on_nearest` is called when sizes are served by the nearest that was measured. Raises
     `LibraryChangedError` and `CorruptCacheError` for a dispatcher that is not what was built.
     """
-    folder = os.path.join(described.path, FOLDER)
+    directory = os.path.join(described.path, DIRECTORY)
     try:
-        with open(os.path.join(folder, FILE), "rb") as file:
+        with open(os.path.join(directory, FILE), "rb") as file:
             value = unseal(file.read())
         if value["schema"] != SCHEMA or value["from"] != made_from(described, there):
             return None
-        path = os.path.join(folder, os.path.basename(value["library"]["name"]))
+        path = os.path.join(directory, os.path.basename(value["library"]["name"]))
         digest, symbol = str(value["library"]["sha256"]), str(value["symbol"])
     except FileNotFoundError:
         return None
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
-        raise CorruptCacheError(f"{folder}/{FILE} is damaged: {error}") from None
+        raise CorruptCacheError(f"{directory}/{FILE} is damaged: {error}") from None
     library.check_library(path, digest)
     return _opened(path, symbol, on_nearest)
 

@@ -319,11 +319,11 @@ def programs_there(script: Script) -> frozenset[int]:
         names = os.listdir(os.path.join(script.root, "programs"))
     except OSError as error:
         raise LoadError(f"{script.root}/programs cannot be read: {error.strerror}") from None
-    folders = frozenset(names)
+    directories = frozenset(names)
     return frozenset(
         i
         for i, digest in enumerate(script.programs)
-        if i not in script.not_built and digest in folders
+        if i not in script.not_built and digest in directories
     )
 
 

@@ -39,11 +39,11 @@ def load(
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
     """
-    folder = snake_case(script)
+    directory = snake_case(script)
     looked: list[str] = []
     known: set[str] = set()
     for place in places(where):
-        paths = place.instances(folder, here())
+        paths = place.instances(directory, here())
         if paths:
             hold = ReaderLock(place.path, (path.rpartition("/")[2] for path in paths))
             key = signed_by or os.environ.get(_REQUIRED)
@@ -53,9 +53,9 @@ def load(
                 check(paths, key)
             found = [read_script(path) for path in paths]
             return _kernel(script, place, found, hold, target, strict, params)
-        known.update(place.folders())
+        known.update(place.directories())
         looked.append(f"{place.path} ({place.origin})")
-    hint = suggestion(folder, known)
+    hint = suggestion(directory, known)
     lines = [f"there is no script {script!r}", *([hint] if hint else []), "searched:"]
     raise ScriptNotFoundError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
 

@@ -36,35 +36,35 @@ class Place(NamedTuple):
     origin: str
     also: tuple[str, ...] = ()
 
-    def folders(self) -> list[str]:
+    def directories(self) -> list[str]:
         """Return the scripts' directories that there are."""
         roots = (self.path, *self.also)
         return sorted({name for root in roots for name in _names(os.path.join(root, "scripts"))})
 
-    def instances(self, folder: str, start: str) -> list[str]:
+    def instances(self, directory: str, start: str) -> list[str]:
         """Return the paths of a script's current directories. Raises `CorruptCacheError` and
         `AmbiguousScriptError`."""
         return [
-            path for root in (self.path, *self.also) for path in _instances(root, folder, start)
+            path for root in (self.path, *self.also) for path in _instances(root, directory, start)
         ]
 
 
-def _instances(root: str, folder: str, start: str) -> list[str]:
-    above = os.path.join(root, "scripts", folder)
+def _instances(root: str, directory: str, start: str) -> list[str]:
+    above = os.path.join(root, "scripts", directory)
     there = [name for name in _names(above) if len(name) == 64]
-    current = _current(root, folder, start) if there else None
+    current = _current(root, directory, start) if there else None
     kept = there if current is None else [name for name in there if name in current]
     return [os.path.join(above, name) for name in sorted(kept)]
 
 
-def _current(root: str, folder: str, start: str) -> set[str] | None:
+def _current(root: str, directory: str, start: str) -> set[str] | None:
     """Return what index.json says of a script; None when there is no index."""
     path = os.path.join(root, "index.json")
     try:
         with open(path, "rb") as file:
             projects = unseal(file.read())["projects"]
         having = {
-            manifest: {digest for name, digest in project["scripts"] if name == folder}
+            manifest: {digest for name, digest in project["scripts"] if name == directory}
             for manifest, project in projects.items()
             if not manifest.startswith(JIT_ROOT_PREFIX)
         }
@@ -74,10 +74,10 @@ def _current(root: str, folder: str, start: str) -> set[str] | None:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
-    return _of_project({m: found for m, found in having.items() if found}, folder, start)
+    return _of_project({m: found for m, found in having.items() if found}, directory, start)
 
 
-def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[str]:
+def _of_project(having: Mapping[str, set[str]], directory: str, start: str) -> set[str]:
     """Of several projects in one cache, the one around `start`; else all, if they agree. Packages
     that were installed there, under names that are no paths, stand together like one project: each
     may bring another target."""
@@ -90,14 +90,14 @@ def _of_project(having: Mapping[str, set[str]], folder: str, start: str) -> set[
     if len(groups) > 1:
         named = ", ".join(sorted(having))
         raise AmbiguousScriptError(
-            f"several projects have a script {folder}: {named}\n"
+            f"several projects have a script {directory}: {named}\n"
             "  call from within one of them, or build it into a cache of its own"
         )
     return set().union(*having.values())
 
 
-def _is_within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def places(where: object) -> Iterator[Place]:
@@ -138,7 +138,7 @@ def _given(where: Any) -> Place:
     if isinstance(parts, list | tuple) and parts:
         first, *others = (_given(part) for part in parts)
         return first._replace(also=tuple(other.path for other in others))
-    path = folder_of(parts)
+    path = directory_of(parts)
     if not os.path.isdir(path):
         raise ScriptNotFoundError(f"{path} is not a directory")
     above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
@@ -151,7 +151,7 @@ def _given(where: Any) -> Place:
     return Place(path, "where")
 
 
-def folder_of(where: Any) -> str:
+def directory_of(where: Any) -> str:
     """Return the directory that a path, a module, or an object with a `path` means. Raises
     `TypeError`."""
     if isinstance(where, str | os.PathLike):
@@ -164,7 +164,7 @@ def folder_of(where: Any) -> str:
             found = os.path.abspath(os.fspath(value))
             return os.path.dirname(found) if name == "__file__" else found
     if callable(where):
-        return folder_of(where())
+        return directory_of(where())
     raise TypeError(f"where= is a path, a module or a package, not {type(where).__name__}")
 
 
@@ -175,26 +175,26 @@ def _packages() -> Iterator[Place]:
 
     found = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name.split("."))
     for name, parts in groupby(found, key=lambda entry: entry.name.partition(".")[0]):
-        first, *others = map(_folder_of_entry, parts)
+        first, *others = map(_directory_of_entry, parts)
         yield Place(first, f"package {name}", tuple(others))
 
 
-def _folder_of_entry(entry: EntryPoint) -> str:
+def _directory_of_entry(entry: EntryPoint) -> str:
     try:
-        return folder_of(entry.load())
+        return directory_of(entry.load())
     except Exception as error:
         raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
 
 
 def project_cache(start: str) -> tuple[str, str]:
     """Return the cache of the project around a directory, as a build there chooses it."""
-    for folder in _upwards(start):
-        manifest = os.path.join(folder, "tilus.toml")
+    for directory in _upwards(start):
+        manifest = os.path.join(directory, "tilus.toml")
         named = _named_in(manifest) if os.path.isfile(manifest) else None
         if named is not None:
-            return os.path.join(folder, os.path.expanduser(named)), manifest
-        if os.path.exists(os.path.join(folder, ".git")):
-            return os.path.join(folder, ".cache"), "the git repository"
+            return os.path.join(directory, os.path.expanduser(named)), manifest
+        if os.path.exists(os.path.join(directory, ".git")):
+            return os.path.join(directory, ".cache"), "the git repository"
     return os.path.join(os.path.expanduser("~"), ".cache", "tilus"), "the user's cache"
 
 
@@ -214,17 +214,17 @@ def _named_in(manifest: str) -> str | None:
 
 
 def _upwards(start: str) -> Iterator[str]:
-    folder = os.path.abspath(start)
+    directory = os.path.abspath(start)
     while True:
-        yield folder
-        parent = os.path.dirname(folder)
-        if parent == folder:
+        yield directory
+        parent = os.path.dirname(directory)
+        if parent == directory:
             return
-        folder = parent
+        directory = parent
 
 
-def _names(folder: str) -> list[str]:
+def _names(directory: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(os.listdir(directory))
     except OSError:
         return []

@@ -74,9 +74,9 @@ def _write(place: str, text: str) -> None:
     import tempfile
 
     try:
-        folder = os.path.dirname(place)
-        os.makedirs(folder, exist_ok=True)
-        handle, made = tempfile.mkstemp(prefix=".tmp-", dir=folder)
+        directory = os.path.dirname(place)
+        os.makedirs(directory, exist_ok=True)
+        handle, made = tempfile.mkstemp(prefix=".tmp-", dir=directory)
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(text)
         os.replace(made, place)

@@ -1,7 +1,7 @@
 """The one atomic writer: a reader sees the old content or the new, never a part, whoever is killed.
 
 A file is written beside its final place under a name that starts with `.tmp-`, synced, and renamed
-over it. The folder is synced too, so that the rename survives a power failure.
+over it. The directory is synced too, so that the rename survives a power failure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import suppress
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
     """Replace `path` by a file that holds `data`. Raises `OSError`; then nothing has changed."""
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=folder)
+    directory = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=directory)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -26,11 +26,11 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(folder)
+    sync_directory(directory)
 
 
-def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Make the names in a folder durable. Raises `OSError`."""
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in a directory durable. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -18,11 +18,11 @@ _ENVELOPE = Envelope("launcher 2")
 
 
 class LauncherStore:
-    """Objects by digest, in memory and in `folder`, which is made when it is first written to; with
-    None in memory only."""
+    """Objects by digest, in memory and in `directory`, which is made when it is first written
+    to; with None in memory only."""
 
-    def __init__(self, folder: str | None = None) -> None:
-        self.folder = folder
+    def __init__(self, directory: str | None = None) -> None:
+        self.directory = directory
         self._objects: dict[str, bytes] = {}
         self._making: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -49,4 +49,4 @@ class LauncherStore:
             return made
 
     def _path(self, key: str) -> str | None:
-        return None if self.folder is None else os.path.join(self.folder, key + ".o")
+        return None if self.directory is None else os.path.join(self.directory, key + ".o")

@@ -10,7 +10,7 @@ from tilusbuild.toolchain.discovery import (
     discover,
     discover_nvrtc,
 )
-from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import Host, HostTool
 from tilusbuild.toolchain.nvrtc import Nvrtc
 from tilusbuild.toolchain.packages import package_dir
@@ -19,7 +19,7 @@ __all__ = [
     "Cuda",
     "DigestMemory",
     "Finding",
-    "HeaderFolders",
+    "HeaderDirectories",
     "Host",
     "HostTool",
     "Nvrtc",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostTool
 from tilusbuild.toolchain.packages import mixed_releases, pip_command, wheel_releases
 from tilusbuild.toolchain.probe import Probe, ProbeError
@@ -45,10 +45,9 @@ class Cuda:
     """A toolkit that compiles.
 
     `nvcc` is the real program (no wrapper), `version` its full version ("13.0.88"), `archs` the
-    names of the real architectures that it compiles for. `tools` are its programs and `libdevice`
-    and `library_dir` its folders; `link_flags` are what nvcc needs to find its own libraries where
-    its profile looks in vain, as in wheels.
-    """
+    names of the real architectures that it compiles for. `tools` are its programs and
+    `libdevice` and `library_dir` its directories; `link_flags` are what nvcc needs to find its
+    own libraries where its profile looks in vain, as in wheels."""
 
     nvcc: str
     root: str
@@ -76,7 +75,7 @@ class Cuda:
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
         """Lines: versions and digests, no path. Raises `OSError`."""
-        headers = HeaderFolders(self.include_dirs, (), ())
+        headers = HeaderDirectories(self.include_dirs, (), ())
         bin_dir = os.path.dirname(self.nvcc)
         profile = os.path.join(bin_dir, "nvcc.profile")
         stubs = memory.tree(os.path.join(bin_dir, "crt"), "all", lambda _: True)
@@ -120,10 +119,10 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     _check_whole(root, version, programs, libdevice)
     includes = tuple(
         dict.fromkeys(
-            os.path.realpath(folder)
+            os.path.realpath(directory)
             for name in ("INCLUDES", "SYSTEM_INCLUDES")
-            for folder in _INCLUDE.findall(variables.get(name, ""))
-            if os.path.isdir(folder)
+            for directory in _INCLUDE.findall(variables.get(name, ""))
+            if os.path.isdir(directory)
         )
     ) or (os.path.join(root, "include"),)
     releases = wheel_releases(root)
@@ -180,11 +179,11 @@ def _check_whole(root: str, version: str, programs: dict[str, str], libdevice: s
         raise Rejected(f"incomplete: no libdevice ({libdevice})", remedy)
 
 
-def _check_headers(folders: tuple[str, ...], releases: object, version: str) -> None:
+def _check_headers(directories: tuple[str, ...], releases: object, version: str) -> None:
     lacking = [
         (header, wheel)
         for header, wheel in _HEADERS.items()
-        if not any(os.path.isfile(os.path.join(folder, header)) for folder in folders)
+        if not any(os.path.isfile(os.path.join(directory, header)) for directory in directories)
     ]
     # libcu++ came with CUDA 11: an older toolkit lacks no part of itself.
     if lacking and int(version.partition(".")[0]) >= 11:
@@ -223,13 +222,13 @@ def embedded_version(probe: Probe, program: str) -> str | None:
 
 
 def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
-    """The folder of cudart, and the flag that leads nvcc there when its own do not."""
+    """The directory of cudart, and the flag that leads nvcc there when its own do not."""
     own = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', listed)]
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
-    for folder in (*own, *fallbacks):
-        if os.path.isfile(os.path.join(folder, "libcudart_static.a")):
-            folder = os.path.realpath(folder)
-            return folder, () if folder in own else (f"-L{folder}",)
+    for directory in (*own, *fallbacks):
+        if os.path.isfile(os.path.join(directory, "libcudart_static.a")):
+            directory = os.path.realpath(directory)
+            return directory, () if directory in own else (f"-L{directory}",)
     return fallbacks[-1], ()
 
 

@@ -166,7 +166,7 @@ def _nvidia_tool(probe: Probe, cuda: Cuda | None, name: str, gives: str) -> Find
 
 
 def _bubblewrap(probe: Probe) -> Finding:
-    gives = "the same bytes with -lineinfo from any folder"
+    gives = "the same bytes with -lineinfo from any directory"
     path = probe.which("bwrap")
     if path is None:
         return Finding("bubblewrap", "missing", "no bwrap", gives, "apt install bubblewrap")

@@ -21,7 +21,7 @@ from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
-from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import Host, HostTool, find_host
 from tilusbuild.toolchain.nvrtc import Nvrtc, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
@@ -68,7 +68,7 @@ class Toolchain:
     """The compilers of a build. `cuda` is None where the build needs none.
 
     `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; a program that includes
-    headers which they do not cover adds those of `HeaderFolders.external_header_digests`.
+    headers which they do not cover adds those of `HeaderDirectories.external_header_digests`.
     """
 
     cuda: Cuda | None
@@ -104,8 +104,10 @@ class Toolchain:
         PATH holds the directories of the host's tools and the system's. Dates are fixed, so that
         `__DATE__` is the same in every build.
         """
-        folders = [os.path.dirname(tool.path) for tool in (self.cxx, self.cc, self.as_, self.ld)]
-        path = os.pathsep.join(dict.fromkeys((*folders, *_SYSTEM_PATH)))
+        directories = [
+            os.path.dirname(tool.path) for tool in (self.cxx, self.cc, self.as_, self.ld)
+        ]
+        path = os.pathsep.join(dict.fromkeys((*directories, *_SYSTEM_PATH)))
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
 
     @property
@@ -113,12 +115,12 @@ class Toolchain:
         """What compiles kernels: NVRTC is looked for only where it is asked for."""
         return "nvcc" if self.nvrtc is None else "nvrtc"
 
-    def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderFolders:
-        """The folders that a compile searches besides a program's own."""
+    def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
+        """The directories that a compile searches besides a program's own."""
         if nvrtc and self.nvrtc is not None:
             return self.nvrtc.headers()
         toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
-        return HeaderFolders(toolkit, self.host.compiler_headers, self.host.system_headers)
+        return HeaderDirectories(toolkit, self.host.compiler_headers, self.host.system_headers)
 
     def witnesses(self) -> tuple[str, ...]:
         """The files that say whether anything has changed: every tool, by path."""

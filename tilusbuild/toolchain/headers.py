@@ -1,14 +1,14 @@
 """Which headers of the toolkit and the system a fingerprint covers: `core` always, others if used.
 
-A compile sees whole include folders, but a toolkit's holds headers of libraries and profilers that
-few programs include, and `/usr/include` holds what any package left there. So that a toolkit from
-wheels equals the same toolkit from an installer, and that an unrelated package does not rebuild
-the world, a fingerprint has two parts:
+A compile sees whole include directories, but a toolkit's holds headers of libraries and profilers
+that few programs include, and `/usr/include` holds what any package left there. So that a toolkit
+from wheels equals the same toolkit from an installer, and that an unrelated package does not
+rebuild the world, a fingerprint has two parts:
 
 - `core`, in every fingerprint: what nvcc's front end, CUDA's runtime, its math headers and
   cooperative groups, libcu++, the C++ library and the C library consist of. Core headers include
   core headers only (a test holds that for the toolkit);
-- the rest, as one digest for each folder: in the fingerprint of those programs that include
+- the rest, as one digest for each directory: in the fingerprint of those programs that include
   anything which is not core (`external_header_digests`). CUB and Thrust are among these: they check
   whether NVTX is there, so what they are depends on the rest.
 """
@@ -26,7 +26,7 @@ from tilusbuild.state.hashing import sha256_text
 
 _NO_FILES = sha256_text("")
 
-_TOOLKIT_FOLDERS = ("crt/", "cooperative_groups/", "cuda/", "nv/")
+_TOOLKIT_DIRECTORIES = ("crt/", "cooperative_groups/", "cuda/", "nv/")
 _TOOLKIT_FILES = """
     builtin_types.h channel_descriptor.h common_functions.h cooperative_groups.h cuComplex.h cuda.h
     cudaTypedefs.h cuda_awbarrier*.h cuda_bf16.h* cuda_fp*.h* cuda_device_runtime_api.h
@@ -35,7 +35,7 @@ _TOOLKIT_FILES = """
     library_types.h math_constants.h math_functions.h* mma.h sm_*.h* surface_*.h texture_*.h
     vector_functions.h* vector_types.h
 """
-_SYSTEM_FOLDERS = ("asm/", "asm-generic/", "bits/", "gnu/", "sys/")
+_SYSTEM_DIRECTORIES = ("asm/", "asm-generic/", "bits/", "gnu/", "sys/")
 _SYSTEM_FILES = """
     aio.h alloca.h arpa/inet.h assert.h byteswap.h complex.h cpio.h ctype.h dirent.h dlfcn.h elf.h
     endian.h err.h errno.h error.h execinfo.h fcntl.h features.h features-time64.h fenv.h fnmatch.h
@@ -53,17 +53,21 @@ _ENTERED = frozenset(name.partition("/")[0] + "/" for name in _IS_SYSTEM_FILE if
 
 
 def is_core_of_toolkit(name: str) -> bool:
-    """Whether a header is core, by its name relative to the toolkit's include folder.
+    """Whether a header is core, by its name relative to the toolkit's include directory.
 
-    A folder's name ends with a slash; so it does in `is_core_of_system`.
+    A directory's name ends with a slash; so it does in `is_core_of_system`.
     """
     name = name.removeprefix("cccl/")
-    return not name or name.startswith(_TOOLKIT_FOLDERS) or _IS_TOOLKIT_FILE.match(name) is not None
+    return (
+        not name
+        or name.startswith(_TOOLKIT_DIRECTORIES)
+        or _IS_TOOLKIT_FILE.match(name) is not None
+    )
 
 
 def is_core_of_system(name: str) -> bool:
-    """Whether a header is core, by its name relative to a folder of the C library's headers."""
-    return name.startswith(_SYSTEM_FOLDERS) or name in _IS_SYSTEM_FILE or name in _ENTERED
+    """Whether a header is core, by its name relative to a directory of the C library's headers."""
+    return name.startswith(_SYSTEM_DIRECTORIES) or name in _IS_SYSTEM_FILE or name in _ENTERED
 
 
 def _all(_: str) -> bool:
@@ -79,8 +83,8 @@ def _not_core_of_system(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderFolders:
-    """The folders that every compile searches besides a program's own, in their order.
+class HeaderDirectories:
+    """The directories that every compile searches besides a program's own, in their order.
 
     `toolkit`: nvcc's; its first holds the others. `compiler`: the C++ library's and the compiler's
     own, core as a whole. `system`: the C library's and everybody's.
@@ -109,14 +113,13 @@ class HeaderFolders:
         """Lines for a program's fingerprint, of the headers that `core` does not cover.
 
         `includes` are the names that the program's sources and headers include and that none of
-        its own folders has, as written; None for any. No line when all are core or absent: when an
-        absent one is installed, there is a line.
-        """
+        its own directories has, as written; None for any. No line when all are core or absent:
+        when an absent one is installed, there is a line."""
         if includes is not None and not any(self.is_external(name) for name in set(includes)):
             return ()
         toolkit = [memory.tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]]
-        folders = outermost(self.system)
-        system = [memory.tree(f, "rest system", _not_core_of_system) for f in folders]
+        directories = outermost(self.system)
+        system = [memory.tree(f, "rest system", _not_core_of_system) for f in directories]
         return (
             *((f"other-cuda-headers - {_together(toolkit)}",) if self.toolkit else ()),
             f"other-headers - {_together(system)}",
@@ -124,23 +127,23 @@ class HeaderFolders:
 
     def is_external(self, name: str) -> bool:
         """Return whether an include's name leads to a header that is there and not core."""
-        for folder in self.toolkit:
-            if os.path.isfile(os.path.join(folder, name)):
+        for directory in self.toolkit:
+            if os.path.isfile(os.path.join(directory, name)):
                 return name.endswith("/") or not is_core_of_toolkit(name)
-        if any(os.path.isfile(os.path.join(folder, name)) for folder in self.compiler):
+        if any(os.path.isfile(os.path.join(directory, name)) for directory in self.compiler):
             return False
-        for folder in self.system:
-            if os.path.isfile(os.path.join(folder, name)):
+        for directory in self.system:
+            if os.path.isfile(os.path.join(directory, name)):
                 return name.endswith("/") or not is_core_of_system(name)
         return False
 
 
 def _together(digests: Iterable[str]) -> str:
-    """One digest of several in order; folders without a file do not count."""
+    """One digest of several in order; directories without a file do not count."""
     return sha256_text("".join(f"{digest}\n" for digest in digests if digest != _NO_FILES))
 
 
-def outermost(folders: Iterable[str]) -> list[str]:
-    """Those of `folders` that lie in no other one of them, in their order."""
-    kept = list(dict.fromkeys(folders))
+def outermost(directories: Iterable[str]) -> list[str]:
+    """Those of `directories` that lie in no other one of them, in their order."""
+    kept = list(dict.fromkeys(directories))
     return [f for f in kept if not any(f != other and f.startswith(other + "/") for other in kept)]

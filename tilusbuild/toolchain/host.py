@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
 _WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
@@ -58,7 +58,7 @@ class Host:
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
         """Lines: versions and digests, no path. Raises `OSError`."""
-        headers = HeaderFolders((), self.compiler_headers, self.system_headers)
+        headers = HeaderDirectories((), self.compiler_headers, self.system_headers)
         tools = (self.cxx, self.cc, *self.parts, self.as_, self.ld)
         return (
             f"host {self.target}",
@@ -94,8 +94,8 @@ def _examine(probe: Probe, cxx: str, cc: str) -> Host:
     for name in ("as", "ld"):
         if paths[name] is None:
             raise _missing(f"{name} not found", "apt install binutils")
-    compiler, system = _search_folders(probe, cxx, paths["cc1plus"])
-    features = [f"{folder}/features.h" for folder in system]
+    compiler, system = _search_directories(probe, cxx, paths["cc1plus"])
+    features = [f"{directory}/features.h" for directory in system]
     features = [header for header in features if os.path.isfile(header)]
     if not features:
         raise _missing("the C library's headers are not installed", "apt install libc6-dev")
@@ -144,41 +144,46 @@ def _file(probe: Probe, driver: str, name: str) -> str | None:
     return os.path.realpath(said) if os.path.isabs(said) and os.path.isfile(said) else None
 
 
-def _search_folders(
+def _search_directories(
     probe: Probe, cxx: str, cc1plus: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The folders of `#include <…>`: those that the compiler brings, and the system's."""
+    """The directories of `#include <…>`: those that the compiler brings, and the system's."""
 
     def ground(said: str) -> str:
         searching = probe.memory.digest(cc1plus) if cc1plus else ""
-        return f"{searching}\n{_mentioned_folders(said)}"
+        return f"{searching}\n{_mentioned_directories(said)}"
 
     said = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=ground)
     _, _, tail = said.partition("#include <...> search starts here:\n")
     listed = [line.strip() for line in tail.partition("End of search list.")[0].splitlines()]
-    folders = [os.path.realpath(folder) for folder in listed if folder]
-    if not folders:
+    directories = [os.path.realpath(directory) for directory in listed if directory]
+    if not directories:
         raise ProbeError("does not say where its headers are")
     own = [
-        os.path.isfile(os.path.join(folder, "stddef.h"))
-        or os.path.isfile(os.path.join(folder, "bits", "c++config.h"))
-        or "/c++/" in folder + "/"
-        for folder in folders
+        os.path.isfile(os.path.join(directory, "stddef.h"))
+        or os.path.isfile(os.path.join(directory, "bits", "c++config.h"))
+        or "/c++/" in directory + "/"
+        for directory in directories
     ]
     # glibc has no stddef.h of its own: it is the compiler's.
-    compiler = tuple(folder for folder, is_own in zip(folders, own, strict=True) if is_own)
-    return compiler, tuple(folder for folder in dict.fromkeys(folders) if folder not in compiler)
+    compiler = tuple(
+        directory for directory, is_own in zip(directories, own, strict=True) if is_own
+    )
+    return compiler, tuple(
+        directory for directory in dict.fromkeys(directories) if directory not in compiler
+    )
 
 
 _MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
 
 
-def _mentioned_folders(said: str) -> str:
-    """Each folder that the compiler would search, and what it is: one that is not there is passed
-    over, and of two that are the same one is."""
-    folders = [listed or ignored for listed, ignored in _MENTIONED.findall(said)]
+def _mentioned_directories(said: str) -> str:
+    """Each directory that the compiler would search, and what it is: one that is not there is
+    passed over, and of two that are the same one is."""
+    directories = [listed or ignored for listed, ignored in _MENTIONED.findall(said)]
     return "\n".join(
-        f"{folder} {os.path.realpath(folder)} {os.path.isdir(folder)}" for folder in folders
+        f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"
+        for directory in directories
     )
 
 

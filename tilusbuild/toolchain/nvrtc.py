@@ -1,10 +1,9 @@
 """NVRTC: which library, whether it is whole, and what it is by content.
 
-It needs no nvcc and no host compiler. The library is asked by a process of its own, once for each
-content, so that one that crashes as it is loaded is only passed over. The toolkit's headers are
-taken from a folder of the same release, wherever that is; without one, a program can include only
-what NVRTC brings itself.
-"""
+It needs no nvcc and no host compiler. The library is asked by a process of its own, once for
+each content, so that one that crashes as it is loaded is only passed over. The toolkit's headers
+are taken from a directory of the same release, wherever that is; without one, a program can
+include only what NVRTC brings itself."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tilusbuild.process.base import Command
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain import nvrtc_command
 from tilusbuild.toolchain.cuda import Rejected, embedded_version
-from tilusbuild.toolchain.headers import HeaderFolders
+from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe
 
@@ -31,9 +30,8 @@ class Nvrtc:
     """A library that compiles.
 
     `numbers` are the architectures that it knows, without suffix; `include_dir` is the toolkit's
-    folder of headers of the same release, or None; `joiner` is libnvfatbin beside it, which several
-    architectures in one library need, or None.
-    """
+    directory of headers of the same release, or None; `joiner` is libnvfatbin beside it, which
+    several architectures in one library need, or None."""
 
     library: str
     builtins: tuple[str, ...]
@@ -58,9 +56,10 @@ class Nvrtc:
         """Whether it compiles for a GPU architecture."""
         return arch.number in self.numbers and arch.since <= self.release
 
-    def headers(self) -> HeaderFolders:
-        """The folders that it searches besides a program's own: no compiler's and no system's."""
-        return HeaderFolders((self.include_dir,) if self.include_dir else (), (), ())
+    def headers(self) -> HeaderDirectories:
+        """The directories that it searches besides a program's own: no compiler's and no
+        system's."""
+        return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
         """Lines: versions and digests, no path. Raises `OSError`."""
@@ -113,8 +112,8 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
 
     Headers of its release are taken from its own toolkit, else from the first of `roots`.
     """
-    folder = os.path.dirname(os.path.realpath(library))
-    beside = glob.escape(folder)
+    directory = os.path.dirname(os.path.realpath(library))
+    beside = glob.escape(directory)
     builtins = tuple(sorted(glob.glob(f"{beside}/libnvrtc-builtins.so.*[0-9]")))
     builtins = tuple(dict.fromkeys(map(os.path.realpath, builtins)))
     if not builtins:
@@ -126,7 +125,7 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
         raise Rejected(str(error)) from error
     except (ValueError, IndexError) as error:
         raise Rejected("does not say which release it is") from error
-    own = (os.path.dirname(folder), os.path.dirname(os.path.dirname(os.path.dirname(folder))))
+    own = (os.path.dirname(directory), os.path.dirname(os.path.dirname(os.path.dirname(directory))))
     joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
     return Nvrtc(
         library=library,

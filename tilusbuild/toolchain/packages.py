@@ -18,16 +18,16 @@ _WHEELS = {
     "nvidia_cuda_runtime": "nvidia-cuda-runtime",
     "nvidia_cuda_cccl": "nvidia-cuda-cccl",
 }
-"""The wheels that make a compiler: folder of metadata -> name on the index."""
+"""The wheels that make a compiler: directory of metadata -> name on the index."""
 
 _SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
 
 
 def package_dir(package: str, path: str) -> str:
-    """The folder `path` of an installed package. Raises `LookupError`, with what to do.
+    """The directory `path` of an installed package. Raises `LookupError`, with what to do.
 
-    `package` may be dotted; a namespace package's first folder that has `path` is taken.
+    `package` may be dotted; a namespace package's first directory that has `path` is taken.
     """
     try:
         spec = importlib.util.find_spec(package)
@@ -35,36 +35,40 @@ def package_dir(package: str, path: str) -> str:
         spec = None
     if spec is None:
         raise LookupError(f'no package "{package}" is installed in this Python environment')
-    folders = list(spec.submodule_search_locations or ())
-    if not folders:
+    directories = list(spec.submodule_search_locations or ())
+    if not directories:
         raise LookupError(f'"{package}" is a module, not a package with files')
-    for folder in folders:
-        found = os.path.realpath(os.path.join(folder, path))
+    for directory in directories:
+        found = os.path.realpath(os.path.join(directory, path))
         if os.path.isdir(found):
             return found
-    raise LookupError(f'package "{package}" ({folders[0]}) has no folder "{path}"')
+    raise LookupError(f'package "{package}" ({directories[0]}) has no directory "{path}"')
 
 
-def wheel_roots(folders: Iterable[str] | None = None) -> list[str]:
+def wheel_roots(directories: Iterable[str] | None = None) -> list[str]:
     """The CUDA roots in NVIDIA's wheels, as `site-packages/nvidia/cu13`, newest first.
 
-    `folders` are those of the namespace package `nvidia`; None asks this environment.
+    `directories` are those of the namespace package `nvidia`; None asks this environment.
     """
-    if folders is None:
+    if directories is None:
         try:
             spec = importlib.util.find_spec("nvidia")
         except (ImportError, ValueError):
             spec = None
-        folders = list(spec.submodule_search_locations or ()) if spec else []
-    roots = [root for folder in folders for root in glob.glob(f"{glob.escape(folder)}/cu[0-9]*")]
+        directories = list(spec.submodule_search_locations or ()) if spec else []
+    roots = [
+        root
+        for directory in directories
+        for root in glob.glob(f"{glob.escape(directory)}/cu[0-9]*")
+    ]
     return sorted(
         set(roots), key=lambda root: (-int(re.sub(r"\D", "", os.path.basename(root)) or 0), root)
     )
 
 
-def compiler_roots(folders: Iterable[str] | None = None) -> list[str]:
+def compiler_roots(directories: Iterable[str] | None = None) -> list[str]:
     """Those of `wheel_roots` that have nvcc."""
-    roots = wheel_roots(folders)
+    roots = wheel_roots(directories)
     return [root for root in roots if os.path.exists(os.path.join(root, "bin", "nvcc"))]
 
 
@@ -77,8 +81,8 @@ def wheel_releases(root: str) -> Mapping[str, str]:
     if os.path.basename(os.path.dirname(root)) != "nvidia":
         return {}
     releases = {}
-    for folder in sorted(os.listdir(site)):
-        match = _DIST_INFO.fullmatch(folder)
+    for directory in sorted(os.listdir(site)):
+        match = _DIST_INFO.fullmatch(directory)
         if match and match["name"] in _WHEELS:
             releases[_WHEELS[match["name"]]] = match["version"]
     return releases

@@ -76,9 +76,9 @@ class Probe:
 
     def all_of(self, *names: str) -> Iterator[str]:
         """Every executable of one of these names on PATH."""
-        for folder in self.env.get("PATH", "").split(os.pathsep):
+        for directory in self.env.get("PATH", "").split(os.pathsep):
             for name in names:
-                path = os.path.join(folder, name)
+                path = os.path.join(directory, name)
                 if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
                     yield path
 

@@ -95,13 +95,13 @@ def _add_work(
     wanted: TuneRequest,
     ready: BuiltInstance,
     number: int,
-    folder: str,
+    directory: str,
     check: prepare.OutputCheck,
 ) -> None:
     home = f"{away.WORKS}/{number}"
     names = []
     for place, size in enumerate(sizes_of(project, wanted, ready.script_instance)):
-        case = os.path.join(folder, str(place))
+        case = os.path.join(directory, str(place))
         prepare.prepare_case(
             case, ready.script_instance.signature, size, check, seed=wanted.seed, cold=wanted.cold
         )
@@ -206,14 +206,14 @@ def _decided(
     path: str,
 ) -> TunedInstance:
     run = segment.run
-    folder = project.cache.tree.script_path(snake_case(run.script), run.script_hash)
-    if not _HASH.fullmatch(run.script_hash) or not os.path.isdir(folder):
+    directory = project.cache.tree.script_path(snake_case(run.script), run.script_hash)
+    if not _HASH.fullmatch(run.script_hash) or not os.path.isdir(directory):
         raise input_error(
             f"{path} is about {run.script} {run.script_hash[:12]}…, which is not in"
             f" {project.cache.root}",
             hint="import where the bundle was made, with the same sources and toolkit",
         )
-    script = read_script(folder)
+    script = read_script(directory)
     _check_fits(script, segment, path)
     work = _work(script, run)
     said = run.device

@@ -82,7 +82,7 @@ def only(work: Work, indices: Iterable[int]) -> Work:
 
 
 def prepare_case(
-    folder: str,
+    directory: str,
     signature: Signature,
     sizes: Mapping[str, Value],
     check: OutputCheck,
@@ -96,7 +96,7 @@ def prepare_case(
     if check.function is not None:
         wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
         want = reference.expected(check.function, signature, wide)
-    os.makedirs(folder)
+    os.makedirs(directory)
     arguments = []
     for declared in signature.arguments:
         value = made.get(declared.name, sizes.get(declared.name))
@@ -106,15 +106,15 @@ def prepare_case(
             )
             continue
         array = np.asarray(value)
-        _write(folder, f"{declared.name}.in", array)
+        _write(directory, f"{declared.name}.in", array)
         argument = CaseArgument(declared.name, declared.dtype, array.shape, out=declared.out)
         if declared.name in want:
             rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
             expected = _expected(declared.dtype, array.shape, want[declared.name])
-            _write(folder, f"{declared.name}.want", expected)
+            _write(directory, f"{declared.name}.want", expected)
             argument = replace(argument, want=_want(declared.dtype), rtol=rtol, atol=atol)
         arguments.append(argument)
-    return write_case(folder, dict(sizes), tuple(arguments), cold=cold)
+    return write_case(directory, dict(sizes), tuple(arguments), cold=cold)
 
 
 def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
@@ -145,6 +145,6 @@ def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _write(folder: str, name: str, array: inputs.Array) -> None:
-    with open(os.path.join(folder, name), "wb") as file:
+def _write(directory: str, name: str, array: inputs.Array) -> None:
+    with open(os.path.join(directory, name), "wb") as file:
         file.write(np.ascontiguousarray(array).tobytes())

@@ -123,12 +123,12 @@ def build(
     options = BuildConfig(jobs=1)
     result = build_planned(project, plan, selection, options, reporter, only=[job])
     status = result.statuses.get(job.hash, "missing")
-    folder = project.cache.program_path(job.hash)
+    directory = project.cache.program_path(job.hash)
     if status != "built":
         raise NotBuiltError(f"{job.label} is not built: {status}")
     values = job.schedule.values
     schedule = {name: values[name] for name in job.planned.parameters}
-    return ChosenProgram(job, schedule, f"{folder}/module/lib.so")
+    return ChosenProgram(job, schedule, f"{directory}/module/lib.so")
 
 
 def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[CallResult]:
@@ -151,12 +151,12 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
     check = prepare.checking(project.manifest, wanted.script, unchecked=unchecked)
     kind = chosen.job.script_instance.target.kind
     program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
-    with tempfile.TemporaryDirectory(prefix="tilusbuild-run-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-run-") as directory:
         return [
             called(
                 project.runner,
                 kind,
-                os.path.join(folder, str(number)),
+                os.path.join(directory, str(number)),
                 signature,
                 program,
                 check,
@@ -170,7 +170,7 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
 def called(
     runner: LocalRunner,
     kind: str,
-    folder: str,
+    directory: str,
     signature: Signature,
     program: Candidate,
     check: prepare.OutputCheck,
@@ -182,8 +182,8 @@ def called(
 
     Raises `InputError`, `CallFailedError` and `WorkerUnusableError`.
     """
-    case = prepare.prepare_case(folder, signature, size, check, seed=seed, cold=False)
-    bench = DeviceBench(runner, kind, 0, {case.digest: folder}, limit=_LIMITS[kind])
+    case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=False)
+    bench = DeviceBench(runner, kind, 0, {case.digest: directory}, limit=_LIMITS[kind])
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):

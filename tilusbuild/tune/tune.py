@@ -106,7 +106,7 @@ def built(
         raise NotTunedError(f"the build stopped: {result.summary.error}")
     found = []
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
-        script = read_script(project.cache.tree.script_path(instance.folder, instance.hash))
+        script = read_script(project.cache.tree.script_path(instance.directory, instance.hash))
         found.append(
             BuiltInstance(
                 script_instance, script, prepare.work_of(project.manifest, script_instance, script)
@@ -207,8 +207,8 @@ def _device(said: Mapping[str, Any], index: int) -> Device:
 def log_path(project: Project, script: Script, said: Mapping[str, Any]) -> str:
     """Return where the samples of a script on a device are kept."""
     device = re.sub(r"[^A-Za-z0-9]+", "-", f"{said['name']} {said['arch']} {said['driver']}")
-    folder = os.path.basename(os.path.dirname(script.path))
-    return os.path.join(project.cache.state_path, "tune", folder, device.strip("-") + ".jsonl")
+    directory = os.path.basename(os.path.dirname(script.path))
+    return os.path.join(project.cache.state_path, "tune", directory, device.strip("-") + ".jsonl")
 
 
 def tune(
@@ -219,13 +219,13 @@ def tune(
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
     `CancelledError`. What was measured by then is kept.
     """
-    folders: dict[str, str] = {}
+    directories: dict[str, str] = {}
     warmup = project.settings.bench_warmup.value
     bench = DeviceBench(
         project.runner,
         ready.script.kind,
         wanted.device,
-        folders,
+        directories,
         limit=wanted.limit,
         warmup=WARMUP if warmup is None else warmup,
     )
@@ -237,7 +237,7 @@ def tune(
             project.cache.in_use(),
             device_lock(device_id, lambda: listener.waiting(str(said["name"]))),
         ):
-            return _measured(project, wanted, ready, listener, bench, folders, said)
+            return _measured(project, wanted, ready, listener, bench, directories, said)
     finally:
         bench.close()
 
@@ -248,7 +248,7 @@ def _measured(
     ready: BuiltInstance,
     listener: Listener,
     bench: DeviceBench,
-    folders: dict[str, str],
+    directories: dict[str, str],
     said: Mapping[str, Any],
 ) -> TunedInstance:
     script, work = ready.script, ready.work
@@ -267,18 +267,18 @@ def _measured(
     def cases() -> Iterator[Case]:
         """Yield each with its files on disk, for as long as it is measured."""
         for number, size in enumerate(sizes):
-            folder = os.path.join(private.path, str(number))
+            directory = os.path.join(private.path, str(number))
             case = prepare.prepare_case(
-                folder,
+                directory,
                 ready.script_instance.signature,
                 size,
                 check,
                 seed=wanted.seed,
                 cold=wanted.cold,
             )
-            folders[case.digest] = folder
+            directories[case.digest] = directory
             yield case
-            _remove(folder)
+            _remove(directory)
 
     def done(decision: Decision) -> None:
         publisher.add(integers(decision.case), decision)
@@ -295,7 +295,7 @@ def _measured(
     return TunedInstance(script, work, device, tuple(decisions), tuple(publisher.shared), path)
 
 
-def _remove(folder: str) -> None:
-    for name in os.listdir(folder):
-        os.unlink(os.path.join(folder, name))
-    os.rmdir(folder)
+def _remove(directory: str) -> None:
+    for name in os.listdir(directory):
+        os.unlink(os.path.join(directory, name))
+    os.rmdir(directory)

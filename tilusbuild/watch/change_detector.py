@@ -107,8 +107,8 @@ class PathStates:
         return changes
 
 
-def _names(folder: str) -> frozenset[str]:
-    return frozenset(name for name in os.listdir(folder) if not is_editor_temp_file(name))
+def _names(directory: str) -> frozenset[str]:
+    return frozenset(name for name in os.listdir(directory) if not is_editor_temp_file(name))
 
 
 def _may_be_later(seen: Observation, moment: int) -> bool:

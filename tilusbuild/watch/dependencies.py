@@ -44,9 +44,9 @@ def is_editor_temp_file(name: str) -> bool:
     return _EDITOR_TEMP_FILE.fullmatch(name) is not None
 
 
-def is_within(path: str, folder: str) -> bool:
+def is_within(path: str, directory: str) -> bool:
     """Return whether a path is a directory or lies in it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def dependencies_of_part(
     if owner.space_file is not None:
         paths.add(os.path.join(manifest.root, owner.space_file))
     paths.update(root.path for root in roots)
-    paths.update(_folders_of(manifest.headers_for(script), roots))
+    paths.update(_directories_of(manifest.headers_for(script), roots))
     if any(script_instance.seeks_any for script_instance in script_instances):
         return Dependencies(frozenset(paths), None)
     return Dependencies(
@@ -118,7 +118,7 @@ def dependencies_of_part(
     )
 
 
-def _folders_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
+def _directories_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
     """Yield the directories in which a new file could match a pattern."""
     for pattern in patterns:
         parts = pattern.split("/")[:-1]
@@ -144,23 +144,25 @@ def references(manifest: Manifest) -> Dependencies:
 
 def dependencies_of_tools(toolchain: Toolchain, environment: Mapping[str, str]) -> Dependencies:
     """Return the tools, and the directories where one that comes would be found before them."""
-    folders = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
-    folders += [
+    directories = [
+        directory for directory in environment.get("PATH", "").split(os.pathsep) if directory
+    ]
+    directories += [
         os.path.join(environment[name], "bin")
         for name in ("CUDA_HOME", "CUDA_PATH")
         if environment.get(name)
     ]
-    return Dependencies(frozenset((*toolchain.witnesses(), *folders)), _TOOLS)
+    return Dependencies(frozenset((*toolchain.witnesses(), *directories)), _TOOLS)
 
 
 def project_files(root: str, cache: str) -> frozenset[str]:
     """Return all directories and sources of a project but hidden ones: what to watch while
     something is wrong and nobody can say what would mend it."""
     found: set[str] = set()
-    for where, folders, files in os.walk(root):
-        folders[:] = [
+    for where, directories, files in os.walk(root):
+        directories[:] = [
             name
-            for name in folders
+            for name in directories
             if not name.startswith(".") and not is_within(os.path.join(where, name), cache)
         ]
         found.add(where)

@@ -55,7 +55,7 @@ class CommandRun:
         self,
         runner: LocalRunner,
         command: str,
-        folder: str,
+        directory: str,
         environment: Mapping[str, str],
         scripts: Sequence[str],
         programs: Sequence[str],
@@ -64,7 +64,7 @@ class CommandRun:
     ) -> None:
         self._scope = runner.scope()
         self._command = command
-        self._folder = folder
+        self._directory = directory
         self._environment = environment
         self._scripts = scripts
         self._programs = programs
@@ -93,7 +93,7 @@ class CommandRun:
             }
             command = Command(
                 ("/bin/sh", "-c", self._command),
-                cwd=self._folder,
+                cwd=self._directory,
                 env={**self._environment, **variables},
                 on_output=self._lines.add,
             )

@@ -51,20 +51,20 @@ def watch_roots(
     paths: Iterable[str],
     root: str,
     cache: str,
-    is_folder: Callable[[str], bool] = os.path.isdir,
+    is_directory: Callable[[str], bool] = os.path.isdir,
     real: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
     """Return the directories to watch for `paths`, each with whether everything below counts
     too."""
     found = {root: False}
     outside: set[str] = set()
-    folders: set[str] = set()
+    directories: set[str] = set()
     for path in paths:
-        folders.add(path if is_folder(path) else os.path.dirname(path))
+        directories.add(path if is_directory(path) else os.path.dirname(path))
         if os.path.islink(path):
-            folders.add(os.path.dirname(real(path)))
-    for folder in sorted(folders):
-        nearest = _nearest(folder, is_folder)
+            directories.add(os.path.dirname(real(path)))
+    for directory in sorted(directories):
+        nearest = _nearest(directory, is_directory)
         for each in {nearest, real(nearest)}:
             if is_within(each, cache):
                 continue
@@ -72,14 +72,14 @@ def watch_roots(
                 _inside(found, each, root, cache)
             else:
                 outside.add(each)
-    for folder in sorted(outside):
-        if not any(below and is_within(folder, place) for place, below in found.items()):
-            found[folder] = False
+    for directory in sorted(outside):
+        if not any(below and is_within(directory, place) for place, below in found.items()):
+            found[directory] = False
     return dict(list(found.items())[:MAX_PLACES])
 
 
-def _inside(found: dict[str, bool], folder: str, root: str, cache: str) -> None:
-    parts = os.path.relpath(folder, root).split("/")
+def _inside(found: dict[str, bool], directory: str, root: str, cache: str) -> None:
+    parts = os.path.relpath(directory, root).split("/")
     if parts == ["."]:
         return
     top = os.path.join(root, parts[0])
@@ -90,9 +90,9 @@ def _inside(found: dict[str, bool], folder: str, root: str, cache: str) -> None:
         found.setdefault(os.path.join(root, *parts[:depth]), False)
 
 
-def _nearest(path: str, is_folder: Callable[[str], bool]) -> str:
+def _nearest(path: str, is_directory: Callable[[str], bool]) -> str:
     """Return the path if it is a directory, else the nearest directory around it that exists."""
-    while not is_folder(path) and path != os.path.dirname(path):
+    while not is_directory(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
 

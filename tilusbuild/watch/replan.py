@@ -281,8 +281,8 @@ class _Problems:
 
 
 def _renderer(project: Project) -> Renderer:
-    folder = os.path.join(project.cache.state_path, "templates")
-    return Renderer(project.manifest.root, bytecode_dir=folder)
+    directory = os.path.join(project.cache.state_path, "templates")
+    return Renderer(project.manifest.root, bytecode_dir=directory)
 
 
 def _whole_plan(project: Project, parts: dict[Part, PlannedPart]) -> Plan:

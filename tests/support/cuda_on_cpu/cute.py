@@ -29,7 +29,7 @@ SWITCHES = (
 
 
 def cutlass_headers() -> str | None:
-    """The include folder of the nvidia-cutlass wheel, or None when it is not installed."""
+    """The include directory of the nvidia-cutlass wheel, or None when it is not installed."""
     spec = importlib.util.find_spec("cutlass_library")
     if spec is None or spec.origin is None:
         return None
@@ -37,7 +37,7 @@ def cutlass_headers() -> str | None:
 
 
 def cuda_headers() -> str | None:
-    """The include folder of a CUDA toolkit, or None when there is none."""
+    """The include directory of a CUDA toolkit, or None when there is none."""
     nvcc = shutil.which("nvcc")
     roots = [os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))] if nvcc else []
     for root in [*roots, *glob.glob("/usr/local/cuda*")]:
@@ -46,9 +46,9 @@ def cuda_headers() -> str | None:
     return None
 
 
-def compiler_flags(folder: str, cutlass: str, cuda: str) -> list[str]:
-    """Flags that compile a CuTe kernel for device.h; the translated headers go to `folder`."""
-    translated = os.path.join(folder, "cute", "arch")
+def compiler_flags(directory: str, cutlass: str, cuda: str) -> list[str]:
+    """Flags that compile a CuTe kernel for device.h; the translated headers go to `directory`."""
+    translated = os.path.join(directory, "cute", "arch")
     os.makedirs(translated)
     for name in ARCH_HEADERS:
         with open(os.path.join(cutlass, "cute", "arch", name)) as file:
@@ -56,4 +56,4 @@ def compiler_flags(folder: str, cutlass: str, cuda: str) -> list[str]:
         with open(os.path.join(translated, name), "w") as file:
             file.write(text)
     system = [word for path in (cuda, f"{cuda}/cccl") for word in ("-isystem", path)]
-    return [*SWITCHES, f"-I{folder}", f"-I{cutlass}", *system]
+    return [*SWITCHES, f"-I{directory}", f"-I{cutlass}", *system]

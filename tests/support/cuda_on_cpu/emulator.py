@@ -30,11 +30,12 @@ class Launched:
 
 
 class Kernel:
-    def __init__(self, source: str, kernel: str, folder: str, more: Sequence[str] = ()):
-        """Compiles `source`, with `more` flags; files go to `folder`, which is the kernel's own."""
-        self._folder = folder
-        self._program = os.path.join(folder, "kernel")
-        text = os.path.join(folder, "kernel.cc")
+    def __init__(self, source: str, kernel: str, directory: str, more: Sequence[str] = ()):
+        """Compiles `source`, with `more` flags; files go to `directory`, which is the kernel's
+        own."""
+        self._directory = directory
+        self._program = os.path.join(directory, "kernel")
+        text = os.path.join(directory, "kernel.cc")
         with open(text, "w") as file:
             file.write(translate(source, kernel))
         # The sanitizer finds vector accesses that are not aligned, which a GPU refuses.
@@ -67,7 +68,7 @@ class Kernel:
             tensor = isinstance(argument, np.ndarray)
             job += struct.pack("<IIQ", tensor, shift if tensor else 0, argument.nbytes)
             job += argument.tobytes()
-        files = [os.path.join(self._folder, name) for name in ("job", "result")]
+        files = [os.path.join(self._directory, name) for name in ("job", "result")]
         with open(files[0], "wb") as file:
             file.write(job)
         done = subprocess.run(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilusbuild.arch import Arch
     from tilusbuild.compile.dump import Dump
     from tilusbuild.errors import Place
-    from tilusbuild.toolchain import HeaderFolders, Toolchain
+    from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Pipeline(ABC):
         """The lines of `options.txt` that say which tools a recipe's library comes from."""
 
     @abstractmethod
-    def headers(self, toolchain: Toolchain) -> HeaderFolders:
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         """The directories that a compile searches besides the program's own."""
 
     @abstractmethod

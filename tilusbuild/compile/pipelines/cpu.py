@@ -21,7 +21,7 @@ from tilusbuild.compile.tools import Tools
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
-    from tilusbuild.toolchain import HeaderFolders, Toolchain
+    from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _COMPILE = (
     "{cxx}",
@@ -65,7 +65,7 @@ class Cpu(Pipeline):
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
         return tools.cc_fingerprint
 
-    def headers(self, toolchain: Toolchain) -> HeaderFolders:
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=False)
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:

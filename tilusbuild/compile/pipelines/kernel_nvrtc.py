@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tilusbuild.arch import Arch
     from tilusbuild.compile.dump import Dump
     from tilusbuild.errors import Place
-    from tilusbuild.toolchain import HeaderFolders, Toolchain
+    from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 CUDA_HEADERS = "cuda"
 """The link to the toolkit's headers in the private directory."""
@@ -91,7 +91,8 @@ _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 def dated(source: str, headers: str | None) -> str | None:
     """An error, as a compiler words it, for the first use of the date: NVRTC puts in the real one,
-    and a program must not depend on when it was compiled. `headers` is the folder of the copy."""
+    and a program must not depend on when it was compiled. `headers` is the directory of the
+    copy."""
     line = _dated_line(source)
     if line:
         return f"source.cu({line}): error: {_NO_DATE}"
@@ -102,15 +103,15 @@ _NO_DATE = "NVRTC compiles the present time into __DATE__ and __TIME__: leave th
 
 
 @lru_cache(maxsize=64)
-def _dated_header(folder: str) -> str | None:
+def _dated_header(directory: str) -> str | None:
     """The same for the headers, which are read once for all programs that have them."""
-    for where, _, names in sorted(os.walk(folder)):
+    for where, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
             path = os.path.join(where, name)
             with open(path, encoding="utf-8", errors="replace") as file:
                 line = _dated_line(file.read())
             if line:
-                return f"include/{os.path.relpath(path, folder)}({line}): error: {_NO_DATE}"
+                return f"include/{os.path.relpath(path, directory)}({line}): error: {_NO_DATE}"
     return None
 
 
@@ -169,7 +170,7 @@ class KernelNvrtc(KernelPipeline):
         several = len(recipe.archs) > 1 or recipe.ptx
         return (*(tools.joiner_fingerprint if several else ()), *tools.nvrtc_fingerprint)
 
-    def headers(self, toolchain: Toolchain) -> HeaderFolders:
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True, nvrtc=True)
 
     def toolkit_version(self, toolchain: Toolchain) -> str | None:

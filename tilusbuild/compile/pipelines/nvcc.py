@@ -16,7 +16,7 @@ from tilusbuild.process.base import Command, CompletedCommand, Runner
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
-    from tilusbuild.toolchain import HeaderFolders, Toolchain
+    from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
@@ -44,7 +44,7 @@ class NvccPipeline(Pipeline):
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
         return tools.cuda_fingerprint
 
-    def headers(self, toolchain: Toolchain) -> HeaderFolders:
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.headers(cuda=True)
 
     def toolkit_version(self, toolchain: Toolchain) -> str | None:

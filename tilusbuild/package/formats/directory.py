@@ -92,7 +92,7 @@ def sync_all(path: str) -> None:
     found = list(os.walk(path))
     disk.sync([os.path.join(where, name) for where, _, files in found for name in files])
     for where, _, _ in found:
-        disk.sync_folder(where)
+        disk.sync_directory(where)
 
 
 # Reading.

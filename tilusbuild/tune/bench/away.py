@@ -57,17 +57,19 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
         replace(program, library=os.path.join(root, program.library)) for program in work.programs
     )
     work = replace(work, programs=programs)
-    folders: dict[str, str] = {}
+    directories: dict[str, str] = {}
 
     def cases() -> Iterator[Case]:
         for name in work.cases:
-            folder = os.path.join(root, name)
-            case = read_case(folder)
-            folders[case.digest] = folder
+            directory = os.path.join(root, name)
+            case = read_case(directory)
+            directories[case.digest] = directory
             yield case
 
     limit, warmup = arguments.time_limit, max(0, arguments.warmup)
-    bench = DeviceBench(runner, work.kind, arguments.device, folders, limit=limit, warmup=warmup)
+    bench = DeviceBench(
+        runner, work.kind, arguments.device, directories, limit=limit, warmup=warmup
+    )
     log = SampleLog(os.path.abspath(arguments.log))
     try:
         said = bench.describe()

@@ -81,7 +81,7 @@ class DeviceBench:
         runner: LocalRunner,
         kind: str,
         index: int,
-        folders: dict[str, str],
+        directories: dict[str, str],
         *,
         limit: float,
         warmup: int = WARMUP,
@@ -92,7 +92,7 @@ class DeviceBench:
         self._runner = runner
         self._kind = kind
         self._index = index
-        self._folders = folders
+        self._directories = directories
         self._limit = limit
         self._warmup = warmup
         self._grace = grace
@@ -164,7 +164,7 @@ class DeviceBench:
     def _with_case(self, case: Case) -> Conversation:
         if self._worker is None or self._case != case.digest:
             worker = self._fresh()
-            _set_up(worker, {"do": "case", "folder": self._folders[case.digest]})
+            _set_up(worker, {"do": "case", "folder": self._directories[case.digest]})
             self._case, self._used = case.digest, False
             return worker
         return self._worker

@@ -53,19 +53,19 @@ class _Tensor:
 class Buffers:
     """All tensors of a case, allocated. Raises `OSError` when a file of the case is missing."""
 
-    def __init__(self, memory: Memory, case: Case, folder: str) -> None:
+    def __init__(self, memory: Memory, case: Case, directory: str) -> None:
         self._memory = memory
         self._tensors: dict[str, _Tensor] = {}
         self._right: dict[bytes, float] = {}
         for argument in case.arguments:
             if argument.shape is not None:
-                self._tensors[argument.name] = self._made(argument, folder)
+                self._tensors[argument.name] = self._made(argument, directory)
         self.addresses = [
             self._tensors[a.name].address if a.shape is not None else 0 for a in case.arguments
         ]
 
-    def _made(self, argument: CaseArgument, folder: str) -> _Tensor:
-        with open(os.path.join(folder, f"{argument.name}.in"), "rb") as file:
+    def _made(self, argument: CaseArgument, directory: str) -> _Tensor:
+        with open(os.path.join(directory, f"{argument.name}.in"), "rb") as file:
             data = file.read()
         if len(data) != argument.bytes:
             raise OSError(f"{argument.name}.in has {len(data)} bytes, not {argument.bytes}")
@@ -79,7 +79,7 @@ class Buffers:
             self._memory.write(pristine, data)
         tensor = _Tensor(argument, base + GUARD, pristine, data)
         if argument.want is not None:
-            with open(os.path.join(folder, f"{argument.name}.want"), "rb") as file:
+            with open(os.path.join(directory, f"{argument.name}.want"), "rb") as file:
                 tensor.want = file.read()
         return tensor
 

@@ -60,7 +60,7 @@ class Conversation:
 
     def __init__(self, runner: LocalRunner, kind: str, index: int = 0) -> None:
         self._scope = runner.scope()
-        self._folder = tempfile.mkdtemp(prefix="tilusbuild-tune-")
+        self._directory = tempfile.mkdtemp(prefix="tilusbuild-tune-")
         self._finished: CompletedCommand | BaseException | None = None
         self._wake, self._woken = os.pipe()
         self._ends: tuple[int, ...] = (self._wake, self._woken)
@@ -108,17 +108,20 @@ class Conversation:
         ends, self._ends = self._ends, ()
         for end in ends:
             os.close(end)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _connect(self, kind: str, index: int) -> None:
         root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
         main = _MAIN.format(root=root, kind=kind, index=index)
         command = Command(
-            (sys.executable, "-I", "-c", main), self._folder, dict(os.environ), output_limit=1 << 16
+            (sys.executable, "-I", "-c", main),
+            self._directory,
+            dict(os.environ),
+            output_limit=1 << 16,
         )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             # Through /proc, because a socket's path has at most 107 bytes, and TMPDIR any number.
-            handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 listener.bind(f"/proc/self/fd/{handle}/{SOCKET}")
             finally:

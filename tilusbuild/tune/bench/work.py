@@ -97,13 +97,13 @@ class Work:
         return (json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n").encode()
 
 
-def digest_of(value: Mapping[str, Any], folder: str) -> str:
+def digest_of(value: Mapping[str, Any], directory: str) -> str:
     """Return the digest of a case: what `case.json` says, and its files by content. Raises
     `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(os.listdir(directory)):
         if name.endswith((".in", ".want")):
-            with open(os.path.join(folder, name), "rb") as file:
+            with open(os.path.join(directory, name), "rb") as file:
                 hasher.update(name.encode() + b"\0")
                 for block in iter(lambda: file.read(1 << 20), b""):
                     hasher.update(block)
@@ -111,7 +111,7 @@ def digest_of(value: Mapping[str, Any], folder: str) -> str:
 
 
 def write_case(
-    folder: str, sizes: Mapping[str, Scalar], arguments: tuple[CaseArgument, ...], *, cold: bool
+    directory: str, sizes: Mapping[str, Scalar], arguments: tuple[CaseArgument, ...], *, cold: bool
 ) -> Case:
     """Complete a directory whose tensors are there. Raises `OSError`."""
     value = {
@@ -120,20 +120,20 @@ def write_case(
         "arguments": [asdict(argument) for argument in arguments],
         "cold": cold,
     }
-    digest = digest_of(value, folder)
-    with open(os.path.join(folder, CASE), "w", encoding="utf-8") as file:
+    digest = digest_of(value, directory)
+    with open(os.path.join(directory, CASE), "w", encoding="utf-8") as file:
         json.dump({**value, "digest": digest}, file, indent=1)
     return Case(digest, dict(sizes), arguments, cold)
 
 
-def read_case(folder: str) -> Case:
+def read_case(directory: str) -> Case:
     """Raises `OSError`, and `ValueError` for a case of another form."""
-    with open(os.path.join(folder, CASE), "rb") as file:
+    with open(os.path.join(directory, CASE), "rb") as file:
         value = json.loads(file.read())
     try:
         return Case(value["digest"], value["sizes"], _arguments(value["arguments"]), value["cold"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder}/{CASE} is malformed: {error}") from None
+        raise ValueError(f"{directory}/{CASE} is malformed: {error}") from None
 
 
 def _arguments(rows: Any) -> tuple[CaseArgument, ...]:

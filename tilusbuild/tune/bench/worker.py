@@ -52,10 +52,10 @@ class Worker:
         except (OSError, ValueError, MemoryError, DriverError) as error:
             return {"status": "broken", "why": f"{type(error).__name__}: {error}"}
 
-    def _take_case(self, folder: str) -> None:
+    def _take_case(self, directory: str) -> None:
         memory: Memory = self._device
-        self._case = read_case(folder)
-        self._buffers = Buffers(memory, self._case, folder)
+        self._case = read_case(directory)
+        self._buffers = Buffers(memory, self._case, directory)
         self._bound.clear()
 
     def _program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
