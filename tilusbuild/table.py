@@ -17,7 +17,8 @@ _GAP = "  "
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """The table, each line with its newline. Raises `ValueError` for a row of another length."""
+    """Return the table, each line with its newline. Raises `ValueError` for a row of another
+    length."""
     body = [tuple(row) for row in rows]
     for row in body:
         if len(row) != len(headers):

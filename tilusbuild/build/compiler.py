@@ -77,7 +77,7 @@ class ProgramCompiler:
         )
 
     def _scope(self) -> Runner:
-        """A runner for one program, whose commands can be cancelled alone."""
+        """Return a runner for one program, whose commands can be cancelled alone."""
         scope = self._runner.scope()
         runner: Runner = scope
         if self._residents is not None:
@@ -121,7 +121,7 @@ class ProgramCompiler:
         )
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
-        """The directory of a launcher or of headers, checked by content once a build."""
+        """Return the directory of a launcher or of headers, checked by content once a build."""
         with self._laying_out:
             if digest not in self._directories:
                 self._directories[digest] = self._cache.publish_include(digest, files())
@@ -144,7 +144,7 @@ class ProgramCompiler:
 
 
 def described(work: RenderedProgram, outcome: Outcome) -> Mapping[str, Any]:
-    """What `meta.json` says of a program: its answer, what the binary holds, what it needs.
+    """Return what `meta.json` says of a program: its answer, what the binary holds, what it needs.
 
     `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
     launch's bytes of a block, or the expression when the call decides it.

@@ -122,7 +122,7 @@ def _usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
 
 
 def total(costs: Iterable[Cost]) -> Total:
-    """The sums of some programs, each counted once."""
+    """Return the sums of some programs, each counted once."""
     once = _distinct(costs)
     seconds = [cost.seconds for cost in once if cost.seconds is not None]
     statuses = [cost.status for cost in once]
@@ -149,7 +149,7 @@ def totals(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
 
 
 def _distinct(costs: Iterable[Cost]) -> list[Cost]:
-    """Each program once: of those that share it, one whose compile is remembered."""
+    """Return each program once: of those that share it, one whose compile is remembered."""
     found: dict[str, Cost] = {}
     for cost in costs:
         known = found.get(cost.hash)
@@ -159,13 +159,13 @@ def _distinct(costs: Iterable[Cost]) -> list[Cost]:
 
 
 def most(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: int) -> list[Cost]:
-    """The `top` programs with most of something; those with none of it are left out."""
+    """Return the `top` programs with most of something; those with none of it are left out."""
     ranked = sorted(_distinct(costs), key=lambda cost: -(key(cost) or 0))
     return [cost for cost in ranked if key(cost)][:top]
 
 
 def costs_text(costs: Sequence[Cost], top: int) -> str:
-    """The sums, and the `top` programs of each kind."""
+    """Return the sums, and the `top` programs of each kind."""
     everything = total(costs)
     rows = [_total_row(*pair, each) for pair, each in totals(costs).items()]
     if len(rows) > 1:

@@ -158,7 +158,7 @@ def _shown(path: str, root: str) -> str:
 
 
 def dot(graph: Graph) -> str:
-    """The graph for Graphviz."""
+    """Return the graph for Graphviz."""
     return "".join(f"{line}\n" for line in _lines(graph))
 
 
@@ -202,7 +202,8 @@ def _label(script: ScriptNode) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """A string of DOT. In one only the quote and, in labels, the backslash have a meaning."""
+    """Return a string of DOT. In one only the quote and, in labels, the backslash have a
+    meaning."""
     escaped = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     text = "\\n".join(escaped)
     return '"' + text.encode("utf-8", "backslashreplace").decode("utf-8") + '"'

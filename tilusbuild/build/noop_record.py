@@ -70,7 +70,7 @@ def remember(
 
 
 def seen(project: Project, invocation: Invocation) -> dict[str, Stamp]:
-    """The programs that the last answer to this command rested on, each with its library's
+    """Return the programs that the last answer to this command rested on, each with its library's
     stamp of then: most are still the same, whatever else has changed."""
     path = record.path(invocation.key, project.environment)
     if path is None:

@@ -46,7 +46,7 @@ def _tools(
 def _flags(
     manifest: Manifest, script: str, target: str, pipeline: Pipeline
 ) -> Iterator[Diagnostic]:
-    """Each flag that the compiler does not know, where it is written."""
+    """Yield each flag that the compiler does not know, where it is written."""
     places: tuple[tuple[Keys, tuple[str, ...]], ...] = (
         (("build", "flags"), manifest.build.flags),
         (("target", target, "flags"), manifest.targets[target].flags),

@@ -44,7 +44,7 @@ class Split:
     seconds: tuple[float, ...]
 
     def of(self, shard: Shard) -> frozenset[str]:
-        """The programs of one."""
+        """Return the programs of one."""
         return self.shards[shard.number - 1]
 
     @property

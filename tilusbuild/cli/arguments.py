@@ -117,7 +117,7 @@ def option(
     either: bool = False,
     **keywords: Any,
 ) -> Any:
-    """An option with a value; with `const` the value may be left out."""
+    """Return an option with a value; with `const` the value may be left out."""
     if const is not None:
         keywords |= {"nargs": "?", "const": const}
     return _argument(names, default, keywords, setting=setting, group=group, either=either)
@@ -126,7 +126,7 @@ def option(
 def repeated(
     *names: str, metavar: str, help: str, required: bool = False, group: str | None = None
 ) -> tuple[str, ...]:
-    """An option that may be given several times."""
+    """Return an option that may be given several times."""
     keywords = {"action": "append", "metavar": metavar, "help": help, "required": required}
     found: tuple[str, ...] = _argument(names, [], keywords, group=group)
     return found
@@ -135,13 +135,13 @@ def repeated(
 def positional(
     metavar: str, *, help: str | None = None, choices: Iterable[str] | None = None
 ) -> str:
-    """A word that must be given."""
+    """Return a word that must be given."""
     found: str = _argument((), None, {"metavar": metavar, "help": help, "choices": choices})
     return found
 
 
 def optional(metavar: str, *, help: str | None = None, either: bool = False) -> str | None:
-    """A word that may be left out."""
+    """Return a word that may be left out."""
     keywords = {"metavar": metavar, "help": help, "nargs": "?"}
     found: str | None = _argument((), None, keywords, either=either)
     return found
@@ -150,7 +150,7 @@ def optional(metavar: str, *, help: str | None = None, either: bool = False) -> 
 def positionals(
     metavar: str, *, help: str | None = None, at_least_one: bool = False
 ) -> tuple[str, ...]:
-    """All the words that are left."""
+    """Return all the words that are left."""
     nargs = "+" if at_least_one else "*"
     keywords = {"metavar": metavar, "help": help, "nargs": nargs}
     found: tuple[str, ...] = _argument((), [], keywords)
@@ -158,7 +158,8 @@ def positionals(
 
 
 def one_of(flags: Mapping[str, str]) -> str | None:
-    """The one of several flags that was given, named without its dashes; `flags` has their help."""
+    """Return the one of several flags that was given, named without its dashes; `flags` has their
+    help."""
 
     def add(parser: Any, name: str) -> None:
         either = parser.add_mutually_exclusive_group()
@@ -294,7 +295,7 @@ def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
 
 
 def fill(kind: type[A], namespace: argparse.Namespace) -> A:
-    """The arguments as their dataclass."""
+    """Return the arguments as their dataclass."""
     values: dict[str, Any] = {}
     for each in fields(kind):
         if _SPEC not in each.metadata and not hasattr(namespace, each.name):
@@ -305,7 +306,8 @@ def fill(kind: type[A], namespace: argparse.Namespace) -> A:
 
 
 def settings_of(arguments: Common) -> dict[str, Any]:
-    """The settings that the command line overrides: None stands for one that it leaves alone."""
+    """Return the settings that the command line overrides: None stands for one that it leaves
+    alone."""
     found = {}
     for each in fields(arguments):
         spec: _Spec | None = each.metadata.get(_SPEC)

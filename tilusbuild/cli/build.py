@@ -75,7 +75,7 @@ def run(arguments: BuildArgs) -> int:
 
 
 def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:
-    """The display, and the reporters that write for other programs."""
+    """Return the display, and the reporters that write for other programs."""
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import with_files
 

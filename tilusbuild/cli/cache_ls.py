@@ -103,7 +103,7 @@ def _ls_scripts(cache: Cache, arguments: Common) -> int:
 
 
 def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
-    """The projects and packages that keep each script from being collected."""
+    """Return the projects and packages that keep each script from being collected."""
     from tilusbuild.runtime.sealed import CorruptFileError
 
     try:

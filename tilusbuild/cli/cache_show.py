@@ -84,7 +84,7 @@ def run(arguments: CacheShowArgs) -> int:
 
 
 def _named(cache: Cache, word: str, target: str | None) -> str:
-    """The hash of the one program that is meant. Raises `InputError`."""
+    """Return the hash of the one program that is meant. Raises `InputError`."""
     name, slash, number = word.partition("/")
     if not slash:
         found = cache.find(name)
@@ -170,7 +170,8 @@ def _usage(entry: Entry | None, program: str) -> str:
 
 
 def _resources(meta: Mapping[str, Any]) -> str:
-    """What each kernel of a program takes on each architecture, as a table; "" for no kernel."""
+    """Return what each kernel of a program takes on each architecture, as a table; "" for no
+    kernel."""
     from tilusbuild.table import table
 
     fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
@@ -183,7 +184,7 @@ def _resources(meta: Mapping[str, Any]) -> str:
 
 
 def _disassembled(library: str) -> str:
-    """The code of a library, without the source's lines."""
+    """Return the code of a library, without the source's lines."""
     import tempfile
 
     from tilusbuild.binary import BinaryError

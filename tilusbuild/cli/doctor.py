@@ -112,7 +112,7 @@ def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
 
 
 def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
-    """The components that a build of the project cannot do without."""
+    """Return the components that a build of the project cannot do without."""
     if manifest is None:
         return {"g++"}
     scripts = [
@@ -154,7 +154,7 @@ def _print_project(
 
 
 def _settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
-    """Each setting with its value and where that is from."""
+    """Yield each setting with its value and where that is from."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
 
     for field in fields(chosen):
@@ -167,7 +167,7 @@ def _settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """A message for each variable that has our prefix and that nothing reads."""
+    """Yield a message for each variable that has our prefix and that nothing reads."""
     from tilusbuild.errors import did_you_mean
     from tilusbuild.manifest.settings import VARIABLES
 

@@ -48,7 +48,7 @@ WATCH: tuple[type[events.Event], ...] = (
 
 
 def lines() -> dict[str, tuple[type[events.Event] | type[Line], ...]]:
-    """The lines of every verb and of every action, as "cache gc", that has any."""
+    """Return the lines of every verb and of every action, as "cache gc", that has any."""
     found: dict[str, tuple[type[events.Event] | type[Line], ...]] = {}
     for verb in VERBS:
         for action, declared in actions_of(verb).items():
@@ -58,7 +58,7 @@ def lines() -> dict[str, tuple[type[events.Event] | type[Line], ...]]:
 
 
 def schema() -> dict[str, Any]:
-    """The schema of a line of any verb."""
+    """Return the schema of a line of any verb."""
     verbs: dict[str, Any] = {}
     classes: dict[str, Any] = {}
     for verb, kinds in lines().items():
@@ -80,7 +80,7 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def text() -> str:
-    """The schema as the file has it."""
+    """Return the schema as the file has it."""
     return json.dumps(schema(), indent=2) + "\n"
 
 
@@ -114,7 +114,7 @@ def _object(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _required(found: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a dataclass with every key required, whatever defaults the class has."""
+    """Return the schema of a dataclass with every key required, whatever defaults the class has."""
     properties = found["properties"]
     for rule in properties.values():
         rule.pop("default", None)

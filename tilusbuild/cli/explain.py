@@ -55,7 +55,7 @@ def run(arguments: ExplainArgs) -> int:
 
 
 def _numbers(words: Sequence[str]) -> dict[str, set[int]]:
-    """The programs that are named, by script; an empty set means all of a script."""
+    """Return the programs that are named, by script; an empty set means all of a script."""
     from tilusbuild.errors import input_error
 
     found: dict[str, set[int]] = {}

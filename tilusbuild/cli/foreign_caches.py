@@ -205,7 +205,7 @@ PACK_LINES = (LeftOutLine, PackageFileLine, PackedCacheLine)
 
 
 def is_foreign(path: str | None) -> TypeGuard[str]:
-    """Whether a word of the command line is the directory of a foreign cache."""
+    """Return whether a word of the command line is the directory of a foreign cache."""
     from tilusbuild.interop.caches.systems import system_of
 
     return path is not None and os.path.isdir(path) and system_of(path) is not None

@@ -53,7 +53,8 @@ def run(arguments: InitArgs) -> int:
 
 
 def _target(name: str) -> str:
-    """The name in the project: packagers leave out dot files, so it is shipped without its dot."""
+    """Return the name in the project: packagers leave out dot files, so it is shipped without its
+    dot."""
     return ".gitignore" if name == "gitignore" else name
 
 

@@ -29,7 +29,7 @@ def project(arguments: Common) -> Project:
 
 
 def cache(cache_dir: str | None) -> Cache:
-    """The cache of the project around the current directory, or of the settings alone."""
+    """Return the cache of the project around the current directory, or of the settings alone."""
     from tilusbuild.cache.cache import Cache
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, load, settings
@@ -49,7 +49,7 @@ def cache(cache_dir: str | None) -> Cache:
 def selected(
     arguments: SelectionArgs, project: Project, scripts: Iterable[str] | None = None
 ) -> Selection:
-    """Which part of the project the command line names; `scripts` in place of its words."""
+    """Return which part of the project the command line names; `scripts` in place of its words."""
     from tilusbuild.plan.selection import Selection
 
     targets = tuple(split(arguments.targets))
@@ -58,12 +58,12 @@ def selected(
 
 
 def split(words: Iterable[str]) -> list[str]:
-    """The values of an option that is repeated or takes several values with commas."""
+    """Return the values of an option that is repeated or takes several values with commas."""
     return [name for word in words for name in word.split(",") if name]
 
 
 def pair(word: str) -> tuple[str, str]:
-    """The parts of NAME=VALUE. Raises `InputError`."""
+    """Return the parts of NAME=VALUE. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     name, equals, value = word.partition("=")
@@ -73,7 +73,7 @@ def pair(word: str) -> tuple[str, str]:
 
 
 def sizes(words: Iterable[str]) -> list[dict[str, Value]]:
-    """The values of several --size. Raises `InputError`."""
+    """Return the values of several --size. Raises `InputError`."""
     return [
         {name: _number(word, text) for name, text in map(pair, word.split(","))} for word in words
     ]
@@ -91,7 +91,7 @@ def _number(word: str, text: str) -> Value:
 
 
 def reporter(arguments: Common) -> Reporter:
-    """The display that suits the terminal and the options."""
+    """Return the display that suits the terminal and the options."""
     from tilusbuild.report.choose import choose
 
     return choose(
@@ -105,7 +105,7 @@ def reporter(arguments: Common) -> Reporter:
 
 
 def limits(arguments: LimitArgs) -> Limits:
-    """How much a package may ask for. Raises `InputError`."""
+    """Return how much a package may ask for. Raises `InputError`."""
     from tilusbuild.manifest.table import parse_size
     from tilusbuild.package.extract import Limits
 
@@ -113,7 +113,7 @@ def limits(arguments: LimitArgs) -> Limits:
 
 
 def policy(arguments: SignedArgs) -> SignaturePolicy | None:
-    """The signature that a package must have; None when it needs none."""
+    """Return the signature that a package must have; None when it needs none."""
     from tilusbuild.package.signing import SignaturePolicy
 
     asked = SignaturePolicy(arguments.key, arguments.identity, arguments.issuer)

@@ -139,7 +139,7 @@ def _kept(project: Project) -> AbstractContextManager[None]:
 
 
 def _attest(key: str | None) -> Attest:
-    """What attests the packages: nothing, unless they are to be signed."""
+    """Return what attests the packages: nothing, unless they are to be signed."""
     if key is None:
         return lambda contents: {}
     from tilusbuild.package.signing import attester

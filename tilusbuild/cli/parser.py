@@ -69,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a parser and of the verbs below it."""
+    """Yield the options of a parser and of the verbs below it."""
     for action in parser._actions:
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
@@ -78,7 +78,8 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
-    """What a verb's module declares: its actions by name, "" for a verb that is one alone."""
+    """Return what a verb's module declares: its actions by name, "" for a verb that is one
+    alone."""
     module = importlib.import_module(f"tilusbuild.cli.{verb}")
     found: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
     return found
@@ -120,7 +121,7 @@ def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]
 
 
 def _verb(words: Sequence[str]) -> str | None:
-    """The first word that is neither an option nor the value of one."""
+    """Return the first word that is neither an option nor the value of one."""
     skip = False
     for word in words:
         if skip:

@@ -411,7 +411,7 @@ def _print(tuned: TunedInstance) -> None:
 
 
 def _refused(tuned: TunedInstance) -> Iterator[str]:
-    """Each program that is not usable, once."""
+    """Yield each program that is not usable, once."""
     told: set[int] = set()
     for decision in tuned.decisions:
         for outcome in decision.outcomes:

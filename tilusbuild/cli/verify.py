@@ -102,7 +102,7 @@ def run(arguments: VerifyArgs) -> int:
 
 
 def _share(word: str | None) -> float | None:
-    """The share of the programs to compile again, 0 to 1. Raises `InputError`."""
+    """Return the share of the programs to compile again, 0 to 1. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     if word is None:

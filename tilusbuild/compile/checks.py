@@ -39,14 +39,15 @@ _POINTER_BYTES = 8
 
 
 def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
-    """The values of those numbers of a launch, if the schedule alone decides all of them."""
+    """Return the values of those numbers of a launch, if the schedule alone decides all of them."""
     if any(launch.sources[place] for place in places):
         return None
     return tuple(launch.constants[place] for place in places)
 
 
 def launch_problem(recipe: Recipe) -> str | None:
-    """Why no device of the target can run a launch of this size, known before anything compiles."""
+    """Return why no device of the target can run a launch of this size, known before anything
+    compiles."""
     try:
         launch = geometry(recipe)
     except ValueError as error:
@@ -74,7 +75,7 @@ def launch_problem(recipe: Recipe) -> str | None:
 
 
 def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -> str | None:
-    """Why the compiled kernel could not be launched as the schedule wants."""
+    """Return why the compiled kernel could not be launched as the schedule wants."""
     launch = geometry(recipe)
     block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
     threads = math.prod(block) if block is not None else None
@@ -108,7 +109,7 @@ def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -
 def prune_reason(
     recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]], ptxas: Sequence[PtxasUsage]
 ) -> str | None:
-    """Which limit of the script the kernel exceeds."""
+    """Return which limit of the script the kernel exceeds."""
     limits = recipe.prune
     if limits is None:
         return None
@@ -148,7 +149,7 @@ def _low_occupancy(recipe: Recipe, limits: Prune, arch: Arch, usage: KernelUsage
 
 
 def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
-    """Why the kernel cannot be found under its name in the code."""
+    """Return why the kernel cannot be found under its name in the code."""
     if recipe.symbol in names:
         return None
     mangled = [
@@ -161,14 +162,15 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
 
 
 def link_problem(recipe: Recipe, log: str) -> str | None:
-    """What a linker's complaint about the template's own function means."""
+    """Return what a linker's complaint about the template's own function means."""
     if not re.search(rf"undefined reference to [`']{re.escape(recipe.symbol)}'", log):
         return None
     return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
 
 
 def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
-    """Why the linked library is not what was asked for. This is never the program's own fault."""
+    """Return why the linked library is not what was asked for. This is never the program's own
+    fault."""
     try:
         needs = read_needs(data)
     except BinaryError as error:
@@ -185,7 +187,8 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
 
 
 def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
-    """The (kind, arch) of the code that the recipe's library must hold, no more and no less."""
+    """Return the (kind, arch) of the code that the recipe's library must hold, no more and no
+    less."""
     if not recipe.pipeline.launcher.cuda:
         return set()
     codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
@@ -201,7 +204,7 @@ def _listed(images: set[tuple[str, str]]) -> str:
 
 
 def images_of(data: bytes) -> tuple[CodeImage, ...]:
-    """The code in a library; none for what is no library."""
+    """Return the code in a library; none for what is no library."""
     try:
         return read_archs(data)
     except BinaryError:
@@ -209,7 +212,7 @@ def images_of(data: bytes) -> tuple[CodeImage, ...]:
 
 
 def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
-    """The size of each parameter in bytes, in order; None when the cubin does not say it.
+    """Return the size of each parameter in bytes, in order; None when the cubin does not say it.
 
     A launch hands the driver a row of pointers, and nothing at run time notices when the kernel
     reads them as something else: a missing or an extra parameter, and a 32-bit integer declared as
@@ -239,7 +242,7 @@ def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
 
 
 def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
-    """Why the kernel's parameters are not the declared arguments, as one line."""
+    """Return why the kernel's parameters are not the declared arguments, as one line."""
     if sizes is None:
         return None
     arguments = signature.arguments

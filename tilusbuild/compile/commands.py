@@ -81,7 +81,7 @@ def _toolkit(toolchain: Toolchain) -> str | None:
 
 
 def _common(flags: tuple[str, ...]) -> list[str]:
-    """The flags that mean the same to nvcc and to clang."""
+    """Return the flags that mean the same to nvcc and to clang."""
     kept: list[str] = []
     words = iter(flags)
     for word in words:

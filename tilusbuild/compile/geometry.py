@@ -58,7 +58,7 @@ def geometry(recipe: Recipe) -> Geometry:
 
 
 def _places(launch: Launch) -> list[Expr | None]:
-    """The seven numbers; None is 1."""
+    """Return the seven numbers; None is 1."""
     places: list[Expr | None] = []
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
@@ -87,7 +87,7 @@ def _shape(recipe: Recipe, places: list[Expr | None]) -> object:
 def _values(
     recipe: Recipe, places: list[Expr | None], texts: tuple[str, ...], sources: tuple[str, ...]
 ) -> tuple[int, ...] | None:
-    """The constants of a known shape; None when something is wrong with them."""
+    """Return the constants of a known shape; None when something is wrong with them."""
     constants: list[Value] = []
     try:
         for place, source in zip(places, sources, strict=True):
@@ -107,7 +107,7 @@ def _place(
     numbers: dict[str, str],
     table: dict[str, int],
 ) -> tuple[int, str | None]:
-    """A number's value for its slot, or 0 and its C text."""
+    """Return a number's value for its slot, or 0 and its C text."""
     if expression is None:
         return 1, None
     try:
@@ -131,7 +131,7 @@ def _place(
 
 
 def _table_names(recipe: Recipe, places: Iterable[Expr | None]) -> list[str]:
-    """The integer constants that stand beside an argument in some expression."""
+    """Return the integer constants that stand beside an argument in some expression."""
     arguments = {argument.name for argument in recipe.signature.arguments}
     used = {
         name
@@ -147,7 +147,7 @@ def _table_names(recipe: Recipe, places: Iterable[Expr | None]) -> list[str]:
 
 
 def numbers_in_c(signature: Signature) -> dict[str, str]:
-    """The arguments that an expression can read, as C."""
+    """Return the arguments that an expression can read, as C."""
     return {
         argument.name: f"number[{index}]"
         for index, argument in enumerate(signature.arguments)
@@ -167,7 +167,7 @@ def _int64(what: str, value: int) -> int:
 
 
 def program_source(recipe: Recipe, image: str) -> str:
-    """The assembly of a program's own object: its device code and its constants."""
+    """Return the assembly of a program's own object: its device code and its constants."""
     archs = ", ".join(arch.name for arch in recipe.archs) + (" and PTX" if recipe.ptx else "")
     numbers = "\n".join(f"    .quad {value}" for value in geometry(recipe).constants)
     return f"""\

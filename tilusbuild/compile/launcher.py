@@ -49,7 +49,7 @@ CPU_LAUNCHER = LauncherKind("cpu", cuda=False, starts_kernel=False, passes_strea
 
 
 def launcher_source(recipe: Recipe) -> str:
-    """The launcher as one C file that includes only the C library's headers."""
+    """Return the launcher as one C file that includes only the C library's headers."""
     kind = recipe.pipeline.launcher
     launch = geometry(recipe) if kind.starts_kernel else None
     texts = tuple(zip(launch.texts, launch.sources, strict=True)) if launch else ()
@@ -63,7 +63,8 @@ def _source(
     signature: Signature,
     geometry_texts: tuple[tuple[str, str], ...],
 ) -> str:
-    """All that a launcher depends on: the schedules of an instance get the same text, made once."""
+    """Return all that a launcher depends on: the schedules of an instance get the same text, made
+    once."""
     _check(kind, symbol, signature)
     arguments = signature.arguments
     dims = _Dims(signature)
@@ -167,7 +168,8 @@ def _tables(symbol: str, arguments: Iterable[Argument], dims: _Dims) -> str:
 
 
 def _range(argument: Argument) -> tuple[int, int]:
-    """What an integer may be: its type's values, those of its range, none below 0 for a size."""
+    """Return what an integer may be: its type's values, those of its range, none below 0 for a
+    size."""
     if argument.dtype == "bool":
         return 0, 1
     low, high = integer_limits(argument.dtype) or (0, 0)
@@ -231,7 +233,8 @@ static int tl_geometry(const int64_t *number, int64_t *geometry) {{
 
 
 def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, ...]) -> str:
-    """The call of the template's own function, under a name of ours: it may be a word of C."""
+    """Return the call of the template's own function, under a name of ours: it may be a word of
+    C."""
     types = [_c_type(argument) for argument in arguments]
     values = [
         f"value[{index}].{'pointer' if argument.dims is not None else _FIELDS[argument.dtype]}"
@@ -290,7 +293,8 @@ def _c_int(value: int) -> str:
 
 
 def _c_string(text: str) -> str:
-    """A C string literal. Every byte that is no plain character is an octal escape of 3 digits."""
+    """Return a C string literal. Every byte that is no plain character is an octal escape of 3
+    digits."""
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
         for byte in text.encode("utf-8", "surrogateescape")

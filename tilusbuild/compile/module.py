@@ -58,7 +58,7 @@ _digest = lru_cache(maxsize=64)(sha256_text)
 
 @lru_cache(maxsize=1024)
 def _word(word: str) -> str:
-    """An argument as a shell would take it, on one line; placeholders stay bare."""
+    """Return an argument as a shell would take it, on one line; placeholders stay bare."""
     if word.startswith("{") and word.endswith("}"):
         return word
     return shlex.quote(word).replace("\n", "'$'\\n''")

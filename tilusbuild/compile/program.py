@@ -43,7 +43,8 @@ def launcher_object(
     launchers: LauncherStore,
     timeout: float | None = None,
 ) -> bytes | Outcome:
-    """The launcher, compiled: once for all programs of a script. An outcome when it could not be.
+    """Return the launcher, compiled: once for all programs of a script. An outcome when it could
+    not be.
 
     Raises `CancelledError` and `OSError`.
     """

@@ -258,7 +258,7 @@ def _moved(
     keys: Sequence[str],
     dispatch: DispatchSection | None,
 ) -> str | None:
-    """Bytes of a call; None when they do not follow from the keys."""
+    """Return bytes of a call; None when they do not follow from the keys."""
     if dispatch is not None and dispatch.bytes is not None:
         return parse(dispatch.bytes).canonical
     parts = []

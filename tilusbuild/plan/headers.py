@@ -17,8 +17,9 @@ PROJECT = "project"
 
 
 def roots_of(manifest: Manifest, script: str) -> tuple[Root, ...]:
-    """The header directories in search order: the template's own (for `#include "…"` only), the
-    script's, the project's. Raises `InputError` for a directory or a package that is not there."""
+    """Return the header directories in search order: the template's own (for `#include "…"`
+    only), the script's, the project's. Raises `InputError` for a directory or a package that is
+    not there."""
     template = manifest.scripts[script].template
     roots = [inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)]
     own = len(manifest.scripts[script].include_dirs)
@@ -56,7 +57,7 @@ def _root(project: str, declared: IncludeDir, place: Place, taken: dict[str, str
 
 
 def _base(path: str, below: str) -> str:
-    """The directory from which `below` leads to `path`."""
+    """Return the directory from which `below` leads to `path`."""
     for part in os.path.normpath(below).split("/"):
         path = os.path.dirname(path) if part != "." else path
     return path

@@ -19,7 +19,7 @@ SCRIPT_FORMAT = "tilusbuild script 1"
 
 
 def value_text(value: Value) -> str:
-    """A value as TOML writes it; floats in the shortest form that reads back the same."""
+    """Return a value as TOML writes it; floats in the shortest form that reads back the same."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -28,13 +28,13 @@ def value_text(value: Value) -> str:
 
 
 def section(title: str, lines: Iterable[str]) -> str:
-    """A titled block, or nothing when it would be empty."""
+    """Return a titled block, or nothing when it would be empty."""
     body = "".join(f"{line}\n" for line in lines)
     return f"\n[{title}]\n{body}" if body else ""
 
 
 def values_section(title: str, values: Mapping[str, Value]) -> str:
-    """A block of `name = value` lines in the order given."""
+    """Return a block of `name = value` lines in the order given."""
     return section(title, (f"{name} = {value_text(value)}" for name, value in values.items()))
 
 
@@ -72,12 +72,13 @@ def program_text(
 
 @lru_cache(maxsize=16)
 def _headers_section(headers: tuple[tuple[str, str], ...]) -> str:
-    """The schedules of an instance mostly reach the same headers: made once for all of them."""
+    """Return the schedules of an instance mostly reach the same headers: made once for all of
+    them."""
     return section("headers", (f"{digest}  {name}" for digest, name in headers))
 
 
 def program_hash(program_txt: str, options_txt: str) -> str:
-    """What `cat program.txt options.txt | sha256sum` prints."""
+    """Return what `cat program.txt options.txt | sha256sum` prints."""
     return sha256_text(program_txt + options_txt)
 
 

@@ -56,7 +56,8 @@ class ProgramJob:
         return None
 
     def readable(self, log: str) -> str:
-        """A compiler's log with the template's places, and what helps when a header is missing."""
+        """Return a compiler's log with the template's places, and what helps when a header is
+        missing."""
         from tilusbuild.render.missing import misses_header, missing_header_help
 
         schedule = self.schedule
@@ -73,7 +74,7 @@ class ProgramJob:
 
 
 def jobs(plan: Plan) -> Iterator[ProgramJob]:
-    """Every program of every instance, in plan order; shared hashes come as often as they are
+    """Yield every program of every instance, in plan order; shared hashes come as often as they are
     planned, because each instance wants its own verdict."""
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
         for index, program in enumerate(instance.programs):

@@ -101,7 +101,7 @@ class Planner:
             )
 
     def headers(self, script: str) -> Headers:
-        """The headers that a script's programs can reach. Raises `InputError`."""
+        """Return the headers that a script's programs can reach. Raises `InputError`."""
         roots = roots_of(self.manifest, script)
         if roots not in self._headers:
             self._headers[roots] = Headers(roots, digests=self.memory, scans=self.scans)
@@ -167,7 +167,7 @@ def planned_instance(
 
 
 def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
-    """Where a schedule stands among those planned; None when it does not."""
+    """Return where a schedule stands among those planned; None when it does not."""
     if wanted is None or wanted.index not in schedules:
         return None
     return schedules.index(wanted.index)

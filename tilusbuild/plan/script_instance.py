@@ -104,7 +104,7 @@ class ScriptInstance:
         return {**self.params, **schedule.values}
 
     def context(self, schedule: Schedule) -> dict[str, object]:
-        """What the template sees."""
+        """Return what the template sees."""
         return {
             **self.values(schedule),
             "target": {
@@ -176,7 +176,7 @@ class ScriptInstance:
         )
 
     def closure(self, source: str) -> Closure:
-        """The headers that a source of this instance can reach. Raises `InputError`."""
+        """Return the headers that a source of this instance can reach. Raises `InputError`."""
         patterns = self._manifest.headers_for(self.script)
         found = self._headers.closure(source, extra=patterns, defines=dict(self._defines))
         if found.unmatched:
@@ -193,7 +193,7 @@ class ScriptInstance:
         )
 
     def template_digest(self, name: str) -> str:
-        """The digest of a template as it is rendered; "" when there is none."""
+        """Return the digest of a template as it is rendered; "" when there is none."""
         return self._renderer.digest(name)
 
     def fixed(self) -> str:
@@ -231,7 +231,8 @@ class ScriptInstance:
             self.sought.update(part for name in names for part in name.split("/"))
 
     def renewed(self, renderer: Renderer, headers: Headers) -> ScriptInstance:
-        """The same instance with templates and headers read again; its space is not made again."""
+        """Return the same instance with templates and headers read again; its space is not made
+        again."""
         fresh = copy(self)
         fresh._renderer = renderer
         fresh._headers = headers
@@ -244,7 +245,7 @@ class ScriptInstance:
         return fresh
 
     def readable(self, schedule: Schedule, log: str) -> str:
-        """A compiler's log with the template's own places and lines."""
+        """Return a compiler's log with the template's own places and lines."""
         from tilusbuild.render.messages import map_messages
 
         if self._manifest.build.line_directives:
@@ -264,8 +265,8 @@ class ScriptInstance:
             raise InputError(Diagnostic(str(error), self._manifest.place(*keys))) from None
 
     def other_headers(self, closure: Closure) -> tuple[str, ...]:
-        """What the fingerprint says of the toolkit's and the system's headers that a source with
-        this closure can reach."""
+        """Return what the fingerprint says of the toolkit's and the system's headers that a source
+        with this closure can reach."""
         external = closure.external
         if external not in self._external_digests:
             directories = self.pipeline.headers(self.toolchain)
@@ -285,7 +286,7 @@ class ScriptInstance:
         )
 
     def _bound(self, source: Value) -> Expr:
-        """An expression with what surrounds it (`arch.*`, `facts.*`) already in place."""
+        """Return an expression with what surrounds it (`arch.*`, `facts.*`) already in place."""
         return expression(source).substitute(self._around)
 
     def _launch_lines(self) -> list[str]:

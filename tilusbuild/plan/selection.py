@@ -26,7 +26,7 @@ class Selection:
 
 
 def targets_of(manifest: Manifest) -> dict[str, Target]:
-    """Every declared target as a value."""
+    """Return every declared target as a value."""
     return {
         name: Target(
             name=name,
@@ -39,7 +39,7 @@ def targets_of(manifest: Manifest) -> dict[str, Target]:
 
 
 def chosen_pairs(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, Target]]:
-    """Each selected script with each of its selected targets, in the manifest's order.
+    """Yield each selected script with each of its selected targets, in the manifest's order.
 
     Raises `InputError` when a selected name does not exist, or when nothing is left.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
-    """The constants of each instance, in declared order; the last list varies fastest."""
+    """Yield the constants of each instance, in declared order; the last list varies fastest."""
     constants = manifest.scripts[script].params_for(target)
     for rows in itertools.product(*(constant.values for constant in constants)):
         yield {
@@ -38,7 +38,7 @@ def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[
 
 
 def target_constants(target: Target) -> dict[str, Value]:
-    """What every expression of a target sees: `arch.*` and `facts.*`."""
+    """Return what every expression of a target sees: `arch.*` and `facts.*`."""
     limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
     return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
@@ -46,8 +46,8 @@ def target_constants(target: Target) -> dict[str, Value]:
 def spec_of(
     manifest: Manifest, script: str, target: Target, params: Mapping[str, Value]
 ) -> SpaceSpec:
-    """What the manifest, and its T1 file where it names one, declare the space of one instance to
-    be. Raises `InputError`."""
+    """Return what the manifest, and its T1 file where it names one, declare the space of one
+    instance to be. Raises `InputError`."""
     owner = manifest.scripts[script]
     imported = imported_space(manifest, script)
     declared = tuple(owner.space_for(target.name).values())
@@ -63,7 +63,7 @@ def spec_of(
 
 
 def imported_space(manifest: Manifest, script: str) -> T1Space | None:
-    """The space in the script's T1 file; None when it names none. Raises `InputError`."""
+    """Return the space in the script's T1 file; None when it names none. Raises `InputError`."""
     name = manifest.scripts[script].space_file
     if name is None:
         return None
@@ -84,7 +84,7 @@ def space_of(
     spec: SpaceSpec,
     size: tuple[int, int] | None = None,
 ) -> Space:
-    """The tuning space of one instance; `size` as for `Space`. Raises `InputError`."""
+    """Return the tuning space of one instance; `size` as for `Space`. Raises `InputError`."""
     try:
         return Space(spec, size)
     except SpaceError as error:
@@ -94,8 +94,8 @@ def space_of(
 def chosen(
     manifest: Manifest, script: str, target: Target, space: Space, level: int
 ) -> tuple[tuple[Schedule, ...], Schedule | None]:
-    """The schedules of a level, and the default that the manifest declares, if it declares one.
-    Raises `InputError`."""
+    """Return the schedules of a level, and the default that the manifest declares, if it declares
+    one. Raises `InputError`."""
     owner = manifest.scripts[script]
     defaults = _defaults(manifest, script, target)
     try:
@@ -113,7 +113,7 @@ def chosen(
 
 
 def question(manifest: Manifest, script: str, target: Target, level: int) -> str:
-    """All that decides, besides the space, what `chosen` gives. Raises `InputError`."""
+    """Return all that decides, besides the space, what `chosen` gives. Raises `InputError`."""
     levels = manifest.scripts[script].levels
     return repr((level, levels.sample, levels.seed, _defaults(manifest, script, target)))
 
@@ -125,7 +125,7 @@ def _defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Valu
 
 
 def located(manifest: Manifest, script: str, target: str, error: SpaceError) -> InputError:
-    """A space's complaint at the rule, the parameter or the table that it is about."""
+    """Return a space's complaint at the rule, the parameter or the table that it is about."""
     return InputError(
         Diagnostic(
             f"{script} for {target}: {error.message}",
@@ -151,7 +151,7 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
 
 
 def reports(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, SpaceReport]]:
-    """What the rules of each selected instance's space remove, also where nothing is left.
+    """Yield what the rules of each selected instance's space remove, also where nothing is left.
 
     Raises `InputError`.
     """

@@ -244,7 +244,7 @@ def _user(channel: socket.socket) -> int:
 
 
 def _left(late: float | None) -> float | None:
-    """Seconds until a time limit. Raises `TimeoutError` when there are none."""
+    """Return seconds until a time limit. Raises `TimeoutError` when there are none."""
     if late is None:
         return None
     left = late - time.monotonic()

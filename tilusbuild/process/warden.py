@@ -155,7 +155,8 @@ class Warden:
         return read_end
 
     def _watch_client(self, client: int) -> int:
-        """A handle on the client's life: a fork of it may hold the socket open after its death."""
+        """Return a handle on the client's life: a fork of it may hold the socket open after its
+        death."""
         try:
             handle = os.pidfd_open(client)
         except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one
@@ -428,7 +429,7 @@ kernel is to kill a compile, which is tried again, and not the builder or somebo
 
 
 def compilers_oom_score() -> bytes:
-    """What a command of ours writes to `oom_score_adj`; nothing where that is not known."""
+    """Return what a command of ours writes to `oom_score_adj`; nothing where that is not known."""
     try:
         with open(_OOM_SCORE, "rb") as file:
             return b"%d" % min(1000, int(file.read()) + _MORE_LIKELY)
@@ -453,7 +454,7 @@ def kill_each(pids: list[int]) -> None:
 
 
 def children_of_this_process() -> list[int]:
-    """The pids of our children, orphans that fell to us included."""
+    """Return the pids of our children, orphans that fell to us included."""
     own = os.getpid()
     try:
         with open(f"/proc/{own}/task/{own}/children", "rb") as file:

@@ -22,7 +22,7 @@ from tilusbuild.state.hashing import sha256_file, sha256_text
 
 
 def _implementation() -> str:
-    """What else than its source decides a template's bytecode: us, Jinja2, and Python."""
+    """Return what else than its source decides a template's bytecode: us, Jinja2, and Python."""
     directory = os.path.dirname(os.path.abspath(__file__))
     ours = [sha256_file(os.path.join(directory, name)) for name in ("environment.py", "cuda.py")]
     return "\n".join([*ours, jinja2.__version__, sys.version])

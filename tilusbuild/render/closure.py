@@ -29,7 +29,7 @@ class FileDigests(Protocol):
     """Digests of files, remembered as long as the files' times do not change."""
 
     def digest(self, path: str) -> str:
-        """The sha256 of a file's content. Raises `OSError`."""
+        """Return the sha256 of a file's content. Raises `OSError`."""
         ...
 
 
@@ -68,7 +68,7 @@ class Root:
 
 
 def inside(tree: str, base: str, directory: str = "", *, quoted_only: bool = False) -> Root:
-    """The root for `directory` of the tree `tree`, whose directory is `base`. Raises
+    """Return the root for `directory` of the tree `tree`, whose directory is `base`. Raises
     `ValueError` for a directory that leads out of it."""
     parts = [part for part in posixpath.normpath(directory or ".").split("/") if part != "."]
     if ".." in parts or directory.startswith("/"):
@@ -143,9 +143,9 @@ class Headers:
     def closure(
         self, source: str, *, extra: Sequence[str] = (), defines: Mapping[str, str] | None = None
     ) -> Closure:
-        """What `source`, compiled with `defines`, can reach, and what the globs `extra` declare,
-        which are relative to a root or to a root's tree. Raises `InputError` for a header that
-        cannot be read."""
+        """Return what `source`, compiled with `defines`, can reach, and what the globs `extra`
+        declare, which are relative to a root or to a root's tree. Raises `InputError` for a header
+        that cannot be read."""
         found = scan(source)
         defined = tuple(sorted((defines or {}).items()))
         key = (found, tuple(extra), defined)
@@ -156,7 +156,7 @@ class Headers:
     def candidates(
         self, include: Include, includer: _File | None
     ) -> Iterable[tuple[str, str, str]]:
-        """Where an include is looked for, in order: tree, directory in the copy, directory on
+        """Yield where an include is looked for, in order: tree, directory in the copy, directory on
         disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
@@ -166,7 +166,7 @@ class Headers:
                     yield root.tree, root.name, root.path
 
     def file(self, tree: str, name: str, path: str) -> _File | None:
-        """The file at a literal path, if it is one; it is read when its digest is new."""
+        """Return the file at a literal path, if it is one; it is read when its digest is new."""
         key = f"{name}\0{path}"
         if key not in self._files:
             self._files[key] = self._read(tree, name, path)
@@ -194,7 +194,7 @@ class Headers:
         return _File(tree, name, path, digest, found)
 
     def ancestor(self, directory: str) -> str:
-        """The nearest directory that exists: where a missing file would have to be made."""
+        """Return the nearest directory that exists: where a missing file would have to be made."""
         if (known := self._ancestors.get(directory)) is None:
             parent = os.path.dirname(directory)
             known = (
@@ -206,7 +206,8 @@ class Headers:
         return known
 
     def declared(self, pattern: str) -> Iterable[tuple[str, str, str, str]]:
-        """The files that a glob matches: tree, name in the copy, path on disk, and its base."""
+        """Yield the files that a glob matches: tree, name in the copy, path on disk, and its
+        base."""
         if pattern.startswith("/") or ".." in pattern.split("/"):
             return
         bases = {(r.name, r.path, r.tree) for r in self._roots}
@@ -224,13 +225,13 @@ def closure(
     defines: Mapping[str, str] | None = None,
     digests: FileDigests | None = None,
 ) -> Closure:
-    """The closure of one source. For many sources over the same roots, keep a `Headers`."""
+    """Return the closure of one source. For many sources over the same roots, keep a `Headers`."""
     return Headers(roots, digests=digests).closure(source, extra=extra, defines=defines)
 
 
 def layout(found: Closure) -> Mapping[str, bytes | str]:
-    """What the copy holds, by relative path: bytes, or the path of a file to copy, whose sha256
-    must still be the header's when it is read."""
+    """Return what the copy holds, by relative path: bytes, or the path of a file to copy, whose
+    sha256 must still be the header's when it is read."""
     files: dict[str, bytes | str] = {MANIFEST: found.manifest.encode("utf-8", "surrogateescape")}
     for header in found.headers:
         files[header.name] = b"" if header.path is None else header.path
@@ -388,7 +389,8 @@ class _Search:
         self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None
 
     def _kept(self) -> tuple[Header, ...]:
-        """The headers, and an empty file in each directory that is only passed through by `..`."""
+        """Return the headers, and an empty file in each directory that is only passed through by
+        `..`."""
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
         there = {parent for file in self.files for parent in _parents(file)}
         headers += [
@@ -405,7 +407,7 @@ def _parents(name: str) -> Iterable[str]:
 
 
 def _climbs_within(tree: str, directory: str, name: str) -> bool:
-    """Whether `directory/name`, followed part by part, stays in the tree."""
+    """Return whether `directory/name`, followed part by part, stays in the tree."""
     limit = tree.count("/") + 1
     depth = directory.count("/") + 1
     for part in name.split("/"):
@@ -416,7 +418,8 @@ def _climbs_within(tree: str, directory: str, name: str) -> bool:
 
 
 def _links_matter(path: str) -> bool:
-    """Whether `..` in a path leads elsewhere than it does by name, and to a file either way."""
+    """Return whether `..` in a path leads elsewhere than it does by name, and to a file either
+    way."""
     by_name = os.path.normpath(path)
     return os.path.realpath(path) != os.path.realpath(by_name) and (
         os.path.exists(path) or os.path.exists(by_name)
@@ -424,7 +427,7 @@ def _links_matter(path: str) -> bool:
 
 
 def _passed(directory: str, name: str) -> Iterable[str]:
-    """The directories that must exist for `..` in `directory/name` to be followed."""
+    """Yield the directories that must exist for `..` in `directory/name` to be followed."""
     parts = directory.split("/")
     for part in name.split("/"):
         if part == "..":
@@ -442,7 +445,7 @@ def _locate(text: str, path: str, spelled: str) -> Place:
 
 
 def _shown(name: str) -> str:
-    """A header's name for a person: that of the project is relative to it."""
+    """Return a header's name for a person: that of the project is relative to it."""
     return name.removeprefix("project/")
 
 

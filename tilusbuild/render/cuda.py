@@ -44,7 +44,8 @@ def known_dtype(dtype: object) -> str:
 
 @pass_context
 def ctype(context: Context, dtype: object, portable: bool = False) -> str:
-    """The C++ type of an element type: `{{ "f16" | ctype }}` is `__half`, on the cpu `tb::f16`.
+    """Return the C++ type of an element type: `{{ "f16" | ctype }}` is `__half`, on the cpu
+    `tb::f16`.
 
     With `portable=true` it is `tb::f16` on either: the type of `portable.cuh.j2`, without a header.
     """
@@ -58,12 +59,12 @@ def ctype(context: Context, dtype: object, portable: bool = False) -> str:
 
 
 def bits(dtype: object) -> int:
-    """The size of an element type: `{{ "bf16" | bits }}` is 16."""
+    """Return the size of an element type: `{{ "bf16" | bits }}` is 16."""
     return DTYPES[known_dtype(dtype)].bits
 
 
 def size_of(dtype: object) -> int:
-    """The size of an element type in bytes: `{{ "bf16" | bytes }}` is 2."""
+    """Return the size of an element type in bytes: `{{ "bf16" | bytes }}` is 2."""
     return DTYPES[known_dtype(dtype)].bytes
 
 
@@ -86,7 +87,8 @@ def is_divisible(value: int, divisor: int) -> bool:
 
 
 def spell(value: object) -> object:
-    """What `{{ value }}` writes: C++ has no True, no None, and no address of a Python object."""
+    """Return what `{{ value }}` writes: C++ has no True, no None, and no address of a Python
+    object."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):

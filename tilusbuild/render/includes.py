@@ -81,7 +81,8 @@ def _blanked(match: re.Match[str]) -> str:
 
 
 def _unless_in_name(comment: re.Match[str]) -> str:
-    """A blank for a comment of an include, but not for what looks like one in the header's name."""
+    """Return a blank for a comment of an include, but not for what looks like one in the header's
+    name."""
     before = comment.string[: comment.start()]
     return comment[0] if "<" in before or '"' in before else " "
 
@@ -107,7 +108,7 @@ def _scan(text: str) -> Scan:
 
 
 def _directives(text: str) -> Iterator[re.Match[str]]:
-    """The directives of a text, without comments."""
+    """Yield the directives of a text, without comments."""
     if "/*" in text or 'R"' in text:
         yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, text))
         return
@@ -143,7 +144,8 @@ class Macros:
         self._known.setdefault(definition.macro, {})[definition] = None
 
     def headers(self, text: str) -> list[tuple[str, bool]]:
-        """The headers, and whether quoted, that the text of a computed include can stand for."""
+        """Return the headers, and whether quoted, that the text of a computed include can stand
+        for."""
         found: dict[tuple[str, bool], None] = {}
         seen = {text}
         for call in (queue := [text]):
@@ -159,7 +161,8 @@ class Macros:
 
 
 def _expand(definition: Definition, arguments: str | None) -> str | None:
-    """The body with its parameters replaced; None when the call does not fit the definition."""
+    """Return the body with its parameters replaced; None when the call does not fit the
+    definition."""
     if definition.parameters is None:
         return definition.body if arguments is None else None
     values = [value.strip() for value in (arguments or "").split(",")] if arguments else []

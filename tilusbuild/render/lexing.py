@@ -34,8 +34,8 @@ SPLICE = re.compile(r"\\[ \t]*\n")
 
 
 def lines_inside(text: str) -> set[int]:
-    """The lines, counted from 1, that start within a comment, a raw string or a spliced line: a
-    directive that is put before such a line would not be one."""
+    """Return the lines, counted from 1, that start within a comment, a raw string or a spliced
+    line: a directive that is put before such a line would not be one."""
     # Blanks of the same length stand for each splice, so that what it joins is matched as one.
     flat = SPLICE.sub(lambda m: " " * len(m[0]), text)
     starts = [m.end() for m in re.finditer("\n", text)]

@@ -47,17 +47,18 @@ class LineMap:
     """The text of a template by its name."""
 
     def origin(self, line: int, column: int | None = None) -> Origin | None:
-        """Who wrote a line, or the character at a column of it. Both count from 1."""
+        """Return who wrote a line, or the character at a column of it. Both count from 1."""
         piece = self._piece(line, column)
         return piece.origin if piece else None
 
     def template_line(self, origin: Origin) -> str | None:
-        """The text of a line of a template."""
+        """Return the text of a line of a template."""
         lines = self.read(origin.template).split("\n")
         return lines[origin.line - 1] if 1 <= origin.line <= len(lines) else None
 
     def template_column(self, line: int, column: int) -> int | None:
-        """Where in the template's line a character of the rendering stands, when that is sure."""
+        """Return where in the template's line a character of the rendering stands, when that is
+        sure."""
         piece = self._piece(line, column)
         text = self.template_line(piece.origin) if piece else None
         if piece is None or text is None:
@@ -71,7 +72,7 @@ class LineMap:
         return text.index(part) + 1 + column - piece.column - blanks
 
     def with_directives(self) -> str:
-        """The rendering with `#line` where the next line is not the template's next."""
+        """Return the rendering with `#line` where the next line is not the template's next."""
         inside = lines_inside("\n".join(self.rendered))
         result: list[str] = []
         expected: tuple[str, int] | None = None
@@ -97,7 +98,8 @@ class LineMap:
 
 
 def build(marked: str, text: str, names: Sequence[str], read: Callable[[str], str]) -> LineMap:
-    """The map of `text`, whose marked rendering is `marked`; `names` has the templates' names."""
+    """Return the map of `text`, whose marked rendering is `marked`; `names` has the templates'
+    names."""
     rendered = tuple(text.split("\n"))
     lines = [] if OPEN in text else _trace(marked, names)
     pieces: list[tuple[Piece, ...]] = []
@@ -118,7 +120,7 @@ class _Frame:
 
 
 def _trace(marked: str, names: Sequence[str]) -> list[list[Piece]]:
-    """The lines of a marked rendering as pieces, up to where the marks do not nest."""
+    """Return the lines of a marked rendering as pieces, up to where the marks do not nest."""
     lines: list[list[Piece]] = [[]]
     column = 1
     stack = [_Frame(None)]
@@ -143,7 +145,7 @@ def _trace(marked: str, names: Sequence[str]) -> list[list[Piece]]:
 
 
 def _origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
-    """Who writes now, and whether it is a template's literal text."""
+    """Return who writes now, and whether it is a template's literal text."""
     sites = [frame.site for frame in reversed(stack) if frame.site]
     literal = stack[-1].text is not None
     here = stack[-1].text or (sites.pop(0) if sites else None)

@@ -35,7 +35,7 @@ class ProjectLoader(BaseLoader):
         self._texts: dict[str, str] = {}
 
     def path(self, name: str) -> str:
-        """The file of a template, whether it exists or not. Raises `BadTemplateError`."""
+        """Return the file of a template, whether it exists or not. Raises `BadTemplateError`."""
         if not name or name.startswith("/") or "\0" in name:
             raise BadTemplateError(
                 name, f'the template "{name}" is not a path relative to the project'
@@ -52,7 +52,8 @@ class ProjectLoader(BaseLoader):
         return path
 
     def text(self, name: str) -> str:
-        """The content of a template. Raises `TemplateNotFound`; `BadTemplateError` for no text."""
+        """Return the content of a template. Raises `TemplateNotFound`; `BadTemplateError` for no
+        text."""
         if (known := self._texts.get(name)) is not None:
             return known
         path = self.path(name)
@@ -76,7 +77,7 @@ class ProjectLoader(BaseLoader):
         return self.text(template), self.path(template), lambda: True
 
     def list_templates(self) -> list[str]:
-        """Names that could be meant, for suggestions."""
+        """Return names that could be meant, for suggestions."""
         names = []
         for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
             for directory, directories, files in os.walk(os.path.join(base, top)):

@@ -31,7 +31,8 @@ class _Head:
 
 
 def map_messages(log: str, line_map: LineMap, source: str = "source.cu") -> str:
-    """The log with the places in `source` replaced. Lines that name no place are unchanged."""
+    """Return the log with the places in `source` replaced. Lines that name no place are
+    unchanged."""
     return "\n".join(_Mapper(line_map, source).map(log.split("\n")))
 
 
@@ -70,7 +71,8 @@ class _Mapper:
         return None
 
     def _plain(self, text: str) -> str:
-        """A line that starts no message about the source, with the references that it makes."""
+        """Return a line that starts no message about the source, with the references that it
+        makes."""
         if match := self._included.fullmatch(text):
             origin = self._map.origin(int(match[2]))
             return f"{match[1]}{origin}{match[3]}" if origin else text
@@ -89,7 +91,7 @@ class _Mapper:
         return self._reference.sub(told, text)
 
     def _first(self) -> Origin | None:
-        """The template that the rendering began with."""
+        """Return the template that the rendering began with."""
         for number in range(1, len(self._map.rendered) + 1):
             if origin := self._map.origin(number):
                 name, line = (
@@ -99,7 +101,7 @@ class _Mapper:
         return None
 
     def _echo_end(self, lines: list[str], at: int, head: _Head) -> int:
-        """Where the compiler's echo of the source, which starts at `at`, ends."""
+        """Return where the compiler's echo of the source, which starts at `at`, ends."""
         if head.edg:
             for end in range(at, min(at + 8, len(lines))):
                 if re.fullmatch(r"\s+\^", lines[end]):
@@ -134,7 +136,7 @@ class _Mapper:
     def _snippet(
         self, head: _Head, origin: Origin, column: int | None, echo: list[str]
     ) -> Iterator[str]:
-        """The template's line, where it says more than the echo, and who called for it."""
+        """Yield the template's line, where it says more than the echo, and who called for it."""
         text = self._map.template_line(origin)
         if text is not None and not (echo and text == self._map.rendered[head.line - 1]):
             width = 1
@@ -150,7 +152,7 @@ class _Mapper:
             yield f"  called from {name}:{line}"
 
     def _column(self, head: _Head) -> int | None:
-        """The index, from 1, of the character at a column of gcc's, which counts cells."""
+        """Return the index, from 1, of the character at a column of gcc's, which counts cells."""
         if head.column is None or not 1 <= head.line <= len(self._map.rendered):
             return None
         cell = 1
@@ -173,7 +175,7 @@ def _place_as_it_was(head: _Head) -> str:
 
 
 def _pointed_at(echo: list[str]) -> str | None:
-    """The identifier that the echo's last line, a caret, points at."""
+    """Return the identifier that the echo's last line, a caret, points at."""
     if len(echo) < 2 or "^" not in echo[-1]:
         return None
     match = re.match(r"[A-Za-z_]\w*", echo[-2][echo[-1].index("^") :])

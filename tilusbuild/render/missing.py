@@ -39,12 +39,13 @@ _LIBRARY = frozenset(
 
 
 def misses_header(log: str) -> bool:
-    """Whether a compiler says that it did not find a header."""
+    """Return whether a compiler says that it did not find a header."""
     return _MISSING.search(log) is not None
 
 
 def missing_header_help(log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = False) -> str:
-    """Lines to follow a compiler's log: "" when it misses no header. `notes` are the closure's."""
+    """Return lines to follow a compiler's log: "" when it misses no header. `notes` are the
+    closure's."""
     found = _MISSING.search(log)
     if found is None:
         return ""

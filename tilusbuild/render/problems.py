@@ -79,7 +79,7 @@ def explain(
 
 
 def _stack(traceback: TracebackType | None) -> list[Line]:
-    """The template lines that were running, outermost first."""
+    """Return the template lines that were running, outermost first."""
     lines: list[Line] = []
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
@@ -92,7 +92,7 @@ def _stack(traceback: TracebackType | None) -> list[Line]:
 
 
 def _place(line: Line, word: str | None, loader: ProjectLoader) -> Place:
-    """Where `word` stands, in `line` or in the lines that the same tag goes on over."""
+    """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
     lines = _lines(loader, line.template)
     at = line.line
     while word and at <= len(lines):

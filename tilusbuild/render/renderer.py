@@ -55,21 +55,22 @@ class Renderer:
         return Rendered(text, tuple(name for name in used if name not in absent), absent)
 
     def path(self, template: str) -> str:
-        """The file of a template. Raises `InputError` for a name that leads out of the project."""
+        """Return the file of a template. Raises `InputError` for a name that leads out of the
+        project."""
         try:
             return self._loader.path(template)
         except TemplateNotFound as error:
             raise self._explained(error, template, {}) from None
 
     def digest(self, template: str) -> str:
-        """The sha256 of a template's text as it is rendered; "" when there is none."""
+        """Return the sha256 of a template's text as it is rendered; "" when there is none."""
         try:
             return sha256_text(self._loader.text(template))
         except TemplateNotFound:
             return ""
 
     def line_map(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
-        """Where each line of `text`, which `render` gave for the same arguments, comes from.
+        """Return where each line of `text`, which `render` gave for the same arguments, comes from.
 
         Takes a second rendering, so ask when there is something to locate. A line that cannot be
         traced with certainty has no place.
@@ -86,8 +87,8 @@ class Renderer:
         return build(marked, text, self._marking.names, self._loader.text)
 
     def dependencies(self, template: str) -> tuple[str, ...]:
-        """The templates that `template` names in include, import and extends tags, however deep,
-        itself first; names that are computed are not known. Raises `InputError`."""
+        """Return the templates that `template` names in include, import and extends tags, however
+        deep, itself first; names that are computed are not known. Raises `InputError`."""
         found: dict[str, None] = {template: None}
         queue = [template]
         while queue:

@@ -14,7 +14,7 @@ _INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=q
 
 
 def resolved(renderer: Renderer, template: str, around: tuple[str, ...] = ()) -> str:
-    """The text. Raises `InputError` and `OSError` when the template cannot be read."""
+    """Return the text. Raises `InputError` and `OSError` when the template cannot be read."""
     with open(renderer.path(template), encoding="utf-8", errors="replace") as file:
         text = file.read()
 

@@ -56,7 +56,7 @@ def choose(
     quiet: bool = False,
     verbose: bool = False,
 ) -> Reporter:
-    """The reporter for a command. Imports no display that it does not need."""
+    """Return the reporter for a command. Imports no display that it does not need."""
     if json:
         others = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
         return ResultReporter(stdout, others)
@@ -75,8 +75,8 @@ def with_files(
     root: str,
     junit: str | None = None,
 ) -> Reporter:
-    """The reporter, and those that write for other programs: a JUnit file when one is asked for,
-    annotations and a summary on GitHub Actions. `root` is the project's directory."""
+    """Return the reporter, and those that write for other programs: a JUnit file when one is asked
+    for, annotations and a summary on GitHub Actions. `root` is the project's directory."""
     more: list[Reporter] = []
     if junit is not None:
         from tilusbuild.report.junit import JUnitReporter
@@ -90,7 +90,7 @@ def with_files(
 
 
 def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Whether a stream is a terminal that understands cursor movement."""
+    """Return whether a stream is a terminal that understands cursor movement."""
     try:
         terminal = stream.isatty()
     except (OSError, ValueError):

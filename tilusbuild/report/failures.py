@@ -32,7 +32,7 @@ class Spot:
 
 
 def first_spot(log: str) -> Spot | None:
-    """The place of the first error in a log that names one."""
+    """Return the place of the first error in a log that names one."""
     found = [match for pattern in _PLACES if (match := pattern.search(log))]
     if not found:
         return None
@@ -42,7 +42,7 @@ def first_spot(log: str) -> Spot | None:
 
 
 def inside(file: str, root: str, top: str) -> str | None:
-    """A file of the project in `root` as seen from the directory `top`; None when it is not
+    """Return a file of the project in `root` as seen from the directory `top`; None when it is not
     there."""
     path = os.path.normpath(os.path.join(root, file))
     top = os.path.abspath(top)
@@ -52,7 +52,7 @@ def inside(file: str, root: str, top: str) -> str | None:
 
 
 def message_of(finished: Finished, groups: Iterable[FailureGroup]) -> str:
-    """The log of a program that is not built, as far as the summary has one of its kind."""
+    """Return the log of a program that is not built, as far as the summary has one of its kind."""
     for group in groups:
         if group.status == finished.status and (
             finished.label in group.labels or normalised(finished.reason) == normalised(group.error)

@@ -95,7 +95,7 @@ def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, s
 
 
 def command(level: str, title: str, message: str, place: Mapping[str, str] | None = None) -> str:
-    """A workflow command in one line."""
+    """Return a workflow command in one line."""
     said = {**(place or {}), **({"title": one_line(title)} if title else {})}
     properties = ",".join(f"{name}={_property(value)}" for name, value in said.items())
     return f"::{level}{' ' if properties else ''}{properties}::{_data(cleaned(message).strip())}\n"

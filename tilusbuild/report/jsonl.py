@@ -68,7 +68,8 @@ def json_line(line: Line) -> str:
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """The object that is written for an event of a build: seconds are rounded to milliseconds."""
+    """Return the object that is written for an event of a build: seconds are rounded to
+    milliseconds."""
     found: dict[str, Any] = {"event": event.event}
     for name, value in _fields(event).items():
         found[name] = round(value, 3) if isinstance(value, float) else value
@@ -80,7 +81,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of what JSON knows. `dataclasses.asdict` cannot copy a read-only mapping."""
+    """Return a value of what JSON knows. `dataclasses.asdict` cannot copy a read-only mapping."""
     if is_dataclass(value):
         return _fields(value)
     if isinstance(value, Mapping):

@@ -48,7 +48,7 @@ class JUnitReporter:
             self._stderr.write(f"error: cannot write {self._path}: {error.strerror}\n")
 
     def document(self, summary: Summary) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         top = Xml.Element("testsuites", name="tilusbuild")
         for verdict in summary.scripts:
             self._suite(top, verdict, summary)

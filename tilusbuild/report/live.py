@@ -96,7 +96,7 @@ class LiveReporter:
         self._widths = []
 
     def _line(self, event: events.Event) -> str | None:
-        """What an event leaves above the frame."""
+        """Return what an event leaves above the frame."""
         match event:
             case events.Finished(status=Status.BUILT | Status.PRUNED):
                 if not self._verbose:
@@ -137,7 +137,7 @@ class LiveReporter:
         self._out.write(_TOGETHER + home + news + _CUT + frame + _WRAP + _SHOWN)
 
     def _rendered(self, line: Text, columns: int) -> tuple[str, int]:
-        """A line as the terminal takes it, cut to `columns` cells, and how many it has."""
+        """Return a line as the terminal takes it, cut to `columns` cells, and how many it has."""
         line.truncate(columns, overflow="ellipsis")
         console = self._console or self._open_console()
         with console.capture() as capture:
@@ -193,7 +193,7 @@ class LiveReporter:
 
 
 def _row(each: Running, now: float, columns: int) -> Text:
-    """What runs, for how long, and how long that will probably be."""
+    """Return what runs, for how long, and how long that will probably be."""
     from rich.text import Text
 
     expected = f" of {duration(each.expected)}" if each.expected else ""

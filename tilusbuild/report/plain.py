@@ -115,7 +115,7 @@ def note(event: events.Event) -> str | None:
 
 
 def shard_line(event: events.Sharded) -> str:
-    """Which part of the plan this is."""
+    """Return which part of the plan this is."""
     seconds = event.expected_seconds
     about = "" if seconds is None else f", about {clock(seconds)} of compiling"
     return (
@@ -125,7 +125,7 @@ def shard_line(event: events.Sharded) -> str:
 
 
 def plan_line(event: events.Planned, progress: Progress) -> str | None:
-    """What there is to do; None when there is nothing, which the summary will say."""
+    """Return what there is to do; None when there is nothing, which the summary will say."""
     if not event.to_compile:
         return None
     ready = event.programs - event.to_compile

@@ -83,7 +83,7 @@ class Progress:
         return self.done / elapsed if self.done and elapsed > 0 else None
 
     def remaining(self, now: float) -> float | None:
-        """Seconds until the end, or None where nothing is known."""
+        """Return seconds until the end, or None where nothing is known."""
         left = self.total - self.done
         if left <= 0:
             return 0.0
@@ -97,7 +97,7 @@ class Progress:
         return max(0.0, work - elapsed) / min(self.jobs, left)
 
     def _pace(self) -> float:
-        """How much longer than expected things take."""
+        """Return how much longer than expected things take."""
         if self._expected_done <= 0 or self._seconds_done <= 0:
             return 1.0
         return min(5.0, max(0.2, self._seconds_done / self._expected_done))

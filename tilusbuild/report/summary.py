@@ -41,7 +41,7 @@ def summary_text(summary: Summary, *, quiet: bool = False) -> str:
 
 
 def sums(summary: Summary) -> str:
-    """The sums in one line."""
+    """Return the sums in one line."""
     total = counted(summary.programs, "program")
     took = duration(summary.seconds)
     if summary.signal is not None:

@@ -22,7 +22,7 @@ def cleaned(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same in one line."""
+    """Return the same in one line."""
     return cleaned(text).replace("\n", "\\n").replace("\t", " ")
 
 
@@ -48,7 +48,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes in decimal units, as disks are sold: 1500 -> "1.5 kB"."""
+    """Return bytes in decimal units, as disks are sold: 1500 -> "1.5 kB"."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

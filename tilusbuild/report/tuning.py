@@ -55,7 +55,7 @@ class Pace:
         return self._runs
 
     def remaining(self) -> float | None:
-        """Seconds; None before anything was measured."""
+        """Return seconds; None before anything was measured."""
         if not self._measured:
             return None
         each = self._programs * _GUESS

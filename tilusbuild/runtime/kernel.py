@@ -141,7 +141,8 @@ class Kernel:
         return self._usual().script.schedule(program)
 
     def explain(self, **sizes: Value) -> str:
-        """Lines for people: the candidates and what was thought of each, the table, the choice."""
+        """Return lines for people: the candidates and what was thought of each, the table, the
+        choice."""
         active = self._usual()
         lines = [f"device: {active.device}", "candidates:"]
         lines += [f"  {each}" for each in active.judged]

@@ -18,17 +18,17 @@ def hasher() -> _Hash:
 
 
 def sha256_bytes(data: bytes) -> str:
-    """The digest of `data`."""
+    """Return the digest of `data`."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_text(text: str) -> str:
-    """The digest of `text` in UTF-8, as `sha256sum` gives for a file that holds it."""
+    """Return the digest of `text` in UTF-8, as `sha256sum` gives for a file that holds it."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """The digest of a file's content, read in pieces. Raises `OSError`."""
+    """Return the digest of a file's content, read in pieces. Raises `OSError`."""
     found = hasher()
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):

@@ -66,7 +66,7 @@ class Cuda:
         return int(major), int(minor)
 
     def knows(self, arch: Arch) -> bool:
-        """Whether it compiles for a GPU architecture."""
+        """Return whether it compiles for a GPU architecture."""
         return arch.name in self.archs
 
     def tool(self, name: str) -> HostTool | None:
@@ -74,7 +74,7 @@ class Cuda:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """Lines: versions and digests, no path. Raises `OSError`."""
+        """Return lines: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories(self.include_dirs, (), ())
         bin_dir = os.path.dirname(self.nvcc)
         profile = os.path.join(bin_dir, "nvcc.profile")
@@ -91,7 +91,7 @@ class Cuda:
 
 
 def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
-    """The toolkit that `nvcc` belongs to. Raises `Rejected`.
+    """Return the toolkit that `nvcc` belongs to. Raises `Rejected`.
 
     `ccbin` is the host compiler: nvcc answers nothing about itself without one.
     """
@@ -210,7 +210,7 @@ def _check_one_release(
 
 
 def embedded_version(probe: Probe, program: str) -> str | None:
-    """The version that a program carries in its data: cicc prints none."""
+    """Return the version that a program carries in its data: cicc prints none."""
     key = f"embedded version {probe.memory.digest(program)}"
     known = probe.memory.recall(key)
     if known is None:
@@ -222,7 +222,7 @@ def embedded_version(probe: Probe, program: str) -> str | None:
 
 
 def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
-    """The directory of cudart, and the flag that leads nvcc there when its own do not."""
+    """Return the directory of cudart, and the flag that leads nvcc there when its own do not."""
     own = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', listed)]
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
     for directory in (*own, *fallbacks):

@@ -49,7 +49,7 @@ class Finding:
 def diagnose(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> tuple[Finding, ...]:
-    """Every component, in the order in which a project comes to need them."""
+    """Return every component, in the order in which a project comes to need them."""
     return tuple(_findings(request, Probe(runner, env, memory)))
 
 

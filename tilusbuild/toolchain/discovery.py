@@ -116,14 +116,14 @@ class Toolchain:
         return "nvcc" if self.nvrtc is None else "nvrtc"
 
     def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
-        """The directories that a compile searches besides a program's own."""
+        """Return the directories that a compile searches besides a program's own."""
         if nvrtc and self.nvrtc is not None:
             return self.nvrtc.headers()
         toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
         return HeaderDirectories(toolkit, self.host.compiler_headers, self.host.system_headers)
 
     def witnesses(self) -> tuple[str, ...]:
-        """The files that say whether anything has changed: every tool, by path."""
+        """Return the files that say whether anything has changed: every tool, by path."""
         tools = [self.cxx, self.cc, self.as_, self.ld, *self.host.parts]
         tools += self.cuda.tools if self.cuda else ()
         libraries = self.nvrtc.files if self.nvrtc else ()
@@ -288,7 +288,7 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
 
 
 def _path_of(request: ToolchainRequest) -> str | None:
-    """The nvcc that a request names by its path."""
+    """Return the nvcc that a request names by its path."""
     if request.nvcc is None or not _is_path(request.nvcc):
         return None
     path = os.path.join(request.project_root, os.path.expanduser(request.nvcc))

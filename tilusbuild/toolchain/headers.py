@@ -53,7 +53,7 @@ _ENTERED = frozenset(name.partition("/")[0] + "/" for name in _IS_SYSTEM_FILE if
 
 
 def is_core_of_toolkit(name: str) -> bool:
-    """Whether a header is core, by its name relative to the toolkit's include directory.
+    """Return whether a header is core, by its name relative to the toolkit's include directory.
 
     A directory's name ends with a slash; so it does in `is_core_of_system`.
     """
@@ -66,7 +66,8 @@ def is_core_of_toolkit(name: str) -> bool:
 
 
 def is_core_of_system(name: str) -> bool:
-    """Whether a header is core, by its name relative to a directory of the C library's headers."""
+    """Return whether a header is core, by its name relative to a directory of the C library's
+    headers."""
     return name.startswith(_SYSTEM_DIRECTORIES) or name in _IS_SYSTEM_FILE or name in _ENTERED
 
 
@@ -95,22 +96,22 @@ class HeaderDirectories:
     system: tuple[str, ...]
 
     def core_of_toolkit(self, memory: DigestMemory) -> str:
-        """The digest of the toolkit's core. Raises `OSError`."""
+        """Return the digest of the toolkit's core. Raises `OSError`."""
         trees = [memory.tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]]
         return _together(trees)
 
     def core_of_compiler(self, memory: DigestMemory) -> str:
-        """The digest of the headers that the host compiler brings. Raises `OSError`."""
+        """Return the digest of the headers that the host compiler brings. Raises `OSError`."""
         return _together([memory.tree(f, "all", _all) for f in outermost(self.compiler)])
 
     def core_of_system(self, memory: DigestMemory) -> str:
-        """The digest of the C library's core. Raises `OSError`."""
+        """Return the digest of the C library's core. Raises `OSError`."""
         return _together([memory.tree(f, "core system", is_core_of_system) for f in self.system])
 
     def external_header_digests(
         self, includes: Iterable[str] | None, memory: DigestMemory
     ) -> tuple[str, ...]:
-        """Lines for a program's fingerprint, of the headers that `core` does not cover.
+        """Return lines for a program's fingerprint, of the headers that `core` does not cover.
 
         `includes` are the names that the program's sources and headers include and that none of
         its own directories has, as written; None for any. No line when all are core or absent:
@@ -144,6 +145,6 @@ def _together(digests: Iterable[str]) -> str:
 
 
 def outermost(directories: Iterable[str]) -> list[str]:
-    """Those of `directories` that lie in no other one of them, in their order."""
+    """Return those of `directories` that lie in no other one of them, in their order."""
     kept = list(dict.fromkeys(directories))
     return [f for f in kept if not any(f != other and f.startswith(other + "/") for other in kept)]

@@ -57,7 +57,7 @@ class Host:
     system_headers: tuple[str, ...]
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """Lines: versions and digests, no path. Raises `OSError`."""
+        """Return lines: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories((), self.compiler_headers, self.system_headers)
         tools = (self.cxx, self.cc, *self.parts, self.as_, self.ld)
         return (
@@ -69,7 +69,8 @@ class Host:
 
 
 def find_host(probe: Probe) -> Host:
-    """The g++ that PATH has first, with gcc, as and ld. Raises `InputError`, all that lack at once.
+    """Return the g++ that PATH has first, with gcc, as and ld. Raises `InputError`, all that lack
+    at once.
 
     Compiler wrappers (ccache and the like) are passed over: what they cache, tilusbuild caches.
     """
@@ -133,13 +134,13 @@ def _compiler(probe: Probe, name: str) -> str | None:
 
 
 def _part(probe: Probe, driver: str, name: str) -> str | None:
-    """A program that a driver runs: its own, or one of that name on PATH."""
+    """Return a program that a driver runs: its own, or one of that name on PATH."""
     said = probe.ask(driver, f"-print-prog-name={name}").strip()
     return said if os.path.isabs(said) and os.path.isfile(said) else probe.which(name)
 
 
 def _file(probe: Probe, driver: str, name: str) -> str | None:
-    """A file that a driver links."""
+    """Return a file that a driver links."""
     said = probe.ask(driver, f"-print-file-name={name}").strip()
     return os.path.realpath(said) if os.path.isabs(said) and os.path.isfile(said) else None
 
@@ -147,7 +148,8 @@ def _file(probe: Probe, driver: str, name: str) -> str | None:
 def _search_directories(
     probe: Probe, cxx: str, cc1plus: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The directories of `#include <…>`: those that the compiler brings, and the system's."""
+    """Return the directories of `#include <…>`: those that the compiler brings, and the
+    system's."""
 
     def ground(said: str) -> str:
         searching = probe.memory.digest(cc1plus) if cc1plus else ""
@@ -178,8 +180,8 @@ _MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTIL
 
 
 def _mentioned_directories(said: str) -> str:
-    """Each directory that the compiler would search, and what it is: one that is not there is
-    passed over, and of two that are the same one is."""
+    """Return each directory that the compiler would search, and what it is: one that is not there
+    is passed over, and of two that are the same one is."""
     directories = [listed or ignored for listed, ignored in _MENTIONED.findall(said)]
     return "\n".join(
         f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"

@@ -53,16 +53,16 @@ class Nvrtc:
         return (self.library, *self.builtins, *([self.joiner] if self.joiner else []))
 
     def knows(self, arch: Arch) -> bool:
-        """Whether it compiles for a GPU architecture."""
+        """Return whether it compiles for a GPU architecture."""
         return arch.number in self.numbers and arch.since <= self.release
 
     def headers(self) -> HeaderDirectories:
-        """The directories that it searches besides a program's own: no compiler's and no
+        """Return the directories that it searches besides a program's own: no compiler's and no
         system's."""
         return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """Lines: versions and digests, no path. Raises `OSError`."""
+        """Return lines: versions and digests, no path. Raises `OSError`."""
         core = self.headers().core_of_toolkit(memory) if self.include_dir else "-"
         return (
             f"nvrtc {self.version} {memory.digest(self.library)}",
@@ -71,7 +71,7 @@ class Nvrtc:
         )
 
     def joiner_fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """The line of libnvfatbin. Raises `OSError`."""
+        """Return the line of libnvfatbin. Raises `OSError`."""
         return (f"nvfatbin - {memory.digest(self.joiner)}",) if self.joiner else ()
 
 
@@ -108,7 +108,7 @@ def _root_of(nvcc: str) -> str:
 
 
 def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
-    """The NVRTC that a library is. Raises `Rejected`.
+    """Return the NVRTC that a library is. Raises `Rejected`.
 
     Headers of its release are taken from its own toolkit, else from the first of `roots`.
     """

@@ -25,7 +25,7 @@ _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-
 
 
 def package_dir(package: str, path: str) -> str:
-    """The directory `path` of an installed package. Raises `LookupError`, with what to do.
+    """Return the directory `path` of an installed package. Raises `LookupError`, with what to do.
 
     `package` may be dotted; a namespace package's first directory that has `path` is taken.
     """
@@ -46,7 +46,7 @@ def package_dir(package: str, path: str) -> str:
 
 
 def wheel_roots(directories: Iterable[str] | None = None) -> list[str]:
-    """The CUDA roots in NVIDIA's wheels, as `site-packages/nvidia/cu13`, newest first.
+    """Return the CUDA roots in NVIDIA's wheels, as `site-packages/nvidia/cu13`, newest first.
 
     `directories` are those of the namespace package `nvidia`; None asks this environment.
     """
@@ -67,13 +67,13 @@ def wheel_roots(directories: Iterable[str] | None = None) -> list[str]:
 
 
 def compiler_roots(directories: Iterable[str] | None = None) -> list[str]:
-    """Those of `wheel_roots` that have nvcc."""
+    """Return those of `wheel_roots` that have nvcc."""
     roots = wheel_roots(directories)
     return [root for root in roots if os.path.exists(os.path.join(root, "bin", "nvcc"))]
 
 
 def wheel_releases(root: str) -> Mapping[str, str]:
-    """The versions of the compiler wheels that made a root: {"nvidia-nvvm": "13.0.88"}.
+    """Return the versions of the compiler wheels that made a root: {"nvidia-nvvm": "13.0.88"}.
 
     Empty when the root is no wheels'.
     """
@@ -89,7 +89,8 @@ def wheel_releases(root: str) -> Mapping[str, str]:
 
 
 def mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
-    """What is wrong with a set of wheels for an nvcc of that version; None when they are of one."""
+    """Return what is wrong with a set of wheels for an nvcc of that version; None when they are of
+    one."""
     release = _release(nvcc)
     wrong = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
@@ -100,7 +101,7 @@ def mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
 
 
 def pip_command(nvcc: str) -> str:
-    """The command that installs a set of one release around an nvcc of that version."""
+    """Return the command that installs a set of one release around an nvcc of that version."""
     pins = [f"nvidia-cuda-nvcc=={nvcc}", *(f"{name}=={nvcc}" for name in _SAME_BUILD)]
     release = ".".join(map(str, _release(nvcc)))
     rest = [n for n in _WHEELS.values() if n not in (*_SAME_BUILD, "nvidia-cuda-nvcc")]

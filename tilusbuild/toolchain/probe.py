@@ -47,7 +47,7 @@ class Probe:
         remember: bool = True,
         rests_on: Callable[[str], str] | None = None,
     ) -> str:
-        """What a program prints, stdout and stderr together. Raises `ProbeError`.
+        """Return what a program prints, stdout and stderr together. Raises `ProbeError`.
 
         The answer is remembered by the program's content, its path and the arguments, unless it
         may depend on more (`remember=False`: a script). What else it depends on may be told by
@@ -71,11 +71,11 @@ class Probe:
         return known
 
     def which(self, *names: str) -> str | None:
-        """The first executable of one of these names on PATH, in PATH's order."""
+        """Return the first executable of one of these names on PATH, in PATH's order."""
         return next(self.all_of(*names), None)
 
     def all_of(self, *names: str) -> Iterator[str]:
-        """Every executable of one of these names on PATH."""
+        """Yield every executable of one of these names on PATH."""
         for directory in self.env.get("PATH", "").split(os.pathsep):
             for name in names:
                 path = os.path.join(directory, name)

@@ -66,7 +66,8 @@ class Debounce:
         return min(self._last + self.quiet, self.first + self.max_delay)
 
     def take(self, now: float) -> float | None:
-        """When it began, if it is time to look: then what was gathered is taken. Else None."""
+        """Return when it began, if it is time to look: then what was gathered is taken. Else
+        None."""
         if self.due is None or now < self.due:
             return None
         first, self.first = self.first, None

@@ -61,20 +61,22 @@ class Pipeline(ABC):
 
     @abstractmethod
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
-        """Whether it compiles such a script: `target` is "cpu" or "cuda", `has_kernel` whether the
-        template defines a kernel that tilusbuild launches, `device_compiler` the setting."""
+        """Return whether it compiles such a script: `target` is "cpu" or "cuda", `has_kernel`
+        whether the template defines a kernel that tilusbuild launches, `device_compiler` the
+        setting."""
 
     @abstractmethod
     def commands(self, recipe: Recipe) -> Sequence[Step]:
-        """The commands that make `lib.so`, the link last; the launcher's is added before it."""
+        """Return the commands that make `lib.so`, the link last; the launcher's is added before
+        it."""
 
     @abstractmethod
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
-        """The lines of `options.txt` that say which tools a recipe's library comes from."""
+        """Return the lines of `options.txt` that say which tools a recipe's library comes from."""
 
     @abstractmethod
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
-        """The directories that a compile searches besides the program's own."""
+        """Return the directories that a compile searches besides the program's own."""
 
     @abstractmethod
     def dump(self, recipe: Recipe, dump: Dump) -> None:
@@ -93,20 +95,21 @@ class Pipeline(ABC):
         return self.include_links(recipe)
 
     def include_links(self, recipe: Recipe) -> Mapping[str, str]:
-        """Those of the links that lead to the program's own headers, under other names."""
+        """Return those of the links that lead to the program's own headers, under other names."""
         return {}
 
     def copies_headers(self, recipe: Recipe) -> bool:
-        """Whether headers are copied with a fixed time, because the compiler records theirs."""
+        """Return whether headers are copied with a fixed time, because the compiler records
+        theirs."""
         return False
 
     def problem(self, recipe: Recipe) -> str | None:
-        """Why there is no point in compiling."""
+        """Return why there is no point in compiling."""
         return None
 
     def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
-        """What the compiler would accept, and must not; `headers` is the directory of the copies.
-        One line, as a compiler words an error."""
+        """Return what the compiler would accept, and must not; `headers` is the directory of the
+        copies. One line, as a compiler words an error."""
         return None
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
@@ -114,15 +117,17 @@ class Pipeline(ABC):
         return
 
     def device_image(self, recipe: Recipe) -> str | None:
-        """The file of device code, where there is one by itself."""
+        """Return the file of device code, where there is one by itself."""
         return None
 
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
-        """The command that reads the source, for editors. Raises `ValueError` if there is none."""
+        """Return the command that reads the source, for editors. Raises `ValueError` if there is
+        none."""
         return next(step.argv for step in self.commands(recipe) if SOURCE in step.argv)
 
     def toolkit_version(self, toolchain: Toolchain) -> str | None:
-        """The version of the CUDA toolkit that the device code comes from, where there is any."""
+        """Return the version of the CUDA toolkit that the device code comes from, where there is
+        any."""
         return None
 
     def check_archs(self, toolchain: Toolchain, archs: Iterable[Arch], place: Place | None) -> None:
@@ -132,9 +137,9 @@ class Pipeline(ABC):
     def tools_problem(
         self, archs: Sequence[Arch], ptx: bool, toolchain: Toolchain
     ) -> tuple[str, str] | None:
-        """Which tool is missing for these architectures in one library, and a hint."""
+        """Return which tool is missing for these architectures in one library, and a hint."""
         return None
 
     def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
-        """The flags that the compiler does not know, where it would not say so itself."""
+        """Return the flags that the compiler does not know, where it would not say so itself."""
         return iter(())

@@ -42,7 +42,7 @@ class Host(NvccPipeline):
 
 
 def _link_flags(recipe: Recipe) -> list[str]:
-    """Those of the user's flags that mean something to a link."""
+    """Return those of the user's flags that mean something to a link."""
     kept: list[str] = []
     words = iter(recipe.flags)
     for word in words:

@@ -27,12 +27,12 @@ _LINK = ("-shared", *LIBRARY_FLAGS, "-z", "noseparate-code", "--hash-style=gnu",
 
 
 def image_name(recipe: Recipe) -> str:
-    """The file of device code that is linked."""
+    """Return the file of device code that is linked."""
     return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
 
 
 def code_names(recipe: Recipe) -> Iterator[list[str]]:
-    """The names of the code for each architecture, with that of the PTX that goes with it."""
+    """Yield the names of the code for each architecture, with that of the PTX that goes with it."""
     for code in gencode(recipe.archs, ptx=recipe.ptx)[1::2]:
         yield code.split("code=")[1].strip("[]").split(",")
 
@@ -47,7 +47,7 @@ class KernelPipeline(Pipeline):
 
     @abstractmethod
     def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        """The commands that make the device code."""
+        """Return the commands that make the device code."""
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = ("{ld}", *_LINK, "program.o", "launcher.o", "-o", "lib.so")

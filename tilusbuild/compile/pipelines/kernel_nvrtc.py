@@ -82,7 +82,7 @@ def refused_flags(flags: Iterable[str]) -> Iterator[RefusedFlag]:
 
 
 def own_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """The flags as NVRTC gets them: without those that only nvcc's host compiler heeds."""
+    """Return the flags as NVRTC gets them: without those that only nvcc's host compiler heeds."""
     return tuple(flag for flag in flags if not _HOST_LEVEL.fullmatch(flag))
 
 
@@ -90,9 +90,9 @@ _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 
 def dated(source: str, headers: str | None) -> str | None:
-    """An error, as a compiler words it, for the first use of the date: NVRTC puts in the real one,
-    and a program must not depend on when it was compiled. `headers` is the directory of the
-    copy."""
+    """Return an error, as a compiler words it, for the first use of the date: NVRTC puts in the
+    real one, and a program must not depend on when it was compiled. `headers` is the directory of
+    the copy."""
     line = _dated_line(source)
     if line:
         return f"source.cu({line}): error: {_NO_DATE}"
@@ -104,7 +104,7 @@ _NO_DATE = "NVRTC compiles the present time into __DATE__ and __TIME__: leave th
 
 @lru_cache(maxsize=64)
 def _dated_header(directory: str) -> str | None:
-    """The same for the headers, which are read once for all programs that have them."""
+    """Return the same for the headers, which are read once for all programs that have them."""
     for where, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
             path = os.path.join(where, name)
@@ -116,7 +116,7 @@ def _dated_header(directory: str) -> str | None:
 
 
 def _dated_line(text: str) -> int | None:
-    """The line of the first use outside comments and strings, from 1."""
+    """Return the line of the first use outside comments and strings, from 1."""
     if "__DATE__" not in text and "__TIME__" not in text:
         return None
     blank = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), "\n" + text)
@@ -220,7 +220,7 @@ def _compile(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
 
 
 def _place_of_source(recipe: Recipe) -> str:
-    """The name under which NVRTC gets the source: #include "…" searches its directory."""
+    """Return the name under which NVRTC gets the source: #include "…" searches its directory."""
     for name, quoted_only in recipe.include_roots:
         if quoted_only:
             return f"{HERE}/include/{name}/source.cu"

@@ -31,7 +31,7 @@ _PTX = re.compile(r"source(?:\.compute_(\w+))?\.ptx")
 
 
 def has_line_info(recipe: Recipe) -> bool:
-    """Whether the flags make ptxas record the names, sizes and times of source files."""
+    """Return whether the flags make ptxas record the names, sizes and times of source files."""
     return not _LINE_INFO.isdisjoint(recipe.flags)
 
 
@@ -106,7 +106,8 @@ class NvccPipeline(Pipeline):
 
 
 def _arch_suffix(recipe: Recipe, number: str | None) -> str:
-    """The part of a name that says which architecture; nvcc leaves it out when there is one."""
+    """Return the part of a name that says which architecture; nvcc leaves it out when there is
+    one."""
     if number is None and len(recipe.archs) == 1:
         return f".{recipe.archs[0].name}"
     return f".sm_{number}" if number else ""

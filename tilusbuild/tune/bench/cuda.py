@@ -97,7 +97,8 @@ class CudaDevice:
             raise LaunchError(str(error)) from None
 
     def throttled(self) -> str | None:
-        """Why the device runs slower than it could; None when it does not, or nothing tells."""
+        """Return why the device runs slower than it could; None when it does not, or nothing
+        tells."""
         return self._nvml.throttled()
 
     def describe(self) -> dict[str, str | int]:

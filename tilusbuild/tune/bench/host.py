@@ -80,7 +80,7 @@ class HostDevice:
 
 
 def _last_cache() -> int:
-    """Bytes of the largest cache of the first processor; 0 where Linux does not say."""
+    """Return bytes of the largest cache of the first processor; 0 where Linux does not say."""
     sizes = [0]
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
         with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
