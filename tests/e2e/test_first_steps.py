@@ -44,6 +44,7 @@ def test_run_checks_the_numbers(new_project: NewProject):
         ({"n": 777}, True, None),
     ]
     assert right.summary == {"event": "summary", "calls": 2, "wrong": 0}
+    assert all(15 < call["calls"] <= 10_000 for call in calls), "single calls are timed, for 0.2 s"
 
     project.edit("ref.py", "np.float32(a) * x", "np.float32(a) * x + 1")
     wrong = project.run("run", "scale", status=1)

@@ -22,7 +22,7 @@ from tilusbuild.tune.bench.conversation import WorkerUnusableError
 from tilusbuild.tune.bench.cuda import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import OutputCheck
-from tilusbuild.tune.run import CallFailedError, CallResult, called
+from tilusbuild.tune.run import CallFailedError, CallResult, call_on_gpu
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -187,7 +187,7 @@ def test_run_calls_checks_and_times_on_the_device(
 
         def ran(name: str, program: Candidate) -> CallResult:
             directory = str(tmp_path / name)
-            return called(runner, "cuda", directory, declared, program, check, {"n": 100}, 0)
+            return call_on_gpu(runner, directory, declared, program, check, {"n": 100}, 0)
 
         right = ran("right", kernel(700))
         assert (right.max_error, right.wrong, right.bytes) == (0.0, None, 800)

@@ -7,7 +7,6 @@ are read off the tensors; the first that is wrong is raised and nothing is launc
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,33 +15,7 @@ from tilusbuild.runtime.device import kind_of
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, integer_limits
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
-
-
-class _Device(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
-
-
-class _DataType(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
-
-
-class ManagedTensor(ctypes.Structure):
-    """The start of dlpack.h's `DLManagedTensor`, version 0.8: the `DLTensor` in it."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
+from tilusbuild.tune.dlpack import managed_tensor
 
 
 class Tensor(NamedTuple):
@@ -73,7 +46,7 @@ def read(array: Any) -> Tensor | None:
     if not hasattr(array, "__dlpack__"):
         return None
     capsule = array.__dlpack__()
-    found = ManagedTensor.from_address(_pointer_of(capsule, b"dltensor"))
+    found = managed_tensor(capsule)
     rank = found.ndim
     return Tensor(
         (found.data or 0) + found.byte_offset,

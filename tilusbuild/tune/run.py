@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
+
+import numpy as np
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
@@ -19,15 +22,20 @@ from tilusbuild.plan.jobs import ProgramJob, jobs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.selection import Selection, targets_of
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Signature
-from tilusbuild.tune import prepare
-from tilusbuild.tune.bench.bench import INCORRECT, OK, Answer, DeviceBench
+from tilusbuild.tune import inputs, prepare, reference
+from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
+from tilusbuild.tune.bench.elements import Mismatch, errors
 from tilusbuild.tune.bench.work import Candidate
+from tilusbuild.tune.dlpack import Exported
+from tilusbuild.tune.inputs import Input
 
-_LIMITS = {"cuda": 60.0, "cpu": 3600.0}
-"""Seconds for one check or sample; on the cpu a large call may well take minutes."""
-_SPAN, _MIN_SAMPLES, _MAX_SAMPLES = 1.0, 5, 15
-"""Seconds to go on sampling, and how many samples to take at least and at most."""
+_LIMIT = 60.0
+"""Seconds for one check or sample on a GPU."""
+_GPU_SAMPLES = 15
+_CPU_SECONDS, _MIN_CALLS, _MAX_CALLS = 0.2, 5, 10_000
+"""How long calls on the cpu are timed, and how many of them at least and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class CallResult:
     seconds: float
     """The median of a call."""
     calls: int
-    """Samples that the median is of."""
+    """How many times the median is of: calls on the cpu, samples on a GPU."""
     bytes: int
     """Of all tensors, once."""
 
@@ -149,13 +157,14 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
         sizes = [{}]
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, wanted.script, unchecked=unchecked)
-    kind = chosen.job.script_instance.target.kind
+    if chosen.job.script_instance.target.kind == "cpu":
+        launch = load(chosen.library)
+        return [_call_here(chosen, launch, check, size, wanted.seed) for size in sizes]
     program = Candidate(chosen.job.index, chosen.job.hash, chosen.library, chosen.schedule)
     with tempfile.TemporaryDirectory(prefix="tilusbuild-run-") as directory:
         return [
-            called(
+            call_on_gpu(
                 project.runner,
-                kind,
                 os.path.join(directory, str(number)),
                 signature,
                 program,
@@ -167,9 +176,109 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
         ]
 
 
-def called(
+def load(library: str) -> Callable[..., Any]:
+    """Return the packed function of a `lib.so`. Raises what tvm-ffi raises when it cannot be
+    loaded."""
+    import tvm_ffi
+
+    launch: Callable[..., Any] = tvm_ffi.load_module(library)["launch"]
+    return launch
+
+
+def tensor(value: Input, dtype: str) -> Any:
+    """Return an array as a tvm-ffi tensor that shares its memory; a scalar as it is."""
+    import tvm_ffi
+
+    if not isinstance(value, np.ndarray):
+        return value
+    # What NumPy cannot export is exactly what `struct` has no letter for.
+    return tvm_ffi.from_dlpack(value if DTYPES[dtype].struct else Exported(value, dtype))
+
+
+def _tensors(signature: Signature, values: Mapping[str, Input]) -> list[Any]:
+    return [tensor(values[a.name], a.dtype) for a in signature.callable_arguments]
+
+
+def _call_here(
+    chosen: ChosenProgram,
+    launch: Callable[..., Any],
+    check: prepare.OutputCheck,
+    size: Mapping[str, Value],
+    seed: int,
+) -> CallResult:
+    """Call in this process through tvm-ffi, as a deployment does: the launcher's checks of the
+    arguments are part of what is tried, and of the time."""
+    signature = chosen.job.script_instance.signature
+    made = inputs.generate(signature, size, seed=seed)
+    largest, mismatch = None, None
+    try:
+        # The checked call has copies: the inputs of the reference and of the timed calls must not
+        # be what the kernel left behind.
+        own = {name: inputs.copied(value) for name, value in made.items()}
+        launch(*_tensors(signature, own))
+        if check.function is not None:
+            wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
+            want = reference.expected(check.function, signature, wide)
+            largest, mismatch = compare_outputs(signature, own, want, check)
+        seconds, calls = _time_calls(launch, _tensors(signature, made))
+    except TilusbuildError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise CallFailedError(f"{chosen.job.label}: {error}") from None
+    moved = sum(value.nbytes for value in made.values() if isinstance(value, np.ndarray))
+    return CallResult(size, largest, str(mismatch) if mismatch else None, seconds, calls, moved)
+
+
+def compare_outputs(
+    signature: Signature,
+    got: Mapping[str, Input],
+    want: Mapping[str, Any],
+    check: prepare.OutputCheck,
+) -> tuple[float, Mismatch | None]:
+    """Return the largest absolute error of all outputs, and the worst element of the first output
+    that is outside its tolerance. Raises `ValueError` for a reference of another shape."""
+    largest, mismatch = 0.0, None
+    for argument in signature.callable_arguments:
+        if not argument.out:
+            continue
+        actual = np.asarray(inputs.widen(got[argument.name]))
+        expected = np.asarray(inputs.widen(want[argument.name]))
+        if expected.shape != actual.shape:
+            expected = np.broadcast_to(expected, actual.shape)
+        if actual.size == 0:
+            continue
+        limits = prepare.tolerances(argument.dtype, check.rtol, check.atol)
+        error, wrong = errors(np, actual, expected, *limits)
+        largest = max(largest, float(error.max()))
+        if wrong.any() and mismatch is None:
+            at = np.unravel_index(int(np.argmax(np.where(wrong, error, -1.0))), actual.shape)
+            mismatch = Mismatch(
+                argument.name,
+                tuple(int(i) for i in at),
+                float(actual[at]),
+                float(expected[at]),
+                int(wrong.sum()),
+                actual.size,
+            )
+    return largest, mismatch
+
+
+def _time_calls(launch: Callable[..., Any], arguments: Sequence[Any]) -> tuple[float, int]:
+    """Return the median time of a call in seconds, and how many were timed, after two that were
+    not. On the cpu target only: a GPU's launch returns before the kernel has run."""
+    for _ in range(2):
+        launch(*arguments)
+    samples: list[float] = []
+    end = time.perf_counter() + _CPU_SECONDS
+    while len(samples) < _MIN_CALLS or (time.perf_counter() < end and len(samples) < _MAX_CALLS):
+        start = time.perf_counter()
+        launch(*arguments)
+        samples.append(time.perf_counter() - start)
+    return median(samples), len(samples)
+
+
+def call_on_gpu(
     runner: LocalRunner,
-    kind: str,
     directory: str,
     signature: Signature,
     program: Candidate,
@@ -177,22 +286,19 @@ def called(
     size: Mapping[str, Value],
     seed: int,
 ) -> CallResult:
-    """Call a program on the cpu, or on the first GPU that the driver shows, in a worker, as tuning
-    does it, with warm caches. The directory `directory` is made.
+    """Call a program on the first GPU that the driver shows, in a worker, as tuning does it:
+    arguments go to the device and back, and the time is the kernel's own, with warm caches. The
+    directory `directory` is made.
 
     Raises `InputError`, `CallFailedError` and `WorkerUnusableError`.
     """
     case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=False)
-    bench = DeviceBench(runner, kind, 0, {case.digest: directory}, limit=_LIMITS[kind])
+    bench = DeviceBench(runner, "cuda", 0, {case.digest: directory}, limit=_LIMIT)
     try:
         first = bench.check(case, program, 0)
         if first.status not in (OK, INCORRECT):
             raise CallFailedError(f"program {program.index}: {first.status}: {first.why}")
-        samples, end = list[Answer](), time.monotonic() + _SPAN
-        while len(samples) < _MIN_SAMPLES or (
-            len(samples) < _MAX_SAMPLES and time.monotonic() < end
-        ):
-            samples.append(bench.sample(case, program, len(samples), 0.0))
+        samples = [bench.sample(case, program, number, 0.0) for number in range(_GPU_SAMPLES)]
     finally:
         bench.close()
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
