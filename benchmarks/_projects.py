@@ -98,9 +98,9 @@ started = time.time_ns()
 began = time.process_time()
 from tilusbuild.noop import record
 from tilusbuild.cache import disk
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
 from tilusbuild.build import build, compiler
 from tilusbuild.build.project import Project
 from tilusbuild.build.noop_record import Invocation
@@ -118,7 +118,7 @@ class NoCompiler(compiler.ProgramCompiler):
 
 if not SYNC:
     disk.RealDisk.sync = lambda self, paths: None
-    disk.RealDisk.sync_folder = lambda self, path: None
+    disk.RealDisk.sync_directory = lambda self, path: None
 LIBRARY = bytes(8000)
 build.ProgramCompiler = NoCompiler
 words = ["build"]

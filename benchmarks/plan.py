@@ -19,7 +19,7 @@ from _bench import process
 
 PLAN = """\
 import os, resource, sys, time, tracemalloc
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
 from tilusbuild.build.project import Project
 with Project.open(os.getcwd(), {}, os.environ) as project:
     planner = project.planner(Selection())

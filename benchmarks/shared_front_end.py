@@ -28,8 +28,8 @@ from tilusbuild.arch import gencode
 from tilusbuild.binary.cubin import open_cubin
 from tilusbuild.build.project import Project
 from tilusbuild.compile.model import Recipe
-from tilusbuild.plan.jobs import jobs
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
+from tilusbuild.plan.planner import jobs
 from tilusbuild.render.closure import layout
 
 Cubins = dict[int, bytes]

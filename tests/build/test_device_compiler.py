@@ -17,10 +17,10 @@ from support.fake_engine import Listener
 from support.processes import wait_until
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
-from tilusbuild.plan.jobs import jobs
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
+from tilusbuild.plan.planner import jobs
 from tilusbuild.toolchain import discovery, nvrtc
 
 LIBRARY = Path(__file__).parents[1] / "support/nvrtc_library.c"

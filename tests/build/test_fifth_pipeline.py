@@ -13,8 +13,8 @@ from support.fake_engine import Listener
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
 from tilusbuild.compile import pipelines
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.plan.selection import Selection
+from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.plan.model import Selection
 
 PAGE = Path(__file__).parents[2] / "docs/adding-a-pipeline.md"
 

@@ -12,9 +12,9 @@ import pytest
 from support.fake_engine import Listener
 from tilusbuild.build.build import build
 from tilusbuild.build.project import Project
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
 
 EXAMPLE = Path(__file__).parents[2] / "tilus.toml.example"
 

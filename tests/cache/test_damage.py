@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheDamagedError
+from tilusbuild.cache.disk import CacheDamagedError
 from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheBusyError, CacheDamagedError
+from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError
 from tilusbuild.runtime.hold import ReaderLock
 
 DAY = 86400.0

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import InputChangedError
+from tilusbuild.cache.disk import InputChangedError
 from tilusbuild.cache.includes import read_manifest
 from tilusbuild.render.closure import Closure, Root, closure
 from tilusbuild.render.closure import layout as files_of
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from support.cache_sample import sample_at
 from support.faulty_disk import FaultyDisk, failing, kill
-from tilusbuild.cache.errors import CacheError, CacheFullError
+from tilusbuild.cache.disk import CacheError, CacheFullError
 from tilusbuild.errors import InputError
 
 

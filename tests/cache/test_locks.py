@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.locks import LockFile, LockRange
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 A, B = LockRange("program", "a" * 64), LockRange("program", "b" * 64)
 

@@ -28,7 +28,7 @@ def mounted(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 READ_ONLY = """
 import os, sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheReadOnlyError
+from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.scripts import ScriptRecord
 root, program, digest = sys.argv[1:]
 directory = "matmul"
@@ -84,8 +84,8 @@ def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Cache, sampl
 FULL = """
 import os, sys
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheFullError
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.cache.disk import CacheFullError
+from tilusbuild.state.files import sha256_text
 cache = Cache(sys.argv[1])
 def publish(number, size):
     stage = cache.stage()

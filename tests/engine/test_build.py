@@ -11,10 +11,9 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import Compiled
+from tilusbuild.engine.interfaces import BuildConfig, Compiled
 from tilusbuild.errors import input_error
 from tilusbuild.status import Cause
 

@@ -10,9 +10,8 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build_changing
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Result
-from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
 from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.process.base import CancelledError
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
 
 
 class SlowStage(FakeStage):

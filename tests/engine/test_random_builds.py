@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import Compiled
+from tilusbuild.engine.interfaces import BuildConfig, Compiled
 
 OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")
 

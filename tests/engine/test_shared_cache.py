@@ -19,7 +19,7 @@ from tilusbuild.cache.cache import Cache
 _BUILDER = """
 import os, sys, time
 from tilusbuild.cache.cache import Cache
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.build import build
 from support.fake_engine import FakeJob, Listener, built, failed
 

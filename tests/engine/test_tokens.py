@@ -9,8 +9,7 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
 from tilusbuild.engine.build import build
-from tilusbuild.engine.config import BuildConfig
-from tilusbuild.engine.interfaces import Compiled
+from tilusbuild.engine.interfaces import BuildConfig, Compiled
 from tilusbuild.process.base import CancelledError
 
 

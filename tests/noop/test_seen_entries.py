@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.build.store import BuildStore
+from tilusbuild.build.compiler import BuildStore
 from tilusbuild.cache.cache import Cache
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import stamp_of
 
 

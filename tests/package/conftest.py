@@ -25,7 +25,7 @@ from tilusbuild.package.listing import (
     digest_of_inputs,
 )
 from tilusbuild.package.model import Image
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 
 def digest(word: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 import zstandard
 
 from tilusbuild.package.listing import layers, parse
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 
 STEM = "Marks-1.2"
 

@@ -19,7 +19,7 @@ from tilusbuild.package.listing import parse
 from tilusbuild.package.signing import attester
 from tilusbuild.runtime import signed
 from tilusbuild.runtime.loading import load
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 PEM = serialization.Encoding.PEM
 

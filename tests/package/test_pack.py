@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.package.listing import FileList, parse
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 
 ALL = ("--format", "dir,tar.zst,wheel,oci")
 STEM = "Marks-1.2"

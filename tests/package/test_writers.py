@@ -24,7 +24,7 @@ from tilusbuild.package.formats.frames import Unpacked
 from tilusbuild.package.formats.tar import entries
 from tilusbuild.package.names import BESIDE
 from tilusbuild.package.read import opened
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 
 part = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1)
 paths = st.lists(part, min_size=1, max_size=6).map("/".join).filter(lambda p: len(p.encode()) < 900)

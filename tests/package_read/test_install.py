@@ -19,7 +19,7 @@ from support.faulty_disk import FaultyDisk, failing, kill
 from support.packages import Hand, by_hand
 from support.project import Project
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import CacheError
+from tilusbuild.cache.disk import CacheError
 from tilusbuild.errors import InputError
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import NotReproducedError, PackageError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tilusbuild.build.project import Project
 from tilusbuild.plan.memo import InputsKey, KnownPrograms, packed, unpacked
+from tilusbuild.plan.model import Selection
 from tilusbuild.plan.planner import Plan
-from tilusbuild.plan.selection import Selection
 from tilusbuild.render.renderer import Renderer
 
 MANIFEST = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.expr import parse
-from tilusbuild.plan.space_cache import Chosen, SpaceCache
+from tilusbuild.plan.spaces import Chosen, SpaceCache
 from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select
 from tilusbuild.state.envelope import Envelope
 

@@ -12,7 +12,7 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.render.closure import Headers, closure, inside, layout
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tilusbuild.state import digests
 from tilusbuild.state.digests import DigestMemory, Record
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import COARSE_TICK
 
 LATER = 3_600_000_000_000

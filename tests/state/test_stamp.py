@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.build.stat_helper import stat_helper_for
+from tilusbuild.build.noop_record import stat_helper_for
 from tilusbuild.noop import record, write
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import receipts
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import ABSENT, COARSE_TICK, TICK, Stamp, is_settled, observe, stamp_of
 
 SECOND = 1_000_000_000

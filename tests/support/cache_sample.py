@@ -11,7 +11,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import Disk
 from tilusbuild.cache.entries import Entry
 from tilusbuild.cache.scripts import ScriptRecord
-from tilusbuild.state.hashing import sha256_bytes, sha256_text
+from tilusbuild.state.files import sha256_bytes, sha256_text
 
 OPTIONS = "pipeline = kernel\n"
 

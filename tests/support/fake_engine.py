@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.engine.events import Event
-from tilusbuild.engine.interfaces import Compiled, Job, Stage
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.engine.interfaces import Compiled, Job, ProgramStage
+from tilusbuild.state.files import sha256_text
 from tilusbuild.status import Cause, Status
 
 
@@ -137,7 +137,7 @@ class FakeCompiler:
         self._script = script or (lambda job: built())
         self._guard = threading.Lock()
 
-    def compile(self, job: Job, work: FakeRendered, stage: Stage, /) -> Compiled:
+    def compile(self, job: Job, work: FakeRendered, stage: ProgramStage, /) -> Compiled:
         with self._guard:
             self.runs[work.program_txt] += 1
             self.order.append(work.program_txt)

@@ -10,8 +10,8 @@ import pytest
 
 from tilusbuild.process.base import CancelledError, Command
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.watch.background import MAX_VARIABLE, CommandRun, Lines
 from tilusbuild.watch.events import CommandEnded
-from tilusbuild.watch.execute import MAX_VARIABLE, CommandRun, Lines
 
 PATH = {"PATH": "/usr/bin:/bin"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.watch.change_detector import PathStates
 
 LATER = 10**9

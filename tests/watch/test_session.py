@@ -13,7 +13,7 @@ import pytest
 
 from tilusbuild.build.project import Project
 from tilusbuild.engine.events import Event, Reporter
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import Debounce
 from tilusbuild.watch.screen import Screen

@@ -6,24 +6,34 @@ what is wrong with the input is raised before anything is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from tilusbuild.build.compiler import open_builder
 from tilusbuild.build.noop_record import Invocation, remember, seen
 from tilusbuild.build.project import Project
-from tilusbuild.build.publish import PublishedScripts, publish
-from tilusbuild.build.resources import open_builder
 from tilusbuild.build.shards import Part, Shard, part_of
+from tilusbuild.cache.disk import CacheReadOnlyError
+from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.build import build as run_engine
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
-from tilusbuild.plan.jobs import ProgramJob, jobs
+from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.manifest import Manifest
 from tilusbuild.plan.memo import own_code
-from tilusbuild.plan.planner import Plan
-from tilusbuild.plan.selection import Selection
-from tilusbuild.state.stamp import Stamp
+from tilusbuild.plan.model import PlannedInstance, Selection
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.state.files import sha256_text
+from tilusbuild.state.log import StateFile
+from tilusbuild.state.stamp import Stamp, is_settled, stamp_of
 from tilusbuild.status import Status
+
+if TYPE_CHECKING:
+    from tilusbuild.cache.scripts import ScriptRecord
 
 
 def build(
@@ -109,3 +119,134 @@ def _publish_changed(
         if instance.hash not in known and root is None:
             published.note(instance, result.statuses)
     published.save()
+
+
+_PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
+
+
+def publish(
+    project: Project,
+    plan: Plan,
+    selection: Selection,
+    *,
+    known: Container[str] = (),
+    dispatchers: bool = True,
+    root: str | None = None,
+) -> None:
+    """Publish the scripts' directories and the index, as far as they are not what they should be.
+
+    Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
+    one that is made from a part of its programs is of no use to anybody. `root` as for
+    `build_planned`. Raises `CacheError` and `InputError`.
+    """
+    try:
+        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+            if instance.hash not in known:
+                dispatch = dispatchers and root is None
+                _publish_script(project, instance, script_instance, dispatch=dispatch)
+        project.cache.record_build(
+            project.manifest.path if root is None else root,
+            plan.project,
+            [(instance.directory, instance.hash) for instance in plan.instances],
+            replace=root is not None or selection.is_whole,
+        )
+    except CacheReadOnlyError:
+        # Everything that a reader needs is there: a cache that cannot be written only misses the
+        # names under which this project finds its programs again.
+        return
+
+
+def _publish_script(
+    project: Project,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
+    *,
+    dispatch: bool,
+) -> None:
+    # Imported only here: after most edits no directory changes, and the start should be quick.
+    from tilusbuild.dispatch import dispatcher
+
+    path = project.cache.publish_script(script_record(project, instance, script_instance))
+    if dispatch:
+        dispatcher.after_build(
+            project.cache, path, project.manifest, script_instance, project.runner
+        )
+
+
+def script_record(
+    project: Project, instance: PlannedInstance, script_instance: ScriptInstance
+) -> ScriptRecord:
+    """Return what a script's directory says: every schedule, and the resources of its program."""
+    from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.dispatch.describe import script_json
+    from tilusbuild.dispatch.tables import columns_of, rows_of
+
+    entries = [project.cache.lookup(program) for program in instance.programs]
+    metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]
+    schedules = (schedule.values for schedule in script_instance.space.take(instance.schedules))
+    return ScriptRecord(
+        instance.directory,
+        instance.script_txt,
+        columns_of(instance.parameters),
+        rows_of(instance.parameters, schedules, instance.programs, metas),
+        script_json(project.manifest, instance, script_instance, metas),
+    )
+
+
+class PublishedScripts:
+    """Which script directories are known to be right, so that they are not worked out again.
+
+    A script directory follows from its instance, from what the manifest says of the script, from
+    the statuses of its programs, and from `code`, the digest of our own. When all of these are what
+    they were when it was last checked, and the directory, its files and its two directories of
+    links have their stamps, it is right. Whatever is not known is worked out.
+    """
+
+    def __init__(self, tree: Tree, manifest: Manifest, code: str) -> None:
+        self._tree = tree
+        self._manifest = manifest
+        self._code = code
+        self._file = StateFile(os.path.join(tree.root, "state", "published"), "published")
+
+    def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
+        """Return whether the directory of an instance is known to be right."""
+        if self._manifest.scripts[instance.script].dispatch is not None:
+            return False  # its dispatcher follows from the results of tuning, too
+        known = self._file.get(instance.hash)
+        if not isinstance(known, list) or len(known) != 3 or not isinstance(known[2], int):
+            return False
+        stamps, newest = self._stamps(instance)
+        right = known[:2] == [self._says(instance, statuses), stamps]
+        return right and is_settled(newest, known[2])
+
+    def note(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> None:
+        """Remember that the directory was found right, or made right, just now."""
+        self._file.put(
+            instance.hash,
+            [self._says(instance, statuses), self._stamps(instance)[0], time.time_ns()],
+        )
+
+    def save(self) -> None:
+        """Write what is new; do nothing where that is not possible."""
+        self._file.save(keep=self._is_there)
+
+    def _is_there(self, digest: str) -> bool:
+        scripts = self._tree.path("scripts")
+        directories = os.listdir(scripts)
+        return any(os.path.isdir(os.path.join(scripts, name, digest)) for name in directories)
+
+    def _says(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> str:
+        manifest = self._manifest
+        parts = (
+            self._code,
+            repr(manifest.scripts[instance.script]),
+            repr(manifest.targets[instance.target.name]),
+            *(statuses.get(program, "") for program in instance.programs),
+        )
+        return sha256_text("\n".join(parts))
+
+    def _stamps(self, instance: PlannedInstance) -> tuple[list[list[int]], int]:
+        """Return the stamps of a script directory's parts, and when the last of them changed."""
+        directory = self._tree.script_path(instance.directory, instance.hash)
+        stamps = [stamp_of(os.path.join(directory, part)) for part in _PARTS]
+        return [list(stamp) for stamp in stamps], max(stamp.newest for stamp in stamps)

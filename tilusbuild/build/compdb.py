@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from tilusbuild.build.project import Project
 from tilusbuild.compile.commands import clang_command, compile_command
 from tilusbuild.errors import input_error
-from tilusbuild.plan.headers import roots_of
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs, roots_of
 
 
 @dataclass(frozen=True, slots=True)

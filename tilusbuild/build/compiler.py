@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from tilusbuild.build.project import Project
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import Entry, Stage
+from tilusbuild.cache.layout import LIBRARY, META
 from tilusbuild.compile import (
     LauncherStore,
     Outcome,
@@ -21,13 +26,35 @@ from tilusbuild.compile import (
     module_files,
 )
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
-from tilusbuild.engine.interfaces import Compiled, Job, Stage
+from tilusbuild.engine.history import History
+from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job, ProgramStage
+from tilusbuild.engine.resources import (
+    Admission,
+    AllOf,
+    LoadLimit,
+    MemoryLimit,
+    TokenSource,
+)
+from tilusbuild.manifest import Settings
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
+from tilusbuild.process.jobserver import (
+    Jobserver,
+    JobserverError,
+    TokenPool,
+    announced_jobserver,
+)
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
 from tilusbuild.render.closure import layout
+from tilusbuild.state.stamp import Stamp, stamp_of
+from tilusbuild.status import Status
 from tilusbuild.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
 
 
 class ProgramCompiler:
@@ -59,7 +86,7 @@ class ProgramCompiler:
         nvrtc = toolchain.nvrtc
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
-    def compile(self, job: Job, work: RenderedProgram, stage: Stage, /) -> Compiled:
+    def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
         runner = self._running[job.hash] = self._scope()
         try:
@@ -173,3 +200,141 @@ def described(work: RenderedProgram, outcome: Outcome) -> Mapping[str, Any]:
         smem = launch.smem.substitute(work.recipe.constants)
         meta["dynamic_smem"] = smem.canonical if smem.constant is None else smem.constant
     return meta
+
+
+class BuildStore:
+    """The engine's store. Use as a context manager: leaving it lets collections go on.
+
+    `seen` are programs that an earlier build found built and whole, with the stamps
+    of their libraries: one that still has its stamp is not read again.
+    """
+
+    def __init__(self, cache: Cache, seen: Mapping[str, Stamp] | None = None) -> None:
+        self._cache = cache
+        self._seen = seen or {}
+        self._guard = threading.Lock()
+        self._kept = ExitStack()
+        self._in_use = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._kept.close()
+
+    def lookup(self, program: str, /) -> Entry | None:
+        path = self._cache.program_path(program)
+        stamp = self._seen.get(program)
+        # meta.json is what makes a directory an entry: without it there is none, whatever the
+        # library says.
+        same = stamp is not None and stamp_of(os.path.join(path, LIBRARY)) == stamp
+        if same and os.path.exists(os.path.join(path, META)):
+            return Entry(program, path, Status.BUILT, {})
+        return self._cache.lookup(program)
+
+    def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+        # From the first compile on, not from the start: a build that finds everything must not wait
+        # for a collection, and must work in a cache that cannot be written.
+        with self._guard:
+            if not self._in_use:
+                self._kept.enter_context(self._cache.in_use())
+                self._in_use = True
+        return self._cache.locked(program, wait)
+
+    def stage(self) -> Stage:
+        return self._cache.stage()
+
+    def program_path(self, program: str, /) -> str:
+        return self._cache.program_path(program)
+
+    def log(self, program: str, /) -> str:
+        return self._cache.log(program)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimits:
+    """What a build asks before it starts a compiler, and what it gives to it."""
+
+    tokens: TokenSource
+    admission: Admission
+    warnings: tuple[str, ...]
+    makeflags: str
+    """MAKEFLAGS for compilers with threads of their own."""
+    nice: int
+
+
+@contextmanager
+def open_resources(
+    settings: Settings, environment: Mapping[str, str], runner: LocalRunner
+) -> Iterator[ResourceLimits]:
+    """Connect to make's jobserver, or make a pool; give every token back at the end."""
+    load = settings.load_average.value
+    memory = MemoryLimit()
+    warnings: tuple[str, ...] = ()
+    outer: Jobserver | None = None
+    with ExitStack() as opened:
+        try:
+            if (address := announced_jobserver(environment)) is not None:
+                outer = opened.enter_context(Jobserver(address, runner.hold))
+        except JobserverError as error:
+            warnings = (str(error),)
+        # Make's own tokens are not shown to compilers: nvcc gives none back when it is killed, and
+        # make would do with fewer until it ends. So under make the pool is empty.
+        pool = opened.enter_context(TokenPool(0 if outer else settings.jobs.value - 1))
+        yield ResourceLimits(
+            tokens=outer or pool,
+            admission=memory if load is None else AllOf(memory, LoadLimit(load)),
+            warnings=warnings,
+            makeflags=pool.makeflags,
+            nice=settings.nice.value,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """What the engine needs to build programs of a project. The compiler is the user's to close."""
+
+    store: BuildStore
+    compiler: ProgramCompiler
+    config: BuildConfig
+
+
+@contextmanager
+def open_builder(
+    project: Project,
+    toolchain: Toolchain,
+    config: BuildConfig,
+    *,
+    seen: Mapping[str, Stamp] | None = None,
+) -> Iterator[Builder]:
+    """Open everything that one build needs; `seen` is for the store. Raises `InputError`.
+
+    The config is completed with the machine's limits, and with the cache's history where it has
+    none.
+    """
+    with (
+        open_resources(project.settings, project.environment, project.runner) as limits,
+        BuildStore(project.cache, seen) as store,
+    ):
+        compiler = ProgramCompiler(
+            project.cache,
+            toolchain,
+            project.runner,
+            timeout=project.manifest.build.timeout,
+            prefix=project.launcher(),
+            nice=limits.nice,
+            makeflags=limits.makeflags,
+        )
+        whole = replace(
+            config,
+            history=config.history or History(project.cache.state_path),
+            admission=limits.admission,
+            tokens=limits.tokens,
+            warnings=limits.warnings,
+        )
+        yield Builder(store, compiler, whole)

@@ -18,8 +18,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, listed
 from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.report.jsonl import Line
 from tilusbuild.report.text import counted
 from tilusbuild.status import KNOWN_IN_CACHE, Status

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tilusbuild.build.project import Project
-from tilusbuild.cache.errors import wrap_oserror
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.render.resolved import resolved
 from tilusbuild.table import table

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.plan.identity import sections
-from tilusbuild.plan.jobs import jobs
-from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.planner import Plan, jobs
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 

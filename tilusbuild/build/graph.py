@@ -14,8 +14,7 @@ from typing import Literal
 
 from tilusbuild.build.project import Project
 from tilusbuild.expr import Value
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.report.text import counted, one_line
 from tilusbuild.status import KNOWN_IN_CACHE, Status

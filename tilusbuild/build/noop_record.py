@@ -10,21 +10,24 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tilusbuild import __version__
 from tilusbuild.build.project import Project
-from tilusbuild.build.stat_helper import WORTH, stat_helper_for
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
-from tilusbuild.noop import record, write
+from tilusbuild.noop import record, stat_helper, write
+from tilusbuild.noop.write import packed_names, packed_stamps
 from tilusbuild.plan.planner import Plan
+from tilusbuild.process.base import CancelledError, Command, Runner, RunnerLostError
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
-from tilusbuild.state.files import write_atomic
-from tilusbuild.state.stamp import Stamp, stamp_of
+from tilusbuild.state.files import sha256_text, write_atomic
+from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
 from tilusbuild.status import RECORDED, Status
+from tilusbuild.toolchain import Toolchain
 
 _LIBRARY = "/module/lib.so"
 _KEPT = 256
@@ -168,3 +171,73 @@ def _prune(directory: str) -> None:
         oldest = sorted(paths, key=lambda path: stamp_of(path).mtime)
         for path in oldest[: len(names) - _KEPT]:
             os.unlink(path)
+
+
+WORTH = 2000
+"""Entries. For fewer, loading the helper takes as long as it saves."""
+_FLAGS = ("-O2", "-shared", "-fPIC")
+_SECONDS = 60.0
+
+
+def stat_helper_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
+    """Return the path of a stat helper that was tried, made if need be; "" when there is none."""
+    source = os.path.join(os.path.dirname(stat_helper.__file__), "stat_helper.c")
+    with suppress(OSError, CancelledError, RunnerLostError):
+        with open(source, encoding="utf-8") as file:
+            identity = "\0".join([file.read(), *_FLAGS, toolchain.cc.line, os.uname().machine])
+        path = os.path.join(stat_helper.directory(records), f"{sha256_text(identity)}.so")
+        if is_right(path):
+            return path
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        _make(path, source, toolchain, runner)
+        if is_right(path):
+            return path
+    return ""
+
+
+def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path)) as directory:
+        made = os.path.join(directory, "helper.so")
+        argv = (toolchain.cc.path, *_FLAGS, source, "-o", made)
+        if runner.run(Command(argv, directory, toolchain.environment(), _SECONDS)).ok:
+            with open(made, "rb") as file:
+                write_atomic(path, file.read(), mode=0o600)
+
+
+def is_right(path: str) -> bool:
+    """Return whether a stat helper loads and answers every case rightly. Raises `OSError`."""
+    same = stat_helper.load(path, stamp_of(path))
+    if same is None:
+        return False
+    with tempfile.TemporaryDirectory() as directory:
+        for names, stats, expected in _cases(os.path.join(directory, "")):
+            if same(memoryview(names), memoryview(stats)) != expected:
+                return False
+    return True
+
+
+def _cases(directory: str) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield groups and their answers: a file and a directory as they are, with each number changed,
+    missing, and not expected to be there."""
+    around, words = (directory, ".x"), ("file", "folder")
+    file, inner = (f"{directory}{word}.x" for word in words)
+    with open(file, "w") as made:
+        made.write("something")
+    os.mkdir(inner)
+    names = packed_names(around, words)
+    twice = packed_names(around, [words[0], words[0]])
+    now = [stamp_of(file), stamp_of(inner)]
+    yield names, packed_stamps(now), True
+    yield packed_names(("", ""), [file, inner]), packed_stamps(now), True
+    yield packed_names(around, ["none"]), packed_stamps([ABSENT]), True
+    yield packed_names(around, ["none"]), packed_stamps(now[:1]), False
+    for changed in (ABSENT, *_neighbours(now[0])):
+        yield names, packed_stamps([changed, now[1]]), False
+        yield twice, packed_stamps([now[0], changed]), False
+    yield packed_names((f"{directory}none/", ".x"), words), packed_stamps(now), False
+
+
+def _neighbours(stamp: Stamp) -> Iterator[Stamp]:
+    """Yield the stamp with each number one more."""
+    for place in range(len(stamp)):
+        yield Stamp(*(number + (place == at) for at, number in enumerate(stamp)))

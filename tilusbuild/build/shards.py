@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from tilusbuild.engine.events import Reporter, Sharded
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError, input_error
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Plan
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.state.files import sha256_text
 
 MAX_SHARDS = 10_000
 """Shards."""

@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import Disk
-from tilusbuild.cache.entries import Entry, find_entry
-from tilusbuild.cache.errors import CacheReadOnlyError, wrap_oserror
+from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
+from tilusbuild.cache.entries import Entry, Stage, find_entry
 from tilusbuild.cache.locks import LockRange
-from tilusbuild.cache.stage import Stage
 from tilusbuild.cache.tree import Tree
 
 if TYPE_CHECKING:

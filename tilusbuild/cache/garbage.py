@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.errors import CacheBusyError, CacheDamagedError, wrap_oserror
+from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError, wrap_oserror
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script

@@ -15,11 +15,11 @@ import re
 from collections.abc import Mapping
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.errors import InputChangedError, wrap_oserror
+from tilusbuild.cache.disk import InputChangedError, wrap_oserror
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.errors import wrap_oserror
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import find_entry
-from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, table
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import Disk, RealDisk
-from tilusbuild.cache.errors import CacheReadOnlyError, wrap_oserror
+from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
 from tilusbuild.cache.locks import Held, LockFile, LockRange
 from tilusbuild.errors import InputError, input_error
 

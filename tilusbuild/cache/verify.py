@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.disk import CacheBusyError, wrap_oserror
 from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
-from tilusbuild.cache.errors import CacheBusyError, wrap_oserror
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"

@@ -45,7 +45,7 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.build.build import build
     from tilusbuild.build.noop_record import Invocation
     from tilusbuild.build.shards import parse_shard
-    from tilusbuild.engine.config import BuildConfig
+    from tilusbuild.engine.interfaces import BuildConfig
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilusbuild.expr import Value
     from tilusbuild.package.extract import Limits
     from tilusbuild.package.signing import SignaturePolicy
-    from tilusbuild.plan.selection import Selection
+    from tilusbuild.plan.model import Selection
 
 
 def project(arguments: Common) -> Project:
@@ -50,7 +50,7 @@ def selected(
     arguments: SelectionArgs, project: Project, scripts: Iterable[str] | None = None
 ) -> Selection:
     """Return which part of the project the command line names; `scripts` in place of its words."""
-    from tilusbuild.plan.selection import Selection
+    from tilusbuild.plan.model import Selection
 
     targets = tuple(split(arguments.targets))
     names = arguments.scripts if scripts is None else scripts

@@ -36,7 +36,7 @@ class WatchArgs(CompilingArgs):
 def run(arguments: WatchArgs) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
     from tilusbuild.manifest import find
-    from tilusbuild.plan.selection import chosen_pairs
+    from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.choose import can_redraw
     from tilusbuild.watch.screen import Screen, echo_disabled
     from tilusbuild.watch.session import Session, WatchOptions

@@ -16,7 +16,7 @@ from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.script import compile_script
 from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT, NVRTC_COMMAND, steps
 from tilusbuild.compile.tools import tools_of
-from tilusbuild.state.hashing import sha256_bytes, sha256_text
+from tilusbuild.state.files import sha256_bytes, sha256_text
 from tilusbuild.toolchain import nvrtc_command
 
 if TYPE_CHECKING:

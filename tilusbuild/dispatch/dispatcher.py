@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.errors import wrap_oserror
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
@@ -25,7 +25,7 @@ from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.tables import FILE, read_tables
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
 _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilusbuild.engine.interfaces import Compiled, Compiler, Entry, Job, Store
+from tilusbuild.engine.interfaces import Compiled, Compiler, StoredProgram, Job, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 
 _TRIES = 2
@@ -55,7 +55,7 @@ class DiskError(OSError):
     """A compiler could not write."""
 
 
-def found(entry: Entry) -> Answer:
+def found(entry: StoredProgram) -> Answer:
     """Return the answer that an entry of the store is."""
     return Answer(Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True)
 

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from tilusbuild import __version__
-from tilusbuild.engine import events, signals
+from tilusbuild.engine import events
 from tilusbuild.engine.attempt import (
     Aborted,
     Answer,
@@ -29,11 +29,18 @@ from tilusbuild.engine.attempt import (
     attempt,
     found,
 )
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store
-from tilusbuild.engine.queue import ControlledQueue, FixedQueue, NewPlan, Queue, WakeUp, WantProgram
+from tilusbuild.engine.interfaces import BuildConfig, Compiled, Compiler, Job, Store
+from tilusbuild.engine.queue import (
+    ControlledQueue,
+    FixedQueue,
+    NewPlan,
+    Queue,
+    WakeUp,
+    WantProgram,
+    catch_signals,
+)
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.results import Results
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
@@ -90,7 +97,7 @@ def build(
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
     loop = BuildLoop(FixedQueue(jobs), store, compiler, reporter, config or BuildConfig())
-    with signals.caught(loop.inbox.put):
+    with catch_signals(loop.inbox.put):
         return loop.run()
 
 

@@ -8,12 +8,17 @@ in `events`, the token source and admission are in `resources`.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tilusbuild.status import Cause, Status
+
+if TYPE_CHECKING:
+    from tilusbuild.engine.history import History
+    from tilusbuild.engine.resources import Admission, TokenSource
 
 
 class Rendered(Protocol):
@@ -89,7 +94,7 @@ class Compiled:
 class Compiler(Protocol):
     """Fills a stage. `job` and `rendered` are what the build's jobs are and return."""
 
-    def compile(self, job: Any, rendered: Any, stage: Stage, /) -> Compiled:
+    def compile(self, job: Any, rendered: Any, stage: ProgramStage, /) -> Compiled:
         """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can be
         started."""
         ...
@@ -103,7 +108,7 @@ class Compiler(Protocol):
         ...
 
 
-class Entry(Protocol):
+class StoredProgram(Protocol):
     """What the store has under a hash. `meta` has a "reason" when the status is not "built"."""
 
     @property
@@ -112,7 +117,7 @@ class Entry(Protocol):
     def meta(self) -> Mapping[str, Any]: ...
 
 
-class Stage(Protocol):
+class ProgramStage(Protocol):
     """A private directory in the store that becomes an entry at once, or never."""
 
     @property
@@ -130,7 +135,7 @@ class Stage(Protocol):
 class Store(Protocol):
     """Programs by their hash. A lookup takes no lock and writes nothing."""
 
-    def lookup(self, program: str, /) -> Entry | None:
+    def lookup(self, program: str, /) -> StoredProgram | None:
         """Return what is known of a program; None when there is nothing whole."""
         ...
 
@@ -138,7 +143,7 @@ class Store(Protocol):
         """Be the only builder of a program; yield whether we are. The engine never waits here."""
         ...
 
-    def stage(self) -> Stage:
+    def stage(self) -> ProgramStage:
         """Return a new empty stage. Raises `OSError`."""
         ...
 
@@ -149,3 +154,35 @@ class Store(Protocol):
     def log(self, program: str, /) -> str:
         """Return what the compiler printed for a published program; "" when there is nothing."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuildConfig:
+    """The upper part is what a user asks for; the lower part is what a build adds with
+    `replace`."""
+
+    jobs: int | None = None
+    """Compiles at once; None is every core that this process may use."""
+    keep_going: int = 0
+    """Stop starting after so many programs did not build in this run; 0 never stops."""
+    strict: bool = False
+    """Any schedule that does not compile fails its script."""
+    dry_run: bool = False
+    """Decide, and compile nothing."""
+    part: bool = False
+    """The jobs are a part of their instances, whose other schedules are built elsewhere: that none
+    of an instance builds here says nothing."""
+
+    history: History | None = None
+    """How long programs took before; None knows nothing and remembers nothing."""
+    admission: Admission | None = None
+    """Whether memory and load allow one more compile; None always does."""
+    tokens: TokenSource | None = None
+    """Who allows compiles beside the first, as make's jobserver; None leaves it to `jobs`."""
+    warnings: tuple[str, ...] = ()
+    """Emitted if more than one program is to be compiled."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds."""
+    started_at: float | None = None
+    """The time by `clock` from which the summary counts its seconds; None is when the loop
+    starts."""

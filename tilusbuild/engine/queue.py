@@ -7,10 +7,14 @@ one loop for `build` and for `watch`.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any, Protocol
 
 from tilusbuild.engine.attempt import Answer
@@ -129,3 +133,35 @@ class ControlledQueue:
             self._open = keep_open
             self.inbox.put(message)
             return True
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, call `notify(number)` for the first signal; it must be safe in a
+    handler."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    notified = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal notified
+        if notified:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        notified = True
+        notify(number)
+
+    former = {}
+    for number in _STOPPING:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            former[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, was in former.items():
+            signal.signal(number, was)

@@ -16,7 +16,7 @@ from tilusbuild.package import names
 from tilusbuild.package.errors import MalformedListError, NoPackageError
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Field, Image, plain, read_images
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 ROOT = "caches"
 _MAX_TEXT = 200

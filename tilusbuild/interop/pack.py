@@ -24,7 +24,7 @@ from tilusbuild.package.contents import Contents, HostRequirements
 from tilusbuild.package.errors import CannotPackError
 from tilusbuild.package.listing import ANY_MACHINE, FileEntry, FileList, HostNeeds, digest_of_inputs
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 
 _LOCK = ".lock"
 _SHARED_UNIT = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYSTEM: 1}

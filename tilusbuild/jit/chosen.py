@@ -17,7 +17,7 @@ from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.request import AUTO, SOURCES, Request, Source
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.selection import targets_of
+from tilusbuild.plan.model import targets_of
 from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime import compat
 from tilusbuild.runtime.device import Device, cuda, may_have_cuda

@@ -17,8 +17,8 @@ from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.make import DEVICE_CODE, Inputs, KernelNotBuilt
+from tilusbuild.plan.model import Selection
 from tilusbuild.plan.planner import Planner
-from tilusbuild.plan.selection import Selection
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
 from tilusbuild.runtime.sealed import unseal

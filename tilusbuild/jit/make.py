@@ -16,15 +16,15 @@ from tilusbuild.build.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import alone, unread
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Event, Reporter, Summary
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.jit.request import SOURCES, Request
+from tilusbuild.plan.model import Selection
 from tilusbuild.plan.planner import Plan, Planner
-from tilusbuild.plan.selection import Selection
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.state.hashing import sha256_file, sha256_text
+from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.state.stamp import observe
 from tilusbuild.status import Status
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.state.files import write_atomic
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text, write_atomic
 
 BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
 PASS_CONFIGS = ("disable_ptxas_opt", "dump_ir", "line_directives")

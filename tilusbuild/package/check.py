@@ -62,7 +62,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import read_tables
-from tilusbuild.state.hashing import sha256_bytes, sha256_file
+from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import Status
 
 _MAX_TEXT_SIZE = 64 << 20

@@ -37,14 +37,13 @@ from tilusbuild.package.listing import (
     title_of,
 )
 from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
-from tilusbuild.plan.model import PlannedInstance
-from tilusbuild.plan.selection import Selection, chosen_pairs
+from tilusbuild.plan.model import PlannedInstance, Selection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal
 from tilusbuild.runtime.tables import read_tables
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
 _AGAIN = "`tilusbuild cache verify --repair` removes what is damaged, `tilusbuild build` makes it"

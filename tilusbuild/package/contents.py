@@ -24,7 +24,7 @@ from tilusbuild.package.listing import (
     ProgramEntry,
     digest_of_inputs,
 )
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 TVM_FFI_ABI = "0.1"
 """The series of apache-tvm-ffi whose packed call (`TVMFFISafeCallType` in its c_api.h) a library's

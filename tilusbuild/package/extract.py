@@ -24,7 +24,7 @@ from tilusbuild.package.errors import (
 )
 from tilusbuild.package.listing import FileEntry, FileList, layers
 from tilusbuild.package.model import Item, Reader
-from tilusbuild.state.hashing import hasher
+from tilusbuild.state.files import hasher
 
 _READ_SIZE = 1 << 18
 _MAX_SCRIPT_FILE = 32 << 20

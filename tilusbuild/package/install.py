@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import Entry
-from tilusbuild.cache.errors import wrap_oserror
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.install import install_program, install_script
 from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.merging import install_program, install_script
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import Checker
@@ -27,7 +27,7 @@ from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.listing import FileList, ScriptEntry, layers, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 
 ROOT = "package:"
 """What the names of packages begin with in `index.json`, where projects have their manifests."""

@@ -31,7 +31,7 @@ from tilusbuild.package.model import (
     read_images,
 )
 from tilusbuild.runtime.names import snake_case
-from tilusbuild.state.hashing import sha256_bytes, sha256_text
+from tilusbuild.state.files import sha256_bytes, sha256_text
 
 SCHEMA = 1
 TOOL = "tilusbuild"

@@ -35,7 +35,7 @@ from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
 from tilusbuild.package.formats.wheels import write_wheels
 from tilusbuild.package.listing import Layer, named_layers
 from tilusbuild.plan.identity import sections
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
 from tilusbuild.state.files import sync_directory
 from tilusbuild.table import Cell, table
 

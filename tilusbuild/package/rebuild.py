@@ -24,7 +24,7 @@ from tilusbuild.package.read import is_cache, unpacked
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.status import Status
 
 

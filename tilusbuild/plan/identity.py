@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from tilusbuild.expr import Value
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 PROGRAM_FORMAT = "tilusbuild program 1"
 SCRIPT_FORMAT = "tilusbuild script 1"

@@ -25,12 +25,12 @@ from importlib.metadata import version
 from itertools import islice
 
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
-from tilusbuild.plan.space_cache import SpaceCache
+from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
 from tilusbuild.space import Schedule
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 _ENVELOPE = Envelope("plan 2")
 _ROW = struct.Struct("<32s32sH")

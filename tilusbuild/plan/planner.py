@@ -6,24 +6,22 @@ manifest's order, so that whatever is wrong anywhere is told in one run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilusbuild.errors import Diagnostic, InputError
-from tilusbuild.manifest import Manifest, snake_case
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.manifest import IncludeDir, Manifest, snake_case
 from tilusbuild.plan import identity
-from tilusbuild.plan.headers import roots_of
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlannedInstance, Target
-from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.selection import Selection, chosen_pairs
-from tilusbuild.plan.space_cache import Chosen
-from tilusbuild.plan.spaces import chosen, instances_of, question, space_of, spec_of
-from tilusbuild.render.closure import Headers, Root, Scans
+from tilusbuild.plan.model import PlannedInstance, Selection, Target, chosen_pairs
+from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
+from tilusbuild.plan.spaces import Chosen, chosen, instances_of, question, space_of, spec_of
+from tilusbuild.render.closure import Headers, Root, Scans, inside
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Schedule
-from tilusbuild.state.hashing import sha256_text
-from tilusbuild.toolchain import DigestMemory, Toolchain
+from tilusbuild.state.files import sha256_text
+from tilusbuild.toolchain import DigestMemory, Toolchain, package_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +169,118 @@ def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
     if wanted is None or wanted.index not in schedules:
         return None
     return schedules.index(wanted.index)
+
+
+PROJECT = "project"
+
+
+def roots_of(manifest: Manifest, script: str) -> tuple[Root, ...]:
+    """Return the header directories in search order: the template's own (for `#include "…"`
+    only), the script's, the project's. Raises `InputError` for a directory or a package that is
+    not there."""
+    template = manifest.scripts[script].template
+    roots = [inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)]
+    own = len(manifest.scripts[script].include_dirs)
+    taken: dict[str, str] = {PROJECT: manifest.root}
+    for number, declared in enumerate(manifest.include_dirs_for(script)):
+        place = (
+            manifest.place("script", script, "include-dirs", number)
+            if number < own
+            else manifest.place("build", "include-dirs", number - own)
+        )
+        roots.append(_root(manifest.root, declared, place, taken))
+    return tuple(dict.fromkeys(roots))
+
+
+def _root(project: str, declared: IncludeDir, place: Place, taken: dict[str, str]) -> Root:
+    if declared.package is not None:
+        try:
+            path = package_dir(declared.package, declared.path)
+        except LookupError as error:
+            raise input_error(str(error), place=place) from None
+        return inside(declared.package, _base(path, declared.path), declared.path)
+    path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
+    if not os.path.isdir(path):
+        raise input_error(f"there is no directory {declared.path}", place=place)
+    relative = os.path.relpath(path, project)
+    if relative != ".." and not relative.startswith("../"):
+        return inside(PROJECT, project, relative)
+    # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
+    name = os.path.basename(path) or "headers"
+    number = 1
+    while taken.setdefault(name, path) != path:
+        number += 1
+        name = f"{os.path.basename(path)}-{number}"
+    return inside(name, path)
+
+
+def _base(path: str, below: str) -> str:
+    """Return the directory from which `below` leads to `path`."""
+    for part in os.path.normpath(below).split("/"):
+        path = os.path.dirname(path) if part != "." else path
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramJob:
+    """One program of a plan."""
+
+    hash: str
+    index: int
+    planned: PlannedInstance
+    script_instance: ScriptInstance
+
+    @property
+    def label(self) -> str:
+        return f"{self.script}/{self.index} {self.planned.target.name}"
+
+    @property
+    def script(self) -> str:
+        return self.planned.script
+
+    @property
+    def instance(self) -> tuple[str, ...]:
+        constants = (f"{name}={value}" for name, value in self.planned.params.items())
+        return (self.script, *constants, self.planned.target.name)
+
+    @property
+    def is_default(self) -> bool:
+        return self.index == self.planned.default
+
+    @property
+    def schedule(self) -> Schedule:
+        """The point of the space that this program is for."""
+        return self.script_instance.space[self.planned.schedules[self.index]]
+
+    def render(self) -> RenderedProgram:
+        """Render the program. Raises `InputError` when the template is no longer right."""
+        return self.script_instance.render(self.schedule)
+
+    def changed_input(self) -> str | None:
+        """None: a compile sees its own copy of the source, and headers addressed by content."""
+        return None
+
+    def readable(self, log: str) -> str:
+        """Return a compiler's log with the template's places, and what helps when a header is
+        missing."""
+        from tilusbuild.render.missing import misses_header, missing_header_help
+
+        schedule = self.schedule
+        text = self.script_instance.readable(schedule, log)
+        if not misses_header(log):
+            return text
+        try:
+            notes = self.script_instance.render(schedule).closure.notes
+        except InputError:
+            notes = ()
+        pipeline = self.script_instance.pipeline
+        helping = missing_header_help(log, notes, nvrtc=not pipeline.has_c_library)
+        return text.rstrip("\n") + "\n" + helping
+
+
+def jobs(plan: Plan) -> Iterator[ProgramJob]:
+    """Yield every program of every instance, in plan order; shared hashes come as often as they are
+    planned, because each instance wants its own verdict."""
+    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+        for index, program in enumerate(instance.programs):
+            yield ProgramJob(program, index, instance, script_instance)

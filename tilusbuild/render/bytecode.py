@@ -17,8 +17,7 @@ from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
 
 from tilusbuild.state.envelope import Envelope
-from tilusbuild.state.files import write_atomic
-from tilusbuild.state.hashing import sha256_file, sha256_text
+from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
 
 
 def _implementation() -> str:

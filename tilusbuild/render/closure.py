@@ -18,7 +18,7 @@ from typing import Protocol
 
 from tilusbuild.errors import Diagnostic, Place, input_error
 from tilusbuild.render.includes import Include, Macros, Scan, scan
-from tilusbuild.state.hashing import sha256_bytes, sha256_file, sha256_text
+from tilusbuild.state.files import sha256_bytes, sha256_file, sha256_text
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"

@@ -17,7 +17,7 @@ from tilusbuild.render.bytecode import PrivateBytecode
 from tilusbuild.render.environment import MAX_CHARACTERS, Environment, LimitExceededError
 from tilusbuild.render.loader import ProjectLoader
 from tilusbuild.render.problems import explain
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.render.linemap import LineMap

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from tilusbuild.state.hashing import hasher, sha256_file
+from tilusbuild.state.files import hasher, sha256_file
 from tilusbuild.state.log import StateFile
 from tilusbuild.state.stamp import is_settled, stamp
 

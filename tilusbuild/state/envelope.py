@@ -12,8 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
-from tilusbuild.state.files import write_atomic
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes, write_atomic
 
 _DIGEST_DIGITS = 64
 _MAX_LENGTH_DIGITS = 20

@@ -6,9 +6,14 @@ over it. The directory is synced too, so that the rename survives a power failur
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -36,3 +41,30 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+_CHUNK = 1 << 20
+
+
+def hasher() -> _Hash:
+    """For content that comes in pieces: `update` it with each, then ask for its `hexdigest`."""
+    return hashlib.sha256()
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Return the digest of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """Return the digest of `text` in UTF-8, as `sha256sum` gives for a file that holds it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the digest of a file's content, read in pieces. Raises `OSError`."""
+    found = hasher()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+    return found.hexdigest()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from tilusbuild.state.envelope import Envelope
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 _ENVELOPE = Envelope("launcher 2")
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 _NO_FILES = sha256_text("")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 SCRUBBED = frozenset(
     {

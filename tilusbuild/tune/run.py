@@ -14,13 +14,12 @@ import numpy as np
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.events import Reporter
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.planner import Plan
-from tilusbuild.plan.selection import Selection, targets_of
+from tilusbuild.plan.model import Selection, targets_of
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Signature

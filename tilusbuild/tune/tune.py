@@ -14,15 +14,14 @@ from typing import Any, Protocol
 
 from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
-from tilusbuild.cache.errors import wrap_oserror
-from tilusbuild.engine.config import BuildConfig
+from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.engine.events import Reporter
+from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import Target
+from tilusbuild.plan.model import Selection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.runtime import compat
 from tilusbuild.runtime.device import Device, cpu, may_have_cuda
 from tilusbuild.runtime.script import Script, read_script

@@ -17,11 +17,9 @@ from dataclasses import dataclass, field, replace
 from tilusbuild.build.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.jobs import ProgramJob, jobs
-from tilusbuild.plan.model import PlannedInstance, Target
-from tilusbuild.plan.planner import Plan, Planner, planned_instance, position
+from tilusbuild.plan.model import PlannedInstance, Selection, Target, chosen_pairs
+from tilusbuild.plan.planner import Plan, Planner, ProgramJob, jobs, planned_instance, position
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.selection import Selection, chosen_pairs
 from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.closure import Scans
 from tilusbuild.render.renderer import Renderer

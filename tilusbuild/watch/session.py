@@ -19,18 +19,17 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from tilusbuild.build.project import Project
-from tilusbuild.engine import signals
-from tilusbuild.engine.config import BuildConfig
 from tilusbuild.engine.history import History
+from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError, TilusbuildError
-from tilusbuild.plan.jobs import ProgramJob
-from tilusbuild.plan.selection import Selection
+from tilusbuild.plan.model import Selection
+from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
-from tilusbuild.watch.build_thread import BuildEnded, BuildThread
+from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
 from tilusbuild.watch.change_detector import ChangeDetector, Debounce, Detected, Hint, MakeWatcher
 from tilusbuild.watch.dependencies import Dependencies, Part, project_files
-from tilusbuild.watch.execute import CommandRun
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.replan import PlanState, Replanner
 from tilusbuild.watch.screen import Screen
@@ -135,7 +134,7 @@ class Session:
     def run(self) -> int:
         """Watch until a signal comes; return the exit status that stands for it."""
         _prepare_for_threads()
-        with signals.caught(self._inbox.put):
+        with catch_signals(self._inbox.put):
             try:
                 self._project.cache.ensure()
                 self._plan()

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from tilusbuild.build.project import Project
-from tilusbuild.engine import signals
+from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError
-from tilusbuild.state.hashing import sha256_file
+from tilusbuild.state.files import sha256_file
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector, Hint
 from tilusbuild.watch.dependencies import Dependencies, project_files
@@ -62,7 +62,7 @@ class _Waiting:
 
     def until_mended(self, error: InputError, began: int) -> Project | int:
         """`began` is when the manifest was read, in nanoseconds of the wall clock."""
-        with signals.caught(self._inbox.put):
+        with catch_signals(self._inbox.put):
             try:
                 shown = ""
                 while True:

@@ -14,7 +14,7 @@ from tilusbuild.binary import BinaryError, read_archs
 from tilusbuild.binary.elf import Elf
 from tilusbuild.binary.needs import read_needs
 from tilusbuild.interop.caches.model import ForeignEntry, ForeignProblem
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 _MAX_TEXT = 16 << 20
 _MAX_LIBRARY = 1 << 30

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, matching
 from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry, StaleFile
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 SYSTEM = "tilelang"
 _KEY = re.compile(r"[0-9a-f]{64}")

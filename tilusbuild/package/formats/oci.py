@@ -39,7 +39,7 @@ from tilusbuild.package.formats.frames import Section, Unpacked, frames
 from tilusbuild.package.formats.tar import entries
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, Layer, named_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item, decode
-from tilusbuild.state.hashing import hasher, sha256_bytes
+from tilusbuild.state.files import hasher, sha256_bytes
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 ARTIFACT = "application/vnd.tilusbuild.package.v1"

@@ -42,7 +42,7 @@ from tilusbuild.package.formats.wheels import (
 )
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList, title_of
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 MAGIC = b"PK\x03\x04"
 _LIST = re.compile(rf"(\w+)/{INSIDE}/{re.escape(names.LIST)}")

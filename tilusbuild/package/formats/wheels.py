@@ -30,7 +30,7 @@ from tilusbuild.package.formats.wheel_code import INSIDE
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import mode_of, numbers_of
 from tilusbuild.runtime.places import ENTRY_POINTS
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _MIN_TIME = 315532800
