@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.build.compiler import open_builder
 from tilusbuild.build.noop_record import Invocation, remember, seen
 from tilusbuild.build.project import Project
-from tilusbuild.build.shards import Part, Shard, part_of
+from tilusbuild.build.shards import Shard, ShardPart, part_of
 from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.build import build as run_engine
@@ -73,7 +73,7 @@ def build_planned(
     *,
     dump_ir: bool = False,
     only: Sequence[ProgramJob] | None = None,
-    part: Part | None = None,
+    part: ShardPart | None = None,
     seen: Mapping[str, Stamp] | None = None,
     root: str | None = None,
 ) -> Result:

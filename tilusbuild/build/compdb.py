@@ -18,7 +18,7 @@ from tilusbuild.plan.planner import Plan, ProgramJob, jobs, roots_of
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CompileCommand:
     """One entry; all paths are absolute."""
 
     label: str
@@ -41,7 +41,7 @@ class Command:
 class Database:
     """Every command, and how many programs have no source yet."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[CompileCommand, ...]
     missing: int
 
 
@@ -63,7 +63,7 @@ def _stands_for_all(job: ProgramJob) -> bool:
 
 def _commands(
     project: Project, wanted: list[ProgramJob], sources: dict[str, str], *, clang: bool
-) -> Iterator[Command]:
+) -> Iterator[CompileCommand]:
     command = clang_command if clang else compile_command
     for job in wanted:
         roots = roots_of(project.manifest, job.script)
@@ -77,4 +77,4 @@ def _commands(
                 f"{job.label}: {error}",
                 hint="--clang writes commands for clangd; --device-compiler nvcc those of nvcc",
             ) from None
-        yield Command(job.label, job.hash, project.manifest.root, sources[job.hash], words)
+        yield CompileCommand(job.label, job.hash, project.manifest.root, sources[job.hash], words)

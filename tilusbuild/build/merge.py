@@ -16,7 +16,7 @@ from tilusbuild.build.project import Project
 from tilusbuild.cache import layout, merging
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.merging import Refused
+from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
@@ -29,7 +29,7 @@ from tilusbuild.state.files import write_atomic
 
 _TUNED = "tune"
 
-Made = tuple[str, str]
+ScriptKey = tuple[str, str]
 """A script's directory and hash."""
 
 
@@ -46,7 +46,7 @@ class Merged:
     scripts: int
     incomplete: Mapping[str, int]
     """Scripts of which programs are in none of the caches, by label, with how many those are."""
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedEntry, ...]
 
 
 def merge(cache: Cache, paths: Sequence[str], project: Project | None) -> Merged:
@@ -84,16 +84,16 @@ def _missing(script: Script) -> int:
 
 def _roots(
     trees: Sequence[Tree], project: Project | None
-) -> tuple[dict[tuple[str, str], list[Made]], list[Refused]]:
+) -> tuple[dict[tuple[str, str], list[ScriptKey]], list[RefusedEntry]]:
     """Return what the sources' last builds made, by manifest and name. A project of this name is
     this one, wherever it lay; two builds of one instance from different inputs are refused."""
-    found: dict[tuple[str, str], dict[tuple[str, ...], Made]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, ...], ScriptKey]] = {}
     refused = []
     for tree in trees:
         try:
             index = read_index(tree)
         except CorruptFileError as error:
-            refused.append(Refused(tree.root, layout.INDEX, str(error)))
+            refused.append(RefusedEntry(tree.root, layout.INDEX, str(error)))
             continue
         for manifest, built in index.items():
             ours = project is not None and built.name == project.manifest.project.name
@@ -102,14 +102,16 @@ def _roots(
             for script in built.scripts:
                 instance = _instance(tree, script)
                 if instance is not None and scripts.setdefault(instance, script) != script:
-                    refused.append(Refused(tree.root, "/".join((layout.SCRIPTS, *script)), _TWO))
+                    refused.append(
+                        RefusedEntry(tree.root, "/".join((layout.SCRIPTS, *script)), _TWO)
+                    )
     return {key: sorted(scripts.values()) for key, scripts in found.items()}, refused
 
 
 _TWO = "another shard has another build of this script: they were not built from the same inputs"
 
 
-def _instance(tree: Tree, script: Made) -> tuple[str, ...] | None:
+def _instance(tree: Tree, script: ScriptKey) -> tuple[str, ...] | None:
     """Return the script, target and constants; None when the directory is not there, which is told
     before."""
     directory, digest = script

@@ -98,7 +98,7 @@ order of magnitude, which is all that a split without a history can go by."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardPart:
     """One shard of a plan."""
 
     plan: Plan
@@ -125,7 +125,7 @@ class Part:
         yield from (job for job in jobs(self.plan) if job.hash in own)
 
 
-def part_of(plan: Plan, shard: Shard, history: str | None) -> Part:
+def part_of(plan: Plan, shard: Shard, history: str | None) -> ShardPart:
     """Return the shard of a plan; `history` is a file that an earlier build left. Raises
     `InputError`."""
     known = History(None) if history is None else History.of_file(history)
@@ -135,10 +135,10 @@ def part_of(plan: Plan, shard: Shard, history: str | None) -> Part:
     expected = {program: known.estimate(job).seconds for program, job in first.items()}
     measured = {program: seconds for program, seconds in expected.items() if seconds is not None}
     if len(measured) == len(first):
-        return Part(plan, shard, split(measured, shard.count), bool(first))
+        return ShardPart(plan, shard, split(measured, shard.count), bool(first))
     # A history knows all programs or none: one that it has not seen gets the mean of the others.
     sizes = {program: _size(job) for program, job in first.items()}
-    return Part(plan, shard, split(sizes, shard.count), False)
+    return ShardPart(plan, shard, split(sizes, shard.count), False)
 
 
 def _size(job: ProgramJob) -> float:

@@ -19,10 +19,9 @@ from tilusbuild.cache.tree import Tree
 
 if TYPE_CHECKING:
     from tilusbuild.cache.garbage import Collected
-    from tilusbuild.cache.index import Project
-    from tilusbuild.cache.listing import ScriptListing, Stats
+    from tilusbuild.cache.index import BuiltProject, CacheStats, ScriptListing
     from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.cache.verify import Problem
+    from tilusbuild.cache.verify import CacheProblem
 
 
 class Cache:
@@ -120,7 +119,7 @@ class Cache:
 
         return publish_script(self.tree, record, statuses)
 
-    def projects(self) -> dict[str, Project]:
+    def projects(self) -> dict[str, BuiltProject]:
         """As `index.read_index`: what the last build of each project made. Raises
         `CorruptFileError`."""
         from tilusbuild.cache.index import read_index
@@ -143,13 +142,13 @@ class Cache:
 
     # Looking at it and after it.
 
-    def verify(self, *, deep: bool = True) -> list[Problem]:
+    def verify(self, *, deep: bool = True) -> list[CacheProblem]:
         """As `verify.verify`: everything that is not right."""
         from tilusbuild.cache.verify import verify
 
         return verify(self.tree, deep=deep)
 
-    def repair(self, problems: Iterable[Problem]) -> list[str]:
+    def repair(self, problems: Iterable[CacheProblem]) -> list[str]:
         """As `verify.repair`: remove what problems are about."""
         from tilusbuild.cache.verify import repair
 
@@ -176,18 +175,18 @@ class Cache:
 
     def scripts(self) -> list[ScriptListing]:
         """As `listing.scripts`."""
-        from tilusbuild.cache.listing import scripts
+        from tilusbuild.cache.index import scripts
 
         return scripts(self.tree)
 
     def find(self, prefix: str) -> list[str]:
         """Return the hashes of the programs that begin so."""
-        from tilusbuild.cache.listing import find
+        from tilusbuild.cache.index import find
 
         return find(self.tree, prefix)
 
-    def stats(self) -> Stats:
+    def stats(self) -> CacheStats:
         """As `listing.stats`: counts and sizes."""
-        from tilusbuild.cache.listing import stats
+        from tilusbuild.cache.index import stats
 
         return stats(self.tree)

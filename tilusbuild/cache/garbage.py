@@ -29,7 +29,7 @@ from tilusbuild.runtime.sealed import CorruptFileError
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class GarbageItem:
     """An entry of the cache as garbage collection sees it. `name` is relative to the cache."""
 
     name: str
@@ -43,7 +43,7 @@ class Item:
 class Collected:
     """What `gc` removed, or would remove."""
 
-    removed: tuple[Item, ...]
+    removed: tuple[GarbageItem, ...]
     kept_size: int
     """Bytes of the entries that are left."""
     root_size: int
@@ -80,8 +80,8 @@ def gc(
             decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
             for item in decided.removed:
                 tree.remove_entry(tree.path(item.name))
-            for directory in _names(tree, layout.SCRIPTS):
-                if not _names(tree, layout.SCRIPTS, directory):
+            for directory in tree.names(layout.SCRIPTS):
+                if not tree.names(layout.SCRIPTS, directory):
                     tree.remove_entry(tree.path(layout.SCRIPTS, directory))
     return decided
 
@@ -145,7 +145,7 @@ def _decide(
     now = time.time()
     rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
     candidates = [
-        Item(name, size, max(0.0, now - entries.times[name]))
+        GarbageItem(name, size, max(0.0, now - entries.times[name]))
         for name, size in entries.sizes.items()
         if name not in rooted
     ]
@@ -166,18 +166,18 @@ def _decide(
 
 def _survey(tree: Tree) -> _Entries:
     entries = _Entries({}, {}, {})
-    for directory in _names(tree, layout.SCRIPTS):
-        for digest in filter(layout.is_hash, _names(tree, layout.SCRIPTS, directory)):
+    for directory in tree.names(layout.SCRIPTS):
+        for digest in filter(layout.is_hash, tree.names(layout.SCRIPTS, directory)):
             name = f"{layout.SCRIPTS}/{directory}/{digest}"
             try:
                 programs = read_script(tree.path(name), digest).programs
             except (FileNotFoundError, CorruptFileError):
                 programs = ()
             _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
-    for program in filter(layout.is_hash, _names(tree, layout.PROGRAMS)):
+    for program in filter(layout.is_hash, tree.names(layout.PROGRAMS)):
         name = f"{layout.PROGRAMS}/{program}"
         _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in mentioned(tree.path(name))])
-    for digest in filter(layout.is_hash, _names(tree, layout.INCLUDE)):
+    for digest in filter(layout.is_hash, tree.names(layout.INCLUDE)):
         _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
     for name in entries.sizes:  # scripts come before programs, programs before headers
         for needed in entries.needs[name]:
@@ -187,7 +187,7 @@ def _survey(tree: Tree) -> _Entries:
 
 
 def _add(tree: Tree, entries: _Entries, name: str, needs: list[str]) -> None:
-    entries.sizes[name], entries.times[name] = measured(tree.path(name))
+    entries.sizes[name], entries.times[name] = layout.measured(tree.path(name))
     entries.needs[name] = needs
 
 
@@ -229,28 +229,4 @@ def mentioned(path: str) -> list[str]:
         with open(os.path.join(path, layout.COMPILE_SH), "rb") as file:
             return layout.mentioned_headers(file.read())
     except OSError:
-        return []
-
-
-def measured(path: str) -> tuple[int, float]:
-    """Return bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
-    size, latest = 0, 0.0
-    try:
-        names = layout.files_below(path)
-    except OSError:
-        names = []
-    for name in ["", *names]:
-        try:
-            found = os.lstat(os.path.join(path, name).rstrip("/"))
-        except OSError:
-            continue
-        size += found.st_size if name else 0
-        latest = max(latest, found.st_mtime)
-    return size, latest
-
-
-def _names(tree: Tree, *directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(tree.path(*directory)))
-    except (FileNotFoundError, NotADirectoryError):
         return []

@@ -119,7 +119,7 @@ def _make(
             directories = {""}
             for name, wanted in listed.items():
                 data = _content(files[name], wanted)
-                _make_directories(tree, private.path, os.path.dirname(name), directories)
+                make_directories(tree, private.path, os.path.dirname(name), directories)
                 tree.disk.write(os.path.join(private.path, name), data)
             manifest = os.path.join(private.path, layout.MANIFEST)
             tree.disk.write(manifest, _content(files[layout.MANIFEST], digest))
@@ -131,9 +131,11 @@ def _make(
             private.discard()
 
 
-def _make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:
+def make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:
+    """Make `directory`, relative to `top`, with its parents; `made` are those that exist already.
+    Raises `OSError`."""
     if directory not in made:
-        _make_directories(tree, top, os.path.dirname(directory), made)
+        make_directories(tree, top, os.path.dirname(directory), made)
         tree.disk.make_directory(os.path.join(top, directory))
         made.add(directory)
 

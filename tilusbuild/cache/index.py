@@ -6,29 +6,31 @@ open is never taken for an empty one where something would be removed for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
+from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
+from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class BuiltProject:
     """A project's name, and the (directory, hash) of each of its scripts."""
 
     name: str
     scripts: tuple[tuple[str, str], ...]
 
 
-def read_index(tree: Tree) -> dict[str, Project]:
+def read_index(tree: Tree) -> dict[str, BuiltProject]:
     """Projects by the path of their manifest; empty when there is no index. Raises
     `CorruptFileError`."""
     try:
@@ -84,7 +86,7 @@ def forget(tree: Tree, manifests: Sequence[str]) -> None:
             tree.put_file(tree.path(layout.INDEX), _sealed(kept))
 
 
-def _or_empty(tree: Tree) -> dict[str, Project]:
+def _or_empty(tree: Tree) -> dict[str, BuiltProject]:
     try:
         return read_index(tree)
     except CorruptFileError:
@@ -93,17 +95,17 @@ def _or_empty(tree: Tree) -> dict[str, Project]:
 
 def _merged(
     tree: Tree,
-    found: Mapping[str, Project],
+    found: Mapping[str, BuiltProject],
     manifest: str,
     name: str,
     scripts: Sequence[tuple[str, str]],
     replace: bool,
-) -> dict[str, Project]:
+) -> dict[str, BuiltProject]:
     before = () if replace or manifest not in found else found[manifest].scripts
     if before:
         made = {_instance(tree, script) for script in scripts}
         before = tuple(script for script in before if _instance(tree, script) not in made)
-    return {**found, manifest: Project(name, tuple(sorted({*before, *scripts})))}
+    return {**found, manifest: BuiltProject(name, tuple(sorted({*before, *scripts})))}
 
 
 def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
     return (directory, text.head.get("target", ""), *text.params)
 
 
-def _sealed(projects: Mapping[str, Project]) -> bytes:
+def _sealed(projects: Mapping[str, BuiltProject]) -> bytes:
     return seal(
         {
             "schema": SCHEMA,
@@ -129,7 +131,7 @@ def _sealed(projects: Mapping[str, Project]) -> bytes:
     )
 
 
-def _projects(value: Mapping[str, Any]) -> dict[str, Project]:
+def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
     if value.get("schema") != SCHEMA or not isinstance(value.get("projects"), dict):
         raise CorruptFileError(
             f"written in a form that this version does not read: {value.get('schema')!r}"
@@ -140,9 +142,88 @@ def _projects(value: Mapping[str, Any]) -> dict[str, Project]:
             scripts = tuple(
                 (str(directory), str(digest)) for directory, digest in project["scripts"]
             )
-            found[path] = Project(str(project["name"]), scripts)
+            found[path] = BuiltProject(str(project["name"]), scripts)
         except (TypeError, KeyError, ValueError):
             raise CorruptFileError(f"what it says of {path!r} is malformed") from None
         if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in scripts):
             raise CorruptFileError(f"what it says of {path!r} is malformed")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptListing:
+    """One script directory."""
+
+    directory: str
+    hash: str
+    head: Mapping[str, str]
+    """The first lines of script.txt: "script", "target", "arch"."""
+    programs: tuple[str, ...]
+    """Hashes in plan order."""
+    statuses: Mapping[str, int]
+    """How many programs are built, failed, pruned; and "missing": not or no longer there."""
+    size: int
+    """Bytes of the programs, each counted once."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The whole cache in numbers."""
+
+    root: str
+    statuses: Mapping[str, int]
+    """How many programs are built, failed, pruned; and "broken"."""
+    sizes: Mapping[str, int]
+    """Bytes below each directory of the cache."""
+    scripts: tuple[ScriptListing, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of everything."""
+        return sum(self.sizes.values())
+
+
+def programs(tree: Tree) -> Iterator[str]:
+    """Yield the hashes that there are directories for, sorted. Raises `InputError` for no cache."""
+    if tree.exists():
+        yield from filter(layout.is_hash, tree.names(layout.PROGRAMS))
+
+
+def find(tree: Tree, prefix: str) -> list[str]:
+    """Return the hashes of the programs that begin so."""
+    return [program for program in programs(tree) if program.startswith(prefix)]
+
+
+def scripts(tree: Tree) -> list[ScriptListing]:
+    """Return every whole script directory, by directory and hash. Raises `InputError` for no
+    cache."""
+    entries: dict[str, Entry | None] = {}
+    return list(_scripts(tree, entries)) if tree.exists() else []
+
+
+def stats(tree: Tree) -> CacheStats:
+    """Return counts and sizes. Raises `InputError` for no cache."""
+    entries = {p: find_entry(tree.program_path(p), p) for p in programs(tree)}
+    counts = dict.fromkeys((*RECORDED, "broken"), 0)
+    for entry in entries.values():
+        counts[entry.status if entry else "broken"] += 1
+    sizes = {name: layout.measured(tree.path(name))[0] for name in layout.DIRECTORIES}
+    return CacheStats(tree.root, counts, sizes, tuple(_scripts(tree, entries)))
+
+
+def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+    for directory in tree.names(layout.SCRIPTS):
+        for digest in filter(layout.is_hash, tree.names(layout.SCRIPTS, directory)):
+            try:
+                text = read_script(tree.script_path(directory, digest), digest)
+            except (FileNotFoundError, CorruptFileError):
+                continue
+            counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
+            size = 0
+            for program in dict.fromkeys(text.programs):
+                if program not in entries:
+                    entries[program] = find_entry(tree.program_path(program), program)
+                entry = entries[program]
+                counts[entry.status if entry else Status.MISSING] += 1
+                size += entry.size if entry else 0
+            yield ScriptListing(directory, digest, text.head, text.programs, counts, size)

@@ -87,3 +87,34 @@ def files_below(directory: str) -> list[str]:
                 else:
                     found.append(prefix + entry.name)
     return sorted(found)
+
+
+def measured(path: str) -> tuple[int, float]:
+    """Return bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
+    size, latest = 0, 0.0
+    try:
+        names = files_below(path)
+    except OSError:
+        names = []
+    for name in ["", *names]:
+        try:
+            found = os.lstat(os.path.join(path, name).rstrip("/"))
+        except OSError:
+            continue
+        size += found.st_size if name else 0
+        latest = max(latest, found.st_mtime)
+    return size, latest
+
+
+def is_real_directory(path: str) -> bool:
+    """Return whether there is a directory, and not only a link to one."""
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def read_or_none(path: str) -> bytes | None:
+    """Return the content of a file; None when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -16,8 +16,8 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import ADDED_KEYS, Entry, find_entry, listed
-from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.listing import programs
+from tilusbuild.cache.includes import include_problems, make_directories
+from tilusbuild.cache.index import programs
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import links_of, parse_script, put_script
 from tilusbuild.cache.tree import Tree
@@ -28,7 +28,7 @@ from tilusbuild.state.files import sha256_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedEntry:
     """Something that is not taken. `name` is relative to the cache `source`."""
 
     source: str
@@ -40,14 +40,14 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Taken:
+class Takeover:
     """What came of it."""
 
     programs: int = 0
     includes: int = 0
     known: int = 0
     """Programs that were there already."""
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedEntry] = field(default_factory=list)
 
 
 def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
@@ -67,9 +67,9 @@ def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
     return found
 
 
-def take(cache: Cache, trees: Sequence[Tree]) -> Taken:
+def take(cache: Cache, trees: Sequence[Tree]) -> Takeover:
     """Bring in what is missing in `cache`. Raises `CacheError`."""
-    taken = Taken()
+    taken = Takeover()
     having: dict[str, list[Tree]] = {}
     for tree in trees:
         _take_includes(cache, tree, taken)
@@ -78,7 +78,7 @@ def take(cache: Cache, trees: Sequence[Tree]) -> Taken:
             if what is None:
                 having.setdefault(program, []).append(tree)
             else:
-                taken.refused.append(Refused(tree.root, *what))
+                taken.refused.append(RefusedEntry(tree.root, *what))
     for program, owners in having.items():
         _take_program(cache, program, owners, taken)
     return taken
@@ -98,7 +98,7 @@ def _problems(tree: Tree, program: str) -> Iterator[tuple[str, str]]:
         yield name, str(error)
 
 
-def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Taken) -> None:
+def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Takeover) -> None:
     there = cache.lookup(program)
     found = [(cache.root, there)] if there else []
     found.extend(
@@ -111,7 +111,9 @@ def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Tak
         if difference is not None:
             name, what = difference
             taken.refused.append(
-                Refused(root, f"{layout.PROGRAMS}/{program}/{name}", f"{what} in {found[0][0]}")
+                RefusedEntry(
+                    root, f"{layout.PROGRAMS}/{program}/{name}", f"{what} in {found[0][0]}"
+                )
             )
             return
     if there is not None:
@@ -121,7 +123,7 @@ def _take_program(cache: Cache, program: str, owners: Sequence[Tree], taken: Tak
     if problem is None:
         taken.programs += 1
     else:
-        taken.refused.append(Refused(owners[0].root, f"{layout.PROGRAMS}/{program}", problem))
+        taken.refused.append(RefusedEntry(owners[0].root, f"{layout.PROGRAMS}/{program}", problem))
 
 
 def _difference(one: Entry, other: Entry) -> tuple[str, str] | None:
@@ -146,13 +148,13 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
         with wrap_oserror(stage.path):
             made = {""}
             for name, _, digest in listed(entry.meta):
-                data = _read(os.path.join(entry.path, name))
+                data = layout.read_or_none(os.path.join(entry.path, name))
                 if data is None or sha256_bytes(data) != digest:
                     return f"{name} changed while it was copied"
                 if name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
                     texts[name] = data.decode("utf-8", "surrogateescape")
                     continue
-                _make_directories(cache.tree, stage.path, os.path.dirname(name), made)
+                make_directories(cache.tree, stage.path, os.path.dirname(name), made)
                 cache.tree.disk.write(os.path.join(stage.path, name), data)
         meta = {key: value for key, value in entry.meta.items() if key not in ADDED_KEYS}
         stage.publish_program(
@@ -163,22 +165,7 @@ def _copy(cache: Cache, entry: Entry) -> str | None:
     return None
 
 
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def _make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:
-    if directory not in made:
-        _make_directories(tree, top, os.path.dirname(directory), made)
-        tree.disk.make_directory(os.path.join(top, directory))
-        made.add(directory)
-
-
-def _take_includes(cache: Cache, tree: Tree, taken: Taken) -> None:
+def _take_includes(cache: Cache, tree: Tree, taken: Takeover) -> None:
     try:
         names = sorted(filter(layout.is_hash, os.listdir(tree.path(layout.INCLUDE))))
     except OSError:
@@ -189,18 +176,18 @@ def _take_includes(cache: Cache, tree: Tree, taken: Taken) -> None:
             problems = include_problems(path, digest)
             if problems:
                 inside, what = problems[0]
-                taken.refused.append(Refused(tree.root, f"{name}/{inside}", what))
+                taken.refused.append(RefusedEntry(tree.root, f"{name}/{inside}", what))
                 continue
             if not os.path.isdir(cache.include_path(digest)):
                 taken.includes += 1
             cache.publish_include(digest, _files_of(path))
         except (FileNotFoundError, NotADirectoryError):
-            taken.refused.append(Refused(tree.root, name, "was removed meanwhile"))
+            taken.refused.append(RefusedEntry(tree.root, name, "was removed meanwhile"))
 
 
 def _files_of(path: str) -> Mapping[str, Any]:
     files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
-    files[layout.MANIFEST] = _read(os.path.join(path, layout.MANIFEST)) or b""
+    files[layout.MANIFEST] = layout.read_or_none(os.path.join(path, layout.MANIFEST)) or b""
     return files
 
 

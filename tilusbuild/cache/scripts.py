@@ -187,7 +187,7 @@ def _publish(
 def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
     """Bring an existing directory to what it should say, each name by one rename."""
     for part in (layout.PROGRAMS, layout.FAILED):
-        if not _is_directory(os.path.join(path, part)):
+        if not layout.is_real_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
         tree.disk.make_directory(os.path.join(path, part))
         for name in os.listdir(os.path.join(path, part)):
@@ -205,12 +205,12 @@ def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[st
     for part in (layout.PROGRAMS, layout.FAILED):
         tree.disk.sync_directory(os.path.join(path, part))
     for name, data in files.items():
-        if _content(os.path.join(path, name)) != data:
+        if layout.read_or_none(os.path.join(path, name)) != data:
             tree.put_file(os.path.join(path, name), data)
 
 
 def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> bool:
-    if any(_content(os.path.join(path, name)) != data for name, data in files.items()):
+    if any(layout.read_or_none(os.path.join(path, name)) != data for name, data in files.items()):
         return False
     try:
         there = {
@@ -226,20 +226,8 @@ def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, st
     )
 
 
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
 def _target(path: str) -> str | None:
     try:
         return os.readlink(path)
     except OSError:
         return None
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)

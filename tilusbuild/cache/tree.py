@@ -64,6 +64,13 @@ class Tree:
     def script_path(self, directory: str, digest: str) -> str:
         return self.path(layout.SCRIPTS, directory, digest)
 
+    def names(self, *directory: str) -> list[str]:
+        """Return the names in a directory of the tree, sorted; none when it is missing."""
+        try:
+            return sorted(os.listdir(self.path(*directory)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     # Being there at all.
 
     def exists(self) -> bool:

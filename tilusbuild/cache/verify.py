@@ -43,7 +43,7 @@ _IN_SCRIPT = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CacheProblem:
     """Something in a cache that is not right. Names are relative to the cache."""
 
     name: str
@@ -56,7 +56,7 @@ class Problem:
         return f"{self.name}: {self.what}\n  {self.advice}"
 
 
-def verify(tree: Tree, *, deep: bool = True) -> list[Problem]:
+def verify(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     """Return every problem, in the order of names. Raises `InputError` when there can be no
     cache."""
     if not tree.exists():
@@ -65,7 +65,7 @@ def verify(tree: Tree, *, deep: bool = True) -> list[Problem]:
     return sorted(found, key=lambda problem: problem.name)
 
 
-def repair(tree: Tree, problems: Iterable[Problem]) -> list[str]:
+def repair(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     """Remove the entries that problems are about, so that the next build makes them; their names.
 
     Raises `CacheBusyError` while a build uses the cache, and `CacheError`.
@@ -83,39 +83,32 @@ def repair(tree: Tree, problems: Iterable[Problem]) -> list[str]:
     return entries
 
 
-def _names(tree: Tree, *directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(tree.path(*directory)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _top(tree: Tree) -> Iterator[Problem]:
-    for name in _names(tree):
+def _top(tree: Tree) -> Iterator[CacheProblem]:
+    for name in tree.names():
         path = tree.path(name)
         if name not in _TOP:
-            yield Problem(name, "is unknown", BY_HAND)
+            yield CacheProblem(name, "is unknown", BY_HAND)
         elif name in layout.DIRECTORIES and (os.path.islink(path) or not os.path.isdir(path)):
-            yield Problem(name, "is no directory", REBUILD, name)
+            yield CacheProblem(name, "is no directory", REBUILD, name)
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read(tree.path(name)) not in (text, None):
-            yield Problem(name, "was modified", REBUILD, name)
+            yield CacheProblem(name, "was modified", REBUILD, name)
     try:
         read_index(tree)
     except CorruptFileError as error:
         advice = "delete it, and build each project again: garbage collection goes by it"
-        yield Problem(layout.INDEX, str(error), advice, layout.INDEX)
-    for name in _names(tree, layout.STAGING):
+        yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
+    for name in tree.names(layout.STAGING):
         if not layout.is_staging(name):
-            yield Problem(f"{layout.STAGING}/{name}", "is unknown", BY_HAND)
+            yield CacheProblem(f"{layout.STAGING}/{name}", "is unknown", BY_HAND)
 
 
-def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
-    for program in _names(tree, layout.PROGRAMS):
+def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
+    for program in tree.names(layout.PROGRAMS):
         entry = f"{layout.PROGRAMS}/{program}"
         path = tree.program_path(program)
-        if not layout.is_hash(program) or not _is_real_directory(path):
-            yield Problem(entry, "is unknown", BY_HAND)
+        if not layout.is_hash(program) or not layout.is_real_directory(path):
+            yield CacheProblem(entry, "is unknown", BY_HAND)
             continue
         try:
             found = list(program_problems(path, program, deep))
@@ -124,7 +117,7 @@ def _programs(tree: Tree, deep: bool) -> Iterator[Problem]:
         except (CorruptFileError, OSError) as error:
             found = [("", str(error))]
         for name, what in found:
-            yield Problem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+            yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
 def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str, str]]:
@@ -148,12 +141,12 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
             yield "", "program.txt and options.txt are not those that the directory is named by"
 
 
-def _includes(tree: Tree, deep: bool) -> Iterator[Problem]:
-    for digest in _names(tree, layout.INCLUDE):
+def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
+    for digest in tree.names(layout.INCLUDE):
         entry = f"{layout.INCLUDE}/{digest}"
         path = tree.include_path(digest)
-        if not layout.is_hash(digest) or not _is_real_directory(path):
-            yield Problem(entry, "is unknown", BY_HAND)
+        if not layout.is_hash(digest) or not layout.is_real_directory(path):
+            yield CacheProblem(entry, "is unknown", BY_HAND)
             continue
         try:
             found = include_problems(path, digest, deep=deep)
@@ -162,40 +155,42 @@ def _includes(tree: Tree, deep: bool) -> Iterator[Problem]:
         except OSError as error:
             found = [("", str(error))]
         for name, what in found:
-            yield Problem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+            yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
 
 
-def _scripts(tree: Tree) -> Iterator[Problem]:
-    for directory in _names(tree, layout.SCRIPTS):
-        if not layout.is_script_directory(directory) or not _is_real_directory(
+def _scripts(tree: Tree) -> Iterator[CacheProblem]:
+    for directory in tree.names(layout.SCRIPTS):
+        if not layout.is_script_directory(directory) or not layout.is_real_directory(
             tree.path(layout.SCRIPTS, directory)
         ):
-            yield Problem(f"{layout.SCRIPTS}/{directory}", "is unknown", BY_HAND)
+            yield CacheProblem(f"{layout.SCRIPTS}/{directory}", "is unknown", BY_HAND)
             continue
-        for digest in _names(tree, layout.SCRIPTS, directory):
+        for digest in tree.names(layout.SCRIPTS, directory):
             entry = f"{layout.SCRIPTS}/{directory}/{digest}"
             path = tree.script_path(directory, digest)
-            if not layout.is_hash(digest) or not _is_real_directory(path):
-                yield Problem(entry, "is unknown", BY_HAND)
+            if not layout.is_hash(digest) or not layout.is_real_directory(path):
+                yield CacheProblem(entry, "is unknown", BY_HAND)
                 continue
             try:
                 yield from _script_problems(tree, entry, path, digest)
             except FileNotFoundError:
                 continue
             except (CorruptFileError, OSError) as error:
-                yield Problem(entry, str(error), REBUILD, entry)
+                yield CacheProblem(entry, str(error), REBUILD, entry)
 
 
-def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[Problem]:
+def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
     programs = read_script(path, digest).programs
     for name in sorted(os.listdir(path)):
         if name not in _IN_SCRIPT:
-            yield Problem(f"{entry}/{name}", "is unknown", BY_HAND)
+            yield CacheProblem(f"{entry}/{name}", "is unknown", BY_HAND)
     for part in (layout.PROGRAMS, layout.FAILED):
         for index in sorted(os.listdir(os.path.join(path, part))):
             what = _link_problem(tree, os.path.join(path, part, index), part, index, programs)
             if what is not None:
-                yield Problem(f"{entry}/{part}/{index}", what, REBUILD, f"{entry}/{part}/{index}")
+                yield CacheProblem(
+                    f"{entry}/{part}/{index}", what, REBUILD, f"{entry}/{part}/{index}"
+                )
 
 
 def _link_problem(
@@ -218,10 +213,6 @@ def _link_problem(
     if (entry.status == Status.BUILT) != (part == layout.PROGRAMS):
         return f"points to a program that is {entry.status}"
     return None
-
-
-def _is_real_directory(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _read(path: str) -> bytes | None:

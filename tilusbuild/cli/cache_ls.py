@@ -16,7 +16,7 @@ from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
-    from tilusbuild.cache.listing import ScriptListing
+    from tilusbuild.cache.index import ScriptListing
 
 
 @dataclass(frozen=True, kw_only=True)

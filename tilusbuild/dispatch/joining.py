@@ -17,7 +17,7 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.merging import Refused
+from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.scripts import ScriptRecord, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, tables
@@ -37,7 +37,7 @@ class JoinResult:
 
     scripts: list[Script] = field(default_factory=list)
     """Those of any source, as they are now."""
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedEntry] = field(default_factory=list)
 
 
 def join(cache: Cache, trees: Sequence[Tree]) -> JoinResult:
@@ -76,11 +76,11 @@ def _join(
         try:
             value, text = _described(tree.script_path(directory, digest), digest)
         except (LoadError, CorruptFileError, FileNotFoundError) as error:
-            joined.refused.append(Refused(tree.root, name, str(error)))
+            joined.refused.append(RefusedEntry(tree.root, name, str(error)))
             continue
         if described and _alike(value) != _alike(described[0]):
             what = f"says something else than that of {sides[0].root}: another manifest made it"
-            joined.refused.append(Refused(tree.root, name, what))
+            joined.refused.append(RefusedEntry(tree.root, name, what))
             continue
         described.append(value)
         texts.append(text)
@@ -97,7 +97,7 @@ def _join(
         try:
             _join_measured(script, tree.script_path(directory, digest))
         except LoadError as error:
-            joined.refused.append(Refused(tree.root, name, str(error)))
+            joined.refused.append(RefusedEntry(tree.root, name, str(error)))
     joined.scripts.append(script)
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilusbuild.engine.interfaces import Compiled, Compiler, StoredProgram, Job, Store
+from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredProgram
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError
 from tilusbuild.state.files import sha256_text
@@ -23,7 +23,7 @@ _TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProgramAnswer:
     """A program has its answer."""
 
     compiled: Compiled
@@ -48,16 +48,18 @@ class InternalError:
     error: BaseException
 
 
-AttemptResult: TypeAlias = Answer | LockedElsewhere | Aborted | InternalError
+AttemptResult: TypeAlias = ProgramAnswer | LockedElsewhere | Aborted | InternalError
 
 
 class DiskError(OSError):
     """A compiler could not write."""
 
 
-def found(entry: StoredProgram) -> Answer:
+def found(entry: StoredProgram) -> ProgramAnswer:
     """Return the answer that an entry of the store is."""
-    return Answer(Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True)
+    return ProgramAnswer(
+        Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True
+    )
 
 
 def attempt(
@@ -85,7 +87,7 @@ def attempt(
             if stopped():
                 return Aborted()
             started()
-            return Answer(_compile(job, store, compiler, ended))
+            return ProgramAnswer(_compile(job, store, compiler, ended))
     except CancelledError:
         return Aborted()
     except BaseException as error:

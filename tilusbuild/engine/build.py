@@ -22,10 +22,10 @@ from tilusbuild import __version__
 from tilusbuild.engine import events
 from tilusbuild.engine.attempt import (
     Aborted,
-    Answer,
     AttemptResult,
     InternalError,
     LockedElsewhere,
+    ProgramAnswer,
     attempt,
     found,
 )
@@ -265,7 +265,7 @@ class BuildLoop:
             self.ready.remove(dropped)
             dropped.move(BuildState.DROPPED)
 
-    def _known(self, job: Job) -> Answer | None:
+    def _known(self, job: Job) -> ProgramAnswer | None:
         """Return a program's answer, of this build or of the store."""
         if (answer := self.queue.known(job)) is not None:
             return answer
@@ -405,7 +405,7 @@ class BuildLoop:
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
             return
         match result:
-            case Answer(compiled, cached):
+            case ProgramAnswer(compiled, cached):
                 self._answered(ticket, compiled, cached=cached)
             case LockedElsewhere():
                 self._wait_for_lock(ticket)
@@ -442,9 +442,9 @@ class BuildLoop:
                 return
         if compiled.status in RECORDED and not cached:
             self.history.record(job, compiled.seconds, compiled.peak_rss)
-        self._finish(ticket, Answer(compiled, cached))
+        self._finish(ticket, ProgramAnswer(compiled, cached))
 
-    def _finish(self, ticket: Ticket, answer: Answer) -> None:
+    def _finish(self, ticket: Ticket, answer: ProgramAnswer) -> None:
         job, compiled = ticket.job, answer.compiled
         ticket.move(BuildState.DONE)
         del self.tickets[job.hash]
@@ -498,7 +498,7 @@ class BuildLoop:
     def _skip(self, ticket: Ticket) -> None:
         ticket.move(BuildState.SKIPPED)
         self.tickets.pop(ticket.job.hash, None)
-        self.results.settle(ticket.jobs, Answer(Compiled(Status.SKIPPED)))
+        self.results.settle(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
 
     def _end_workers(self) -> None:
         """On the ordinary way they are idle; after an exception their compilers are killed."""

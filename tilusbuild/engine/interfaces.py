@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilusbuild.engine.resources import Admission, TokenSource
 
 
-class Rendered(Protocol):
+class RenderedJob(Protocol):
     """A rendered program, alive only while it compiles: the texts that its hash is made of, and
     whatever else its compiler wants."""
 
@@ -60,7 +60,7 @@ class Job(Protocol):
     @property
     def is_default(self) -> bool: ...
 
-    def render(self) -> Rendered:
+    def render(self) -> RenderedJob:
         """Render the program. Raises `TilusbuildError` when an input is missing by now."""
         ...
 

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Protocol
 
-from tilusbuild.engine.attempt import Answer
+from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.status import Status
 
@@ -50,11 +50,11 @@ class Queue(Protocol):
         """Brings `NewPlan`, `WantProgram` and `WakeUp`; workers and signals put their own."""
         ...
 
-    def known(self, job: Job, /) -> Answer | None:
+    def known(self, job: Job, /) -> ProgramAnswer | None:
         """Return the answer that this build gave to a program of a plan before."""
         ...
 
-    def answered(self, job: Job, answer: Answer, /) -> None:
+    def answered(self, job: Job, answer: ProgramAnswer, /) -> None:
         """Take note of an answer."""
         ...
 
@@ -70,10 +70,10 @@ class FixedQueue:
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.inbox.put(NewPlan(jobs))
 
-    def known(self, job: Job, /) -> Answer | None:
+    def known(self, job: Job, /) -> ProgramAnswer | None:
         return None
 
-    def answered(self, job: Job, answer: Answer, /) -> None: ...
+    def answered(self, job: Job, answer: ProgramAnswer, /) -> None: ...
 
     def end(self, *, now: bool) -> bool:
         return True
@@ -93,7 +93,7 @@ class ControlledQueue:
         self._guard = threading.Lock()
         self._open = True
         self._ended = False
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, ProgramAnswer] = {}
 
     def want(self, job: Job, instead: str | None = None) -> bool:
         """Have this program too, ahead of a whole plan; the one with the hash `instead` no more."""
@@ -111,10 +111,10 @@ class ControlledQueue:
         """Kill what runs and end, as for this signal."""
         self.inbox.put(signal)
 
-    def known(self, job: Job, /) -> Answer | None:
+    def known(self, job: Job, /) -> ProgramAnswer | None:
         return self._answers.get(job.hash)
 
-    def answered(self, job: Job, answer: Answer, /) -> None:
+    def answered(self, job: Job, answer: ProgramAnswer, /) -> None:
         # A program whose input changed may well build under the next plan.
         if answer.compiled.status != Status.CHANGED:
             self._answers[job.hash] = answer

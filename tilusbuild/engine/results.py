@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tilusbuild.engine.attempt import Answer
+from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
 from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.errors import TilusbuildError
@@ -46,7 +46,7 @@ class Results:
         self._tallies: dict[tuple[str, ...], Tally] = {}
         self._failures: list[Failure] = []
 
-    def settle(self, jobs: Iterable[Job], answer: Answer) -> None:
+    def settle(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
         """Record a program's answer; `jobs` are all that share it."""
         first, *duplicates = jobs
         compiled, cached = answer.compiled, answer.cached

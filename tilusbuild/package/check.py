@@ -21,7 +21,7 @@ from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.cache.listing import programs
+from tilusbuild.cache.index import programs
 from tilusbuild.package import names
 from tilusbuild.package.errors import (
     CodeMismatchError,

@@ -16,7 +16,7 @@ from tilusbuild.build.explain import differences
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import find_entry, listed
-from tilusbuild.cache.listing import programs
+from tilusbuild.cache.index import programs
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.listing import programs
+from tilusbuild.cache.index import programs
 from tilusbuild.package import names
 from tilusbuild.package.errors import MissingFileError
 from tilusbuild.package.extract import Limits

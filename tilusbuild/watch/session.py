@@ -65,7 +65,7 @@ class _StoppedError(Exception):
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingChanges:
     """Changes that no plan has seen yet."""
 
     parts: set[Part] = field(default_factory=set)
@@ -114,7 +114,7 @@ class Session:
             make_watcher=make_watcher,
             debounce=debounce,
         )
-        self._pending = _Pending()
+        self._pending = _PendingChanges()
         self._history = History(project.cache.state_path)
         self._published: set[str] = set()
         self._state: PlanState | None = None
@@ -255,7 +255,7 @@ class Session:
             self._no_plan(error)
             return
         self._state, self._project = state, state.project
-        self._pending = _Pending(set(state.wrong))
+        self._pending = _PendingChanges(set(state.wrong))
         self._screen.emit(
             events.Replanned(
                 programs=state.plan.size,
