@@ -101,16 +101,17 @@ from tilusbuild.cache import disk
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.plan.model import Selection
-from tilusbuild.build import build, compiler
+from tilusbuild.build import build, builder
 from tilusbuild.build.project import Project
 from tilusbuild.build.noop_record import Invocation
-from tilusbuild.compile import module_files
+from tilusbuild.compile import launcher_directory, module_files
 
-class NoCompiler(compiler.ProgramCompiler):
+class NoCompiler(builder.ProgramCompiler):
     def compile(self, job, work, stage):
         module = os.path.join(stage.path, "module")
         os.mkdir(module)
-        files = module_files(work.recipe, self._toolchain)
+        launcher, _ = launcher_directory(work.recipe, None)
+        files = module_files(work.recipe, self._toolchain, launcher)
         for name, data in {**files, "nvcc_output.txt": b"", "lib.so": LIBRARY}.items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
@@ -120,7 +121,7 @@ if not SYNC:
     disk.RealDisk.sync = lambda self, paths: None
     disk.RealDisk.sync_directory = lambda self, path: None
 LIBRARY = bytes(8000)
-build.ProgramCompiler = NoCompiler
+builder.ProgramCompiler = NoCompiler
 words = ["build"]
 THREAD = [0.0]
 run_engine = build.run_engine

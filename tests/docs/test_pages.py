@@ -56,6 +56,46 @@ def test_links_lead_somewhere(name: str) -> None:
     assert not missing
 
 
+def named_sources(text: str) -> Iterator[str]:
+    """Yield the paths of Python and C files that a page names as ours.
+
+    Those are all that stand in backticks, and those in plain text whose first directory is one of
+    ours. A file name in capitals is a placeholder. In a table row that begins with a directory,
+    the names of files are relative to it.
+    """
+    ours = {p.name for p in (ROOT / "tilusbuild").iterdir() if p.is_dir()}
+    ours |= {"tilusbuild", "tests", "scripts", "benchmarks"}
+    for line in text.splitlines():
+        row = re.match(r"\| ((?:`\w+/`(?:, )?)+) \|.*\| (.*) \|$", line)
+        if row is not None:
+            directories, files = (re.findall(r"`([\w./]+)`", cell) for cell in row.groups())
+            for file in files:
+                if not any((ROOT / "tilusbuild" / top / file).is_file() for top in directories):
+                    yield f"{directories[0]}{file}"
+            continue
+        for tick, path in re.findall(r"(`?)(?<![\w./-])((?:[\w.-]+/)+\w+\.(?:py|c))\b", line):
+            if (tick or path.split("/")[0] in ours) and not Path(path).stem.isupper():
+                yield path
+
+
+@pytest.mark.parametrize("directory", ["engine", "watch"])
+def test_the_page_of_a_directory_lists_its_files(directory: str) -> None:
+    """No more and no fewer: a file that is folded into another one leaves the table."""
+    rows = re.findall(
+        r"^\| (`\w+\.py`.*?) \|", (ROOT / f"docs/{directory}.md").read_text(), re.MULTILINE
+    )
+    listed = {file for row in rows for file in re.findall(r"`(\w+\.py)`", row)}
+    files = {path.name for path in (ROOT / "tilusbuild" / directory).glob("*.py")}
+    assert listed == files - {"__init__.py"}
+
+
+@pytest.mark.parametrize("name", [*BY_NAME, "CONTRIBUTING.md"])
+def test_source_files_that_a_page_names_exist(name: str) -> None:
+    named = named_sources((ROOT / name).read_text())
+    places = (ROOT / "tilusbuild", ROOT, (ROOT / name).parent)
+    assert not [path for path in named if not any((top / path).is_file() for top in places)]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [(name, text) for name, page in BY_NAME.items() for text in blocks(page, "toml")],

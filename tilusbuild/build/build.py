@@ -1,7 +1,8 @@
 """A whole build: plan, compile what is missing, publish the scripts' directories and the index.
 
-Nothing is written when everything is there already. What a build could not do is in its result;
-what is wrong with the input is raised before anything is compiled.
+Nothing is written when everything is there already. What a build could not do is in its result; a
+mistake in the input is raised before anything is compiled. A script's directory lists every
+schedule with its program, and what a deployment must know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.build.compiler import open_builder
+from tilusbuild.build.builder import open_builder
 from tilusbuild.build.noop_record import Invocation, remember, seen
 from tilusbuild.build.project import Project
 from tilusbuild.build.shards import Shard, ShardPart, part_of

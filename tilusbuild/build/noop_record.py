@@ -1,8 +1,9 @@
-"""Writing the no-op record of a build, from which the next one sees that there is nothing to do.
+"""Write the no-op record of a build, from which the next one sees that there is nothing to do.
 
-Here is collected everything that the build's answer rests on: the manifest, T1 files, templates,
+Collected here is everything that the build's answer rests on: the manifest, T1 files, templates,
 headers and the directories that they were searched for in, every tool and header of the toolchain,
-the directories of PATH, tilusbuild's own code, and each published entry and script directory.
+the directories of PATH, tilusbuild's own code, and each published entry and script directory. For
+large records the stat helper `noop/stat_helper.c` is compiled and tried.
 """
 
 from __future__ import annotations

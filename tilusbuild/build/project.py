@@ -1,7 +1,8 @@
 """A project, opened: each part is made when it is first asked for, and closed with the project.
 
 Opening reads the manifest and decides the settings. Nothing is written before something is built:
-a build that finds everything in a read-only cache leaves no trace.
+a build that finds everything in a read-only cache leaves no trace. What the compilers cannot do of
+what the manifest asks is refused here, before anything is planned.
 """
 
 from __future__ import annotations

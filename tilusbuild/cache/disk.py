@@ -1,7 +1,8 @@
-"""The seam through which a cache is written: few operations, in whose order its safety lies.
+"""The seam through which a cache is written, and the typed errors that writing can end in.
 
 Every change of the tree is one call here, so that a double can fail or die at each of them. Nothing
-is durable before it is synced. Reading does not come this way.
+is durable before it is synced. Reading does not come this way. A `CacheError` is an `OSError` with
+the errno that the system gave, so that whoever handles a full disk in general handles ours.
 """
 
 from __future__ import annotations

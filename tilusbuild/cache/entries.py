@@ -1,9 +1,11 @@
-"""A published program, read: what is there, and whether it is whole.
+"""A published program: the one way to make an entry, and the one way to read it.
 
-Reading takes no lock and writes nothing. An entry counts only when `meta.json` is sealed, speaks of
-this program, and every file that it lists is there with its size; contents are compared by
-`verify`. Whatever the bytes of an entry are, reading it ends in an `Entry` or in
-`CorruptFileError`.
+A `Stage` is a private directory that becomes an entry by one rename: the compile writes into it,
+`publish_program` adds the texts and, last, `meta.json`, and syncs everything. Who comes second to a
+whole entry discards its own. Reading takes no lock and writes nothing: an entry counts only when
+`meta.json` is sealed, names this program, and every file that it lists is there with its size;
+contents are compared by `verify`. Whatever the bytes of an entry are, reading it ends in an `Entry`
+or in `CorruptFileError`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`index.json`: what the last build of each project made, which is what garbage collection keeps.
+"""What a cache holds: `index.json` with the last build of each project, and lists for people.
 
-It is changed under a lock, by one rename, and not at all when it already says so. One that does not
-open is never taken for an empty one where something would be removed for it.
+Garbage collection keeps what the index names. It is changed under a lock, by one rename, and not at
+all when it is already right. A damaged index is never taken for an empty one where something would
+be removed for it. Listing writes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Taking over what other caches hold: programs and the headers that they were compiled with.
+"""Publishing what was made elsewhere: programs, headers and scripts of other caches and packages.
 
-Everything is checked against its digests before any of it is taken, and what does not hold is left
-where it is. A digest of a program is of its inputs, so the same name with other bytes means that a
-compile was not reproduced: neither side can then be told to be right, and neither is taken.
+They get into place as a build's own do. All of another cache is checked against its digests before
+any of it is taken, and what does not hold is left where it is. The digest of a program is of its
+inputs, so the same name with other bytes means that a compile was not reproduced: nobody can say
+which side is right, and neither is taken.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from tilusbuild.compile.program import (
     launcher_object,
 )
 from tilusbuild.compile.tools import nvrtc_tools
-from tilusbuild.state.objects import LauncherStore
+from tilusbuild.state.envelope import LauncherStore
 
 __all__ = [
     "DeviceCode",

@@ -19,7 +19,7 @@ from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import Step
 from tilusbuild.compile.tools import tools_of
 from tilusbuild.process.base import Runner
-from tilusbuild.state.objects import LauncherStore
+from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.toolchain.disassembler import disassembler
 
 if TYPE_CHECKING:

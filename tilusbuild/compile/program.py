@@ -28,7 +28,7 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.compile.tools import Tools, tools_of
 from tilusbuild.process.base import Command, CompletedCommand, Runner
-from tilusbuild.state.objects import LauncherStore
+from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.status import Cause
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One try at one program, on a worker's thread: lock, look up again, render, compile, publish.
+"""One attempt at one program (lock, look up again, render, compile, publish), and the workers.
 
 Under the program's lock the store is asked once more, so that what another builder published since
 the plan was made is found and not compiled twice. Nothing is published unless the texts that the
@@ -8,12 +8,16 @@ compiler has ended. A stage is published or discarded, whatever is raised.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredProgram
+from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError
 from tilusbuild.state.files import sha256_text
@@ -53,6 +57,78 @@ AttemptResult: TypeAlias = ProgramAnswer | LockedElsewhere | Aborted | InternalE
 
 class DiskError(OSError):
     """A compiler could not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileStarted:
+    """Message of a worker: a compiler is about to run."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEnded:
+    """Message of a worker: the compiler has ended, and its output is published now."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """Message of a worker: it is idle again."""
+
+    ticket: Ticket
+    result: AttemptResult
+
+
+class Workers:
+    """The threads of a build that make attempts. `start` and `end` are called by the build loop.
+
+    They share nothing with the loop but two queues: tickets go in, messages come out.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        compiler: Compiler,
+        inbox: SimpleQueue[Any],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._compiler = compiler
+        self._inbox = inbox
+        self._stopped = stopped
+        self._tickets: SimpleQueue[Ticket | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, ticket: Ticket, running: int) -> None:
+        """Have a worker attempt this ticket; `running` is how many have one then."""
+        if len(self._threads) < running:
+            # A daemon, so that a second Ctrl-C need not wait for it; else `end` does.
+            name = f"tilusbuild-worker-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._tickets.put(ticket)
+
+    def end(self) -> None:
+        """Return when no worker is left."""
+        for _ in self._threads:
+            self._tickets.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (ticket := self._tickets.get()) is not None:
+            result = attempt(
+                ticket.job,
+                self._store,
+                self._compiler,
+                started=partial(self._inbox.put, CompileStarted(ticket)),
+                ended=partial(self._inbox.put, CompileEnded(ticket)),
+                stopped=self._stopped,
+            )
+            self._inbox.put(AttemptEnded(ticket, result))
 
 
 def found(entry: StoredProgram) -> ProgramAnswer:

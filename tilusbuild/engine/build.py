@@ -13,20 +13,22 @@ import signal
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 from tilusbuild import __version__
 from tilusbuild.engine import events
 from tilusbuild.engine.attempt import (
     Aborted,
+    AttemptEnded,
     AttemptResult,
+    CompileEnded,
+    CompileStarted,
     InternalError,
     LockedElsewhere,
     ProgramAnswer,
-    attempt,
+    Workers,
     found,
 )
 from tilusbuild.engine.events import Reporter, Result
@@ -37,6 +39,7 @@ from tilusbuild.engine.queue import (
     FixedQueue,
     NewPlan,
     Queue,
+    TokenAvailable,
     WakeUp,
     WantProgram,
     catch_signals,
@@ -55,33 +58,6 @@ _PUBLISHING = 3
 and the cores are free meanwhile."""
 _SHORTEST_WAIT = 0.005
 """Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompileStarted:
-    """Message of a worker: a compiler is about to run."""
-
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class CompileEnded:
-    """Message of a worker: the compiler has ended, and its output is published now."""
-
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class TokenAvailable:
-    """There may be a token for one more compile."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    """Message of a worker: it is idle again."""
-
-    ticket: Ticket
-    result: AttemptResult
 
 
 def build(
@@ -117,7 +93,7 @@ def build_changing(
 
 
 class BuildLoop:
-    """One build's state. Everything but `_work` runs on the calling thread."""
+    """One build's state. Everything here runs on the calling thread."""
 
     def __init__(
         self,
@@ -140,9 +116,8 @@ class BuildLoop:
         self.warnings = config.warnings
         self.width = max(1, config.jobs or usable_cores())
         self.inbox = queue.inbox
-        self.tasks: SimpleQueue[Ticket | None] = SimpleQueue()
-        self.workers: list[threading.Thread] = []
         self.stopped = threading.Event()
+        self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set)
         self.tickets: dict[str, Ticket] = {}
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
@@ -297,9 +272,7 @@ class BuildLoop:
     def _start(self, ticket: Ticket) -> None:
         ticket.move(BuildState.RUNNING)
         self.running.add(ticket)
-        if len(self.workers) < len(self.running):
-            self._spawn_worker()
-        self.tasks.put(ticket)
+        self.workers.start(ticket, len(self.running))
 
     def _has_room(self) -> bool:
         """Return whether one more may compile."""
@@ -322,25 +295,6 @@ class BuildLoop:
         return self.admission.admits(ticket.estimate.peak_rss, peaks) and self.tokens.try_acquire(
             len(compiling) + 1, partial(self.inbox.put, TokenAvailable())
         )
-
-    def _spawn_worker(self) -> None:
-        # A daemon, so that a second Ctrl-C need not wait for it; else `_end_workers` does.
-        name = f"tilusbuild-worker-{len(self.workers)}"
-        worker = threading.Thread(target=self._work, name=name, daemon=True)
-        self.workers.append(worker)
-        worker.start()
-
-    def _work(self) -> None:
-        while (ticket := self.tasks.get()) is not None:
-            result = attempt(
-                ticket.job,
-                self.store,
-                self.compiler,
-                started=partial(self.inbox.put, CompileStarted(ticket)),
-                ended=partial(self.inbox.put, CompileEnded(ticket)),
-                stopped=self.stopped.is_set,
-            )
-            self.inbox.put(AttemptEnded(ticket, result))
 
     # Messages.
 
@@ -506,7 +460,4 @@ class BuildLoop:
         if self.running:
             with suppress(Exception):
                 self.compiler.cancel()
-        for _ in self.workers:
-            self.tasks.put(None)
-        for worker in self.workers:
-            worker.join()
+        self.workers.end()

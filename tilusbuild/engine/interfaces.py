@@ -1,9 +1,9 @@
-"""What the engine asks of others: jobs, a compiler, and a store. Tests have doubles of each.
+"""What the engine asks of others: jobs, a compiler, a store, and how the build is to run.
 
 The engine knows nothing of manifests, templates, nvcc or the cache tree's layout. In a build these
-are `plan.jobs.ProgramJob`, `build.compiler.ProgramCompiler` and `build.store.BuildStore`. The store
-and the compiler are called from several threads at once, a job from one at a time. (The reporter is
-in `events`, the token source and admission are in `resources`.)
+are `plan.planner.ProgramJob`, `build.builder.ProgramCompiler` and `build.builder.BuildStore`; tests
+have doubles of each. The store and the compiler are called from several threads at once, a job from
+one at a time. The reporter is in `events`, the token source and admission are in `resources`.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuildConfig:
-    """The upper part is what a user asks for; the lower part is what a build adds with
+    """How a build is to run: above what a user asks for, below what a build adds with
     `replace`."""
 
     jobs: int | None = None

@@ -1,8 +1,9 @@
-"""Which programs a build is to have: fixed from the start, or changed by another thread as it runs.
+"""What comes into the build's inbox from outside: plans, wishes of `watch`, tokens, signals.
 
 The build loop takes its messages from a queue's inbox, a new plan being one of them, and asks the
 queue two things: what it knows of a program from before, and whether the build may end. So there is
-one loop for `build` and for `watch`.
+one loop for `build`, whose programs are fixed from the start, and for `watch`, whose programs
+another thread changes as it runs.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class WantProgram:
 @dataclass(frozen=True, slots=True)
 class WakeUp:
     """Nothing new, but the loop may end now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAvailable:
+    """There may be a token for one more compile."""
 
 
 class Queue(Protocol):

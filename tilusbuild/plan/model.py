@@ -1,4 +1,4 @@
-"""The plan as values: which programs a project consists of, and under which names they are kept.
+"""The plan as values, and which part of a project is planned.
 
 A plan is pure: the same manifest, templates, headers and toolchain give the same plan, and making
 it writes nothing. It holds no rendered source; a program is a hash and a place in its instance's

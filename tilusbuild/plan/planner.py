@@ -1,7 +1,9 @@
-"""Manifest and toolchain → plan: which programs there are, and what each one's hash is.
+"""Manifest and toolchain → plan: which programs there are, what each one's hash is, and their jobs.
 
-Pure but for reading. Every instance of every script is planned, for each of its targets, in the
-manifest's order, so that whatever is wrong anywhere is told in one run.
+Planning only reads. Every instance of every script is planned, for each of its targets, in the
+manifest's order, so that all mistakes are reported in one run. A plan keeps hashes and no sources;
+a `ProgramJob` renders its program again when it is compiled, and the engine compares the texts with
+the hash, so that what is compiled is always what the hash names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""From the manifest's tables to a tuning space: constants, parameters, derived values and rules.
+"""From the manifest's tables to a tuning space, and the memory of what was chosen of it.
 
-One instance of a script has one space for each target. What is wrong with a space is told at the
-place in the manifest that says it.
+One instance of a script has one space for each target. A mistake in a space is reported at its
+place in the manifest. The schedules of a level follow from the space's spec, from what is asked of
+it, and from our own code: `SpaceCache` keeps them under the digest of these, so that a space is
+enumerated only when it changed. Its files only save work (`tilusbuild.state.envelope`).
 """
 
 from __future__ import annotations

@@ -3,16 +3,18 @@
 A frame is a line with the sha256 of its body and the body's length in bytes, the body, and a line
 feed. An `Envelope` is a file with one frame; `tilusbuild.state.log` appends frames to its file.
 Nothing about such a file is ever an error: one that is missing, damaged, cut short, or of another
-kind or version is as good as none, and one that cannot be written is left alone.
+kind or version is as good as none, and one that cannot be written is left alone. `LauncherStore`
+keeps launchers' objects in such files, so that each is compiled once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from tilusbuild.state.files import sha256_bytes, write_atomic
+from tilusbuild.state.files import sha256_bytes, sha256_text, write_atomic
 
 _DIGEST_DIGITS = 64
 _MAX_LENGTH_DIGITS = 20
@@ -78,3 +80,41 @@ class Envelope:
         with suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write_atomic(path, self.wrap(body))
+
+
+_ENVELOPE = Envelope("launcher 2")
+
+
+class LauncherStore:
+    """Objects by digest, in memory and in `directory`, which is made when it is first written
+    to; with None in memory only."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.directory = directory
+        self._objects: dict[str, bytes] = {}
+        self._making: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    @staticmethod
+    def key(source: str, argv: tuple[str, ...], fingerprint: tuple[str, ...]) -> str:
+        """Return the name of an object: what it is made of, and by which compiler."""
+        return sha256_text("\0".join(["launcher 1", source, *argv, *fingerprint]))
+
+    def get(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """Return the object, made by `make` if no run has made it yet. Raises what `make` does."""
+        with self._guard:
+            lock = self._making.setdefault(key, threading.Lock())
+        with lock:
+            made = self._objects.get(key)
+            path = self._path(key)
+            if made is None and path is not None:
+                made = _ENVELOPE.read(path)
+            if made is None:
+                made = make()
+                if path is not None:
+                    _ENVELOPE.write(path, made)
+            self._objects[key] = made
+            return made
+
+    def _path(self, key: str) -> str | None:
+        return None if self.directory is None else os.path.join(self.directory, key + ".o")

@@ -1,7 +1,9 @@
-"""The one atomic writer: a reader sees the old content or the new, never a part, whoever is killed.
+"""The one atomic writer and the one hasher.
 
-A file is written beside its final place under a name that starts with `.tmp-`, synced, and renamed
-over it. The directory is synced too, so that the rename survives a power failure.
+A reader of a file sees the old content or the new, never a part, whoever is killed: it is written
+beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
+directory is synced too, so that the rename survives a power failure. Digests are sha256, always in
+full, always as 64 lower-case hex digits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""One build while watching: on a thread of its own, its programs exchanged as plans change.
+"""What a watch session runs beside itself, each on a thread: a build, and the command of `--exec`.
 
-It ends when what the latest plan wants is there, and publishes that plan's scripts and index then.
-Its end is reported once, whatever happens.
+The programs of a build are exchanged as plans change; it ends when what the latest plan wants is
+there, and publishes that plan's scripts and index then. The command has a process group of its own
+and is ended for the next change; no line of it is reported after `cancel` has returned. The end of
+either is reported once, whatever happens.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from tilusbuild.build.build import publish
-from tilusbuild.build.compiler import open_builder
+from tilusbuild.build.builder import open_builder
 from tilusbuild.build.project import Project
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing

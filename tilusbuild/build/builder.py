@@ -1,7 +1,8 @@
-"""The engine's compiler: lays out headers, fills the module directory, compiles, reports resources.
+"""What a build holds while it runs: the engine's compiler and store, and tokens of a jobserver.
 
-Called from several threads. A directory of headers, or of a launcher, is published before the first
-program that needs it is compiled, and every program that shares it finds it there.
+`ProgramCompiler` lays out headers, fills the module directory, compiles and reports resources. It
+is called from several threads: a directory of headers, or of a launcher, is published before the
+first program that needs it is compiled. `BuildStore` is the cache as one build sees it.
 """
 
 from __future__ import annotations
