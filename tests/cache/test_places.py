@@ -181,7 +181,7 @@ def _somebody_elses(path: Path) -> Path:
         (_a_loop, "symbolic links"),
         (_too_long, "File name too long"),
         (_with_nul, "null"),
-        (_somebody_elses, "no cache of tilusbuild: it holds 'setup.py'"),
+        (_somebody_elses, "not a cache of tilusbuild: it holds 'setup.py'"),
     ],
 )
 def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(

@@ -149,11 +149,11 @@ def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Cache, sample: Sa
 
     with pytest.raises(ValueError, match="not those of program"):
         publish(program="0" * 64)
-    with pytest.raises(ValueError, match="no answer to publish"):
+    with pytest.raises(ValueError, match="not a status to publish"):
         publish(meta={"status": "crashed"})
     with pytest.raises(ValueError, match=r"has a module/lib\.so"):
         publish(meta={"status": "built"})
-    with pytest.raises(ValueError, match="no ordinary file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         publish(link=True)
     stage = cache.stage()
     stage.discard()

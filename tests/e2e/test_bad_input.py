@@ -218,7 +218,7 @@ def test_a_cache_directory_that_is_a_file(project: Project, refused):
 def test_a_cache_directory_with_something_else_in_it(project: Project, refused):
     project.write("data/mine.txt", "precious")
     said = refused("build", "--cache-dir", "data")
-    assert "no cache" in said
+    assert "not a cache" in said
     assert "mine.txt" in said
 
 

@@ -201,7 +201,10 @@ def shard_event(project: Project, shard: str, *words: str) -> dict[str, Any]:
         (["--shard", "half"], 'error: --shard "half": not a shard'),
         (["--history", "x"], "error: --history needs --shard"),
         (["--shard", "1/2", "--history", "x"], "error: x: No such file or directory"),
-        (["--shard", "1/2", "--history", "tilus.toml"], "error: tilus.toml: no history of builds"),
+        (
+            ["--shard", "1/2", "--history", "tilus.toml"],
+            "error: tilus.toml: not a history of builds",
+        ),
     ],
 )
 def test_bad_words_end_with_status_2(project: Project, words: list[str], says: str) -> None:

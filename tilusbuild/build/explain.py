@@ -23,7 +23,7 @@ _MATCHED_BY = ("params", "schedule")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One difference. `before` or `after` is None for what was added or is gone."""
+    """One difference. `before` is None for what was added, `after` for what was removed."""
 
     what: str
     name: str
@@ -37,12 +37,12 @@ class Reason:
         if self.before is None:
             return f"{title} is new" + (f": {self.after}" if self._shows else "")
         if self.after is None:
-            return f"{title} is gone"
+            return f"{title} was removed"
         return f"{title} changed" + (f": {self.before} → {self.after}" if self._shows else "")
 
     @property
     def _shows(self) -> bool:
-        """Digests tell a person nothing."""
+        """Whether the values say something to a person; digests do not."""
         return self.what != "header"
 
 
@@ -76,11 +76,11 @@ def _reason(title: str, key: str, before: str | None, after: str | None) -> Reas
         return Reason("source", "", before, after)
     if title == "commands" and before is not None and after is not None:
         old, new = before.split(), after.split()
-        gone = " ".join(word for word in old if word not in new)
-        come = " ".join(word for word in new if word not in old)
-        if not gone and not come:
+        removed = " ".join(word for word in old if word not in new)
+        added = " ".join(word for word in new if word not in old)
+        if not removed and not added:
             return Reason("command", key, "(another order)", after)
-        return Reason("command", key, gone or "nothing", come or "nothing")
+        return Reason("command", key, removed or "nothing", added or "nothing")
     return Reason(_NAMES.get(title, title), key, before, after)
 
 
@@ -137,7 +137,7 @@ def _read(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is the matter with one program."""
+    """Why one program is to be compiled, or what was recorded of it."""
 
     label: str
     hash: str
@@ -162,10 +162,10 @@ def explain(
     if before is None:
         return Explanation(label, program, Status.MISSING, ("the last build had no such program",))
     if before == program:
-        return Explanation(label, program, Status.MISSING, ("its entry is gone or damaged",))
+        return Explanation(label, program, Status.MISSING, ("its entry is missing or damaged",))
     old = last.texts(before)
     if old is None:
-        return Explanation(label, program, Status.MISSING, ("the last build's entry is gone",))
+        return Explanation(label, program, Status.MISSING, ("the last build's entry is missing",))
     found = [*differences(old[0], texts[0]), *differences(old[1], texts[1])]
     return Explanation(label, program, Status.MISSING, tuple(str(reason) for reason in found))
 

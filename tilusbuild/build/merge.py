@@ -52,7 +52,7 @@ class Merged:
 def merge(cache: Cache, paths: Sequence[str], project: Project | None) -> Merged:
     """Bring what the caches at `paths` hold into `cache`; `project` is the one around it.
 
-    Raises `InputError` for a path that is no cache, `CacheError`.
+    Raises `InputError` for a path that is not a cache, `CacheError`.
     """
     trees = merging.sources(cache, paths)
     with cache.in_use():
@@ -112,8 +112,8 @@ _TWO = "another shard has another build of this script: they were not built from
 
 
 def _instance(tree: Tree, script: ScriptKey) -> tuple[str, ...] | None:
-    """Return the script, target and constants; None when the directory is not there, which is told
-    before."""
+    """Return the script, target and constants; None when the directory is missing, which
+    is reported before."""
     directory, digest = script
     try:
         text = read_script(tree.script_path(directory, digest), digest)

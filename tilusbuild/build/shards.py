@@ -48,7 +48,7 @@ class Split:
 
     @property
     def digest(self) -> str:
-        """What tells two splits apart."""
+        """A digest that differs between two splits."""
         lines = (f"{i} {program}" for i, part in enumerate(self.shards) for program in sorted(part))
         return sha256_text("\n".join(lines))
 

@@ -101,15 +101,15 @@ def listed(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
 
 
 def size_problem(path: str, size: int) -> str | None:
-    """Return what a look at a file's size says against it."""
+    """Return why a file cannot be the one that was listed with this size; None when it can."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     if not stat.S_ISREG(found.st_mode):
-        return "is no ordinary file"
+        return "is not a regular file"
     if found.st_size != size:
         return f"has {found.st_size} bytes instead of {size}"
     return None
@@ -117,9 +117,9 @@ def size_problem(path: str, size: int) -> str | None:
 
 def _problem(meta: Mapping[str, Any], program: str) -> str | None:
     if meta.get("schema") != SCHEMA:
-        return f"written in a form that this version does not read: {meta.get('schema')!r}"
+        return f"a schema that this version does not read: {meta.get('schema')!r}"
     if meta.get("program") != program:
-        return "it speaks of another program"
+        return "it is of another program"
     if meta.get("status") not in RECORDED:
         return f"no such status: {meta.get('status')!r}"
     files = meta.get("files")
@@ -140,8 +140,8 @@ def _is_listing(name: str, facts: object) -> bool:
 
 
 class Stage:
-    """Publish it or discard it. After either, whatever was raised, the directory is no longer
-    ours."""
+    """A private directory: publish it or discard it. After either, whatever was raised, the
+    directory belongs to somebody else."""
 
     def __init__(self, tree: Tree, private: Private) -> None:
         self._tree = tree
@@ -164,7 +164,7 @@ class Stage:
             if sha256_text(program_txt + options_txt) != program:
                 raise ValueError(f"the texts are not those of program {program}")
             if meta.get("status") not in RECORDED:
-                raise ValueError(f"{meta.get('status')!r} is no answer to publish")
+                raise ValueError(f"{meta.get('status')!r} is not a status to publish")
             with wrap_oserror(final):
                 self._fill(program, program_txt, options_txt, meta)
                 return self._move(program, final)
@@ -188,7 +188,7 @@ class Stage:
             path = os.path.join(self.path, name)
             found = os.lstat(path)
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{name} is no ordinary file")
+                raise ValueError(f"{name} is not a regular file")
             runs = found.st_mode & stat.S_IXUSR or name.endswith(".sh")
             disk.set_mode(path, 0o755 if runs else 0o644)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
@@ -209,4 +209,6 @@ class Stage:
         try:
             return read_entry(final, program)
         except (FileNotFoundError, CorruptFileError) as error:
-            raise OSError(errno.EIO, f"damaged as soon as written: {error}", final) from None
+            raise OSError(
+                errno.EIO, f"damaged right after it was written: {error}", final
+            ) from None

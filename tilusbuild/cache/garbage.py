@@ -1,4 +1,4 @@
-"""What may go: garbage collection, and clearing.
+"""Garbage collection, and clearing.
 
 The roots are the scripts in `index.json`: what the last build of each project made. They, their
 programs and their header directories always stay. The rest goes, the longest unused first. A hit
@@ -8,7 +8,7 @@ of the youngest script that has it.
 Removing needs the cache for itself: a build in progress holds it, and is waited for or refused, but
 never disturbed. A script that a process has loaded is kept like a root, with its programs, until
 that process ends. Scripts go before their programs, and these before their headers, so that at no
-instant anything points to what is gone.
+instant anything points to what was removed.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
             name = f"{layout.SCRIPTS}/{directory}/{digest}"
             if not entries.needs.get(name):
                 raise CacheDamagedError(
-                    f"{name}, which the last build of {manifest} made, is not there or damaged\n"
+                    f"{name}, which the last build of {manifest} made, is missing or damaged\n"
                     "  build that project again, or forget it"
                 )
             roots.append(name)

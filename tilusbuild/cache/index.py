@@ -32,7 +32,7 @@ class BuiltProject:
 
 
 def read_index(tree: Tree) -> dict[str, BuiltProject]:
-    """Projects by the path of their manifest; empty when there is no index. Raises
+    """Return projects by the path of their manifest; {} without an index. Raises
     `CorruptFileError`."""
     try:
         with open(tree.path(layout.INDEX), "rb") as file:
@@ -134,9 +134,7 @@ def _sealed(projects: Mapping[str, BuiltProject]) -> bytes:
 
 def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
     if value.get("schema") != SCHEMA or not isinstance(value.get("projects"), dict):
-        raise CorruptFileError(
-            f"written in a form that this version does not read: {value.get('schema')!r}"
-        )
+        raise CorruptFileError(f"a schema that this version does not read: {value.get('schema')!r}")
     found = {}
     for path, project in value["projects"].items():
         try:
@@ -145,9 +143,9 @@ def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
             )
             found[path] = BuiltProject(str(project["name"]), scripts)
         except (TypeError, KeyError, ValueError):
-            raise CorruptFileError(f"what it says of {path!r} is malformed") from None
+            raise CorruptFileError(f"its entry for {path!r} is malformed") from None
         if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in scripts):
-            raise CorruptFileError(f"what it says of {path!r} is malformed")
+            raise CorruptFileError(f"its entry for {path!r} is malformed")
     return found
 
 

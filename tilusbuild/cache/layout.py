@@ -1,4 +1,4 @@
-"""The names in a cache tree: what is called what, and what is no name of ours."""
+"""The names in a cache tree: what is called what, and which names are valid."""
 
 from __future__ import annotations
 

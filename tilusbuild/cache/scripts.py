@@ -1,4 +1,4 @@
-"""Script directories: an instance for a target, as people look at it.
+"""Script directories: an instance for a target, in the form that people browse.
 
 `script.txt` names the programs in plan order and its sha256 names the directory. Everything else in
 the directory follows from it and from the programs: links to those that are built, links to those

@@ -28,7 +28,7 @@ _ELSEWHERE = "name another directory with --cache-dir or `build.cache-dir`"
 
 
 class Private:
-    """A private directory. `path` is gone after `discard`, or belongs to the tree after a move."""
+    """A private directory. After `discard` nothing is at `path`; after a move the tree has it."""
 
     def __init__(self, path: str, disk: Disk, held: Held) -> None:
         self.path = path
@@ -74,8 +74,8 @@ class Tree:
     # Being there at all.
 
     def exists(self) -> bool:
-        """Return whether there is a directory. Raises `InputError` when it cannot be, or is no
-        cache."""
+        """Return whether there is a directory. Raises `InputError` when there cannot be one, or it
+        is not a cache."""
         try:
             names = os.listdir(self.root)
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class Tree:
         strangers = sorted(set(names) - _OURS)
         if layout.TAG not in names and strangers:
             raise input_error(
-                f"{self.root} is no cache of tilusbuild: it holds {strangers[0]!r}",
+                f"{self.root} is not a cache of tilusbuild: it holds {strangers[0]!r}",
                 hint=f"a cache needs a directory of its own; {_ELSEWHERE}",
             )
         return True
@@ -211,7 +211,7 @@ class Tree:
             self.disk.sync_directory(os.path.dirname(path))
 
     def remove_entry(self, path: str) -> None:
-        """Remove an entry: gone at once for readers, and from the disk thereafter."""
+        """Remove an entry: at once for readers, from the disk thereafter."""
         private = self._private(uses=False)
         try:
             with suppress(FileNotFoundError):

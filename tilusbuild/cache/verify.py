@@ -1,8 +1,8 @@
-"""Is the cache what it says? Every name, size, digest and link, as typed problems.
+"""Verification of a cache: every name, size, digest and link that is wrong, as typed problems.
 
-Shallow verification compares names, sizes and links, and needs no more than a look at each file;
-deep verification reads everything. What is published or removed meanwhile is no problem. `staging`
-and `state` hold nothing that a result rests on, and are not looked into.
+Shallow verification compares names, sizes and links, at the cost of one `stat` for each file; deep
+verification reads everything. What is published or removed meanwhile is not reported. No result
+rests on `staging` and `state`, so they are not checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
-BY_HAND = "nothing of ours: move it elsewhere or delete it"
+BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
 _TOP = frozenset((*layout.DIRECTORIES, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
 _IN_SCRIPT = frozenset(
@@ -50,14 +50,14 @@ class CacheProblem:
     what: str
     advice: str
     entry: str | None = None
-    """What `repair` removes, or None when it keeps its hands off."""
+    """What `repair` removes; None for what tilusbuild did not write."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.what}\n  {self.advice}"
 
 
 def verify(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
-    """Return every problem, in the order of names. Raises `InputError` when there can be no
+    """Return every problem, in the order of names. Raises `InputError` when this cannot be a
     cache."""
     if not tree.exists():
         return []
@@ -89,7 +89,7 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
         if name not in _TOP:
             yield CacheProblem(name, "is unknown", BY_HAND)
         elif name in layout.DIRECTORIES and (os.path.islink(path) or not os.path.isdir(path)):
-            yield CacheProblem(name, "is no directory", REBUILD, name)
+            yield CacheProblem(name, "is not a directory", REBUILD, name)
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read(tree.path(name)) not in (text, None):
             yield CacheProblem(name, "was modified", REBUILD, name)
@@ -201,9 +201,9 @@ def _link_problem(
     except FileNotFoundError:
         return None
     except OSError:
-        return "is no link"
+        return "is not a link"
     if not layout.is_index(index) or int(index) >= len(programs):
-        return "is the number of no schedule"
+        return "is not the number of a schedule"
     program = programs[int(index)]
     if target != layout.program_link(program):
         return f"points to {target} instead of {layout.program_link(program)}"

@@ -2,9 +2,9 @@
 
 The calling thread owns all of the build's state: it looks every program up, hands tickets to idle
 workers, takes their answers from one inbox, and emits the events. Workers share nothing with it but
-two queues, so there is no lock of ours, and a reporter sees events in order and on one thread.
-Signals arrive in the same inbox. Whatever happens, `build` returns or raises with no worker left.
-What a program goes through is in `states`; which programs are wanted is said by the queue.
+two queues, so it needs no lock, and a reporter sees events in order and on one thread. Signals
+arrive in the same inbox. Whatever happens, `build` returns or raises with no worker left. The
+states of a program are in `states`; the queue decides which programs are wanted.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def build(
     reporter: Reporter,
     config: BuildConfig | None = None,
 ) -> Result:
-    """Have every program: found in the store, or compiled and published there.
+    """Find every program in the store, or compile and publish it there.
 
-    Returns also when the build was interrupted or could not go on; `summary.exit_status` tells.
+    Returns also when the build was interrupted or could not go on: see `summary.exit_status`.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
     loop = BuildLoop(FixedQueue(jobs), store, compiler, reporter, config or BuildConfig())

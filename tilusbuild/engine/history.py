@@ -70,7 +70,7 @@ class History:
         except OSError as error:
             raise input_error(f"{path}: {error.strerror}", hint=hint) from None
         if start != header("history"):
-            raise input_error(f"{path}: no history of builds", hint=hint)
+            raise input_error(f"{path}: not a history of builds", hint=hint)
         history = cls(None)
         history._file = StateFile(path, "history")
         return history
@@ -115,13 +115,13 @@ class History:
             self.save()
 
     def at_least(self, job: Job, peak_rss: int) -> None:
-        """A compile was killed when it had taken so many bytes: until the end of this run the
-        others of its instance are taken to need as many, whatever they took before."""
+        """Note that a compile was killed when it had taken so many bytes: until the end of this run
+        the others of its instance are taken to need as many, whatever they took before."""
         group = _group(job)
         self._floors[group] = max(self._floors.get(group, 0), peak_rss)
 
     def save(self) -> None:
-        """Write what is new; silently nothing where that is not possible."""
+        """Write what is new; do nothing where that is not possible."""
         self._file.save()
 
     def _summed(self) -> dict[str, _Sum]:

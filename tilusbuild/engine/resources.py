@@ -1,6 +1,6 @@
 """Whether one more compile may start beside those that run: memory, load, and tokens.
 
-An `Admission` looks at the machine: `MemoryLimit` so that a build never meets the OOM killer,
+An `Admission` asks the machine: `MemoryLimit` so that a build never meets the OOM killer,
 `LoadLimit` for `--load-average`. A `TokenSource`, as make's jobserver, shares the right to compile
 with other processes; `JobTokens` is what a build holds of it. All are used by the build's thread.
 """

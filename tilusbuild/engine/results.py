@@ -199,7 +199,7 @@ class Failure:
 
 
 def first_error(log: str, otherwise: str = "") -> str:
-    """Return the first line of a log that speaks of an error, without its place; else `otherwise`,
+    """Return the first line of a log that reports an error, without its place; else `otherwise`,
     else the last line that is not blank."""
     last = ""
     for line in log.splitlines():

@@ -5,7 +5,7 @@ it searched for one, and every published entry, each with size, mtime, ctime and
 them are as they were, the build would come to the same end, and its summary is printed again.
 
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
-  or of another command is no record, and the build runs in full.
+  or of another command is not used, and the build runs in full.
 - Many entries are checked by several threads, each a share; a thread that fails counts as a change.
   Threads need the stat helper, which runs without Python's lock and without changing the working
   directory: without it, one.

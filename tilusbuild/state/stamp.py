@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
     where there is nothing."""
     mtime: int
     ctime: int
-    """Cannot be set back: it tells even of an edit that restores size and mtime."""
+    """Cannot be set back: it changes even with an edit that restores size and mtime."""
     inode: int
 
     @property

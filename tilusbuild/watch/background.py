@@ -256,7 +256,7 @@ class CommandRun:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Kill it; returns when it is gone."""
+        """Kill it; return when it has ended."""
         self._scope.cancel()
         self._thread.join()
 

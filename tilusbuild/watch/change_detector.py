@@ -27,13 +27,13 @@ from tilusbuild.watch.observer import Observer, Watcher, polling_reason, watch_r
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
 MAX_DELAY = 1.0
-"""Seconds after which it is looked although it never was quiet."""
+"""Seconds after which files are checked although it never was quiet."""
 
 
 POLL = 0.5
-"""Seconds between two looks where there are no events."""
+"""Seconds between two checks where there are no events."""
 SAFETY = 2.0
-"""Seconds between two looks where there are: an event may be lost."""
+"""Seconds between two checks where there are: an event may be lost."""
 ANYTHING: Part = ("anything",)
 """What a project is while nobody can say which part would mend it."""
 _SMALL = 1 << 20
@@ -60,14 +60,13 @@ class Debounce:
 
     @property
     def due(self) -> float | None:
-        """When to look; None while there is nothing to look for."""
+        """When to check; None while there is nothing to check."""
         if self.first is None:
             return None
         return min(self._last + self.quiet, self.first + self.max_delay)
 
     def take(self, now: float) -> float | None:
-        """Return when it began, if it is time to look: then what was gathered is taken. Else
-        None."""
+        """Return when it began, and take what was gathered, if it is time to check. Else None."""
         if self.due is None or now < self.due:
             return None
         first, self.first = self.first, None
@@ -134,7 +133,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What a look found: the parts that changes are about, with their paths, and the changes."""
+    """What a check found: the parts that changes are about, with their paths, and the changes."""
 
     parts: Mapping[Part, list[str]]
     changes: Mapping[str, Change]
@@ -192,8 +191,7 @@ class ChangeDetector:
         self._debounce.touch(time.monotonic())
 
     def due(self) -> float | None:
-        """Return whether it is time to look: since when there is something to look for. Else
-        None."""
+        """Return since when there is something to check, if it is time to. Else None."""
         now = time.monotonic()
         first = self._debounce.take(now)
         if first is not None:
@@ -210,8 +208,8 @@ class ChangeDetector:
         *,
         started: int | None = None,
     ) -> Detected:
-        """Look at all that is needed, and `wider`; `started` is when a plan began to read it, in
-        nanoseconds of the wall clock, and None when this is no look after a plan."""
+        """Check all that is needed, and `wider`; `started` is when a plan began to read it, in
+        nanoseconds of the wall clock, and None when this check does not follow a plan."""
         every = dict(dependencies)
         if wider is not None:
             every[ANYTHING] = wider
@@ -229,7 +227,7 @@ class ChangeDetector:
         return Detected(affected(every, changes), changes)
 
     def follow(self, paths: set[str], root: str, cache: str) -> None:
-        """Wait for events of these; where there are none, look in turn."""
+        """Wait for events of these paths; poll those that have none."""
         if self._poll:
             return
         try:
@@ -247,7 +245,7 @@ class ChangeDetector:
 
 
 def _is_small(path: str) -> bool:
-    """Return whether a path is worth to be read before anybody asks for it."""
+    """Return whether a path is small enough to be read before anybody asks for it."""
     try:
         return os.path.getsize(path) <= _SMALL
     except OSError:

@@ -204,7 +204,7 @@ class Observer:
             )
             self._watches[path] = watch, key
         except FileNotFoundError:
-            return  # gone meanwhile: the look that follows sees that
+            return  # removed meanwhile: the check that follows sees that
         except OSError as error:
             limit = _LIMITS.get(error.errno or 0, "")
             self.unavailable = f"no events for {path}: {error.strerror or error}{limit}"

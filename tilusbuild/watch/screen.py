@@ -71,7 +71,7 @@ class Screen:
             return self._build
 
     def emit(self, event: Event) -> None:
-        """Something happened that is no build's own event."""
+        """Show an event of watching, not of a build."""
         with self._guard:
             if self._json is not None:
                 self._json.emit(event)

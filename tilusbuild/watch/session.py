@@ -274,7 +274,7 @@ class Session:
         self._check_files(time.monotonic(), started=started)
 
     def _no_plan(self, error: TilusbuildError) -> None:
-        """There is no new plan: the last one stays."""
+        """Report why there is no new plan; the last one stays."""
         self._pending.since = 0.0
         self._wrong(error)
         if self._build_thread is not None and self._state is not None:
@@ -301,7 +301,7 @@ class Session:
         """Have a new program built while the others are still planned."""
         if self._state is None and self._build_thread is None:
             # The first plan is built as a whole: it knows the defaults and the longest programs,
-            # and a program that is started as soon as it is found would go before them.
+            # and a program that is started as soon as it is found would start before them.
             return
         toolchain = job.script_instance.toolchain
         if self._build_thread is None:
