@@ -243,3 +243,22 @@ class Reporter(Protocol):
     def close(self) -> None:
         """Give the terminal back. May be called twice."""
         ...
+
+
+class CompositeReporter:
+    """Passes every event to each of several reporters; without any it is silent."""
+
+    def __init__(self, *reporters: Reporter) -> None:
+        self._reporters = reporters
+
+    def emit(self, event: Event, /) -> None:
+        for reporter in self._reporters:
+            reporter.emit(event)
+
+    def tick(self) -> None:
+        for reporter in self._reporters:
+            reporter.tick()
+
+    def close(self) -> None:
+        for reporter in self._reporters:
+            reporter.close()

@@ -16,7 +16,7 @@ from tilusbuild.build.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import alone, unread
-from tilusbuild.engine.events import Event, Reporter, Summary
+from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.jit.request import SOURCES, Request
@@ -115,22 +115,9 @@ def _why(label: str, summary: Summary) -> str:
     return f"{label} was not built\n" + "\n".join(said)
 
 
-class _Silent:
-    """Tells nobody: what went wrong is in the error."""
-
-    def emit(self, event: Event, /) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def _reporter(wanted: Request) -> Reporter:
     if not wanted.verbose:
-        return _Silent()
+        return CompositeReporter()  # silent: what went wrong is in the error
     import sys
 
     from tilusbuild.report.plain import PlainReporter

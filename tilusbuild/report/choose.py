@@ -9,27 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TextIO
 
-from tilusbuild.engine.events import Event, Reporter
+from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.report.plain import PlainReporter
-
-
-class CompositeReporter:
-    """Passes every event to each of several reporters."""
-
-    def __init__(self, *reporters: Reporter) -> None:
-        self._reporters = reporters
-
-    def emit(self, event: Event, /) -> None:
-        for reporter in self._reporters:
-            reporter.emit(event)
-
-    def tick(self) -> None:
-        for reporter in self._reporters:
-            reporter.tick()
-
-    def close(self) -> None:
-        for reporter in self._reporters:
-            reporter.close()
 
 
 class ResultReporter(CompositeReporter):

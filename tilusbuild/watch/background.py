@@ -21,7 +21,7 @@ from tilusbuild.build.builder import open_builder
 from tilusbuild.build.project import Project
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing
-from tilusbuild.engine.events import Reporter, Result
+from tilusbuild.engine.events import CompositeReporter, Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.queue import ControlledQueue
 from tilusbuild.plan.model import Selection
@@ -179,23 +179,17 @@ class BuildThread:
         self._published.update(whole)
 
 
-class _RecordingReporter:
+class _RecordingReporter(CompositeReporter):
     """Notes what was compiled, for a reporter that shows it."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+        super().__init__(reporter)
         self.compiled: list[tuple[str, str]] = []
 
     def emit(self, event: events.Event, /) -> None:
         if isinstance(event, events.Finished) and event.status == Status.BUILT and not event.cached:
             self.compiled.append((event.script, event.hash))
-        self._reporter.emit(event)
-
-    def tick(self) -> None:
-        self._reporter.tick()
-
-    def close(self) -> None:
-        self._reporter.close()
+        super().emit(event)
 
 
 MAX_LINE = 1 << 16
