@@ -177,7 +177,7 @@ def _publish_script(
 def script_record(
     project: Project, instance: PlannedInstance, script_instance: ScriptInstance
 ) -> ScriptRecord:
-    """Return what a script's directory says: every schedule, and the resources of its program."""
+    """Return the content of a script's directory: every schedule, and its program's resources."""
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.describe import script_json
     from tilusbuild.dispatch.tables import columns_of, rows_of
@@ -195,7 +195,7 @@ def script_record(
 
 
 class PublishedScripts:
-    """Which script directories are known to be right, so that they are not worked out again.
+    """The script directories that are known to be right, so that they are not made again.
 
     A script directory follows from its instance, from what the manifest says of the script, from
     the statuses of its programs, and from `code`, the digest of our own. When all of these are what

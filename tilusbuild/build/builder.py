@@ -53,8 +53,6 @@ from tilusbuild.status import Status
 from tilusbuild.toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 
@@ -172,7 +170,7 @@ class ProgramCompiler:
 
 
 def described(work: RenderedProgram, outcome: Outcome) -> Mapping[str, Any]:
-    """Return what `meta.json` says of a program: its answer, what the binary holds, what it needs.
+    """Return the `meta.json` of a program: its status, what the binary holds, what it needs.
 
     `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
     launch's bytes of a block, or the expression when the call decides it.
@@ -220,12 +218,7 @@ class BuildStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._kept.close()
 
     def lookup(self, program: str, /) -> Entry | None:

@@ -61,7 +61,7 @@ _NAMES = {
 
 
 def differences(before: str, after: str) -> tuple[Reason, ...]:
-    """Return what differs between two texts of the same kind, in their order."""
+    """Return the differences between two texts of the same kind, in their order."""
     old, new = sections(before), sections(after)
     return tuple(
         _reason(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
@@ -85,7 +85,7 @@ def _reason(title: str, key: str, before: str | None, after: str | None) -> Reas
 
 
 def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
-    """Return what a program is matched by: its constants and its schedule."""
+    """Return the key that programs of two builds are matched by: constants and schedule."""
     found = sections(program_txt)
     return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
 

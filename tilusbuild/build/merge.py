@@ -35,13 +35,13 @@ ScriptKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What came of it."""
+    """The outcome of a merge."""
 
     sources: int
     programs: int
-    """That came in."""
+    """How many were copied."""
     known: int
-    """That were there already."""
+    """How many were in the cache already."""
     includes: int
     scripts: int
     incomplete: Mapping[str, int]
@@ -85,8 +85,9 @@ def _missing(script: Script) -> int:
 def _roots(
     trees: Sequence[Tree], project: Project | None
 ) -> tuple[dict[tuple[str, str], list[ScriptKey]], list[RefusedEntry]]:
-    """Return what the sources' last builds made, by manifest and name. A project of this name is
-    this one, wherever it lay; two builds of one instance from different inputs are refused."""
+    """Return the scripts of the sources' last builds, by manifest and name. A project of our name
+    is taken for ours, whatever its path; two builds of one instance from different inputs are
+    refused."""
     found: dict[tuple[str, str], dict[tuple[str, ...], ScriptKey]] = {}
     refused = []
     for tree in trees:

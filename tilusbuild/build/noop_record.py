@@ -40,7 +40,7 @@ class Invocation:
     """The command that is being answered."""
 
     key: bytes
-    """As `record.key` gives it, in the directory where the command was given."""
+    """By `noop.record.key`, in the directory where the command was given."""
     started: int
     """When it began to read, in ns since 1970."""
 
@@ -94,7 +94,7 @@ def _programs(project: Project) -> str:
 def _entries(
     project: Project, planned: Plan, statuses: Mapping[str, str]
 ) -> dict[tuple[str, str], list[str]]:
-    """Return what is checked of each entry: the library, or the answer of one that has none."""
+    """Return the file that is checked of each entry: the library, else meta.json."""
     programs = _programs(project)
     scripts = project.cache.tree.script_path("", "")
     found: dict[tuple[str, str], list[str]] = {}
@@ -139,7 +139,7 @@ def _own_code() -> set[str]:
 
 
 def _answer(summary: Summary, start: BuildStarted) -> bytes:
-    """Return what the same build prints when there is nothing to do: texts, and lines of JSON.
+    """Return the output of the same build with nothing to do: texts, and lines of JSON.
 
     The seconds are filled in when it is printed.
     """

@@ -27,8 +27,6 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 
@@ -69,9 +67,9 @@ class Project:
         return project
 
     def reread(self, *, tools: bool) -> Self:
-        """Return the project as its manifest says now, with this one's runner and what it
-        remembers; with `tools`, the compilers are looked for again. Only one of the two is to be
-        closed. Raises `InputError`."""
+        """Return the project with its manifest read again, and with this one's runner and digests;
+        with `tools`, the compilers are discovered again. Only one of the two is to be closed.
+        Raises `InputError`."""
         fresh = self._opened(load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, digests=self.digests)
         if fresh.settings.cache_dir == self.settings.cache_dir:
@@ -83,12 +81,7 @@ class Project:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -121,13 +114,14 @@ class Project:
 
     @cached_property
     def memo(self) -> PlanMemo:
-        """What the programs came to in earlier plans."""
+        """The programs' hashes in earlier plans."""
         directory = os.path.join(self.cache.state_path, "plans")
         return PlanMemo(directory, self.manifest.path, self.digests)
 
     @property
     def _state(self) -> str | None:
-        """Where to remember: in the cache, but a cache is only made when something is built."""
+        """The state of the cache; None without a cache, which is only made when something is
+        built."""
         return self.cache.state_path if os.path.isdir(self.cache.state_path) else None
 
     @cached_property
@@ -196,7 +190,8 @@ Keys = tuple[str | int, ...]
 def refusals(
     manifest: Manifest, pairs: Iterable[tuple[str, Target]], toolchain: Toolchain
 ) -> list[Diagnostic]:
-    """Return what is refused, each once, for pairs of a script's name and a target."""
+    """Return everything that the compilers refuse, once each, for pairs of a script's name and a
+    target."""
     found: list[Diagnostic] = []
     used: dict[Pipeline, None] = {}
     for script, target in pairs:

@@ -53,11 +53,11 @@ class Cache:
         return self.tree.program_path(program)
 
     def lookup(self, program: str, /) -> Entry | None:
-        """Return what is published under a hash; None when nothing whole is. No lock, no write."""
+        """Return the whole entry of a program, or None. Takes no lock and writes nothing."""
         return find_entry(self.tree.program_path(program), program)
 
     def log(self, program: str, /) -> str:
-        """Return what the compiler printed for a published program; "" when there is nothing."""
+        """Return the compiler's output for a published program; "" without any."""
         path = os.path.join(self.tree.program_path(program), layout.LOG)
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -67,7 +67,7 @@ class Cache:
 
     @contextmanager
     def locked(self, program: str, /, wait: bool = True) -> Iterator[bool]:
-        """Be the only builder of a program; yields whether we are. Raises `CacheError`."""
+        """Take the lock of a program for a block; yield whether we have it. Raises `CacheError`."""
         self.tree.ensure_exists()
         with wrap_oserror(self.tree.locks.path):
             held = self.tree.locks.take(LockRange("program", program), wait=wait)

@@ -66,10 +66,10 @@ class RealDisk:
     def write(self, path: str, data: bytes) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         with os.fdopen(handle, "wb", buffering=0) as file:
-            view = memoryview(data)
+            view = memoryview(data)  # one system call may write only a part
             while view:
                 view = view[file.write(view) :]
-            os.fchmod(handle, 0o644)
+            os.fchmod(handle, 0o644)  # the umask does not decide who can read a cache
 
     def set_mode(self, path: str, mode: int) -> None:
         os.chmod(path, mode)
@@ -100,12 +100,14 @@ class RealDisk:
         except FileNotFoundError:
             return
         except (IsADirectoryError, PermissionError):
+            # A directory: unlink gives EISDIR on Linux, and EPERM where it goes by POSIX.
             import shutil
 
             shutil.rmtree(path)
 
 
 def _begin_writing(handle: int) -> None:
+    # DONTNEED makes Linux start to write a file's dirty pages, and does not wait for them.
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

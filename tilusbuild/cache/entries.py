@@ -194,6 +194,7 @@ class Stage:
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and layout.LIBRARY not in files:
             raise ValueError(f"what was built has a {layout.LIBRARY}")
+        # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))
         disk.sync([os.path.join(self.path, name) for name in (*files, layout.META)])
@@ -201,6 +202,7 @@ class Stage:
             disk.sync_directory(os.path.join(self.path, directory))
 
     def _move(self, program: str, final: str) -> Entry:
+        # Who comes second to a whole entry discards its own; a damaged one is replaced.
         there = find_entry(final, program)
         if there is not None:
             return there

@@ -67,7 +67,7 @@ def mentioned_headers(compile_sh: bytes) -> list[str]:
 
 
 def program_link(program: str) -> str:
-    """Return what a link in a script's `programs` or `failed` holds."""
+    """Return the target of a link in a script's `programs` or `failed`."""
     return f"../../../../{PROGRAMS}/{program}"
 
 
@@ -98,6 +98,7 @@ def measured(path: str) -> tuple[int, float]:
         names = []
     for name in ["", *names]:
         try:
+            # Joined with "" a path ends with a slash, through which even `lstat` follows a link.
             found = os.lstat(os.path.join(path, name).rstrip("/"))
         except OSError:
             continue

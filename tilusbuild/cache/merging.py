@@ -42,7 +42,7 @@ class RefusedEntry:
 
 @dataclass(slots=True)
 class Takeover:
-    """What came of it."""
+    """How many entries were taken over, and which were refused."""
 
     programs: int = 0
     includes: int = 0

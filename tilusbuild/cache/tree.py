@@ -112,8 +112,8 @@ class Tree:
             self._was_whole = True
 
     def ensure_exists(self) -> None:
-        """As `ensure`, but of a tree that was whole only see that it was not deleted since: for
-        what is done for each program. Raises the same."""
+        """Do what `ensure` does, but check a tree that was whole only for having been deleted:
+        cheap enough to be called for each program. Raises the same."""
         needed = (layout.STAGING, layout.TAG)
         if not self._was_whole or not all(os.path.exists(self.path(name)) for name in needed):
             self.ensure()

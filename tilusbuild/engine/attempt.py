@@ -28,7 +28,7 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class ProgramAnswer:
-    """A program has its answer."""
+    """The answer of a program: built, failed, crashed, …"""
 
     compiled: Compiled
     cached: bool = False
@@ -218,7 +218,7 @@ def _placed(job: Job, reason: str) -> str:
 
 
 def judged(compiled: Compiled) -> Compiled:
-    """Return what the engine makes of a compile: one that lacked memory is "killed", and retried.
+    """Return a compile with the status that the engine decides by: out of memory is "killed".
 
     Raises `DiskError` when a tool met a full or broken disk: no program is to blame, and every
     other compile would meet it too.

@@ -84,8 +84,8 @@ def build_changing(
     reporter: Reporter,
     config: BuildConfig,
 ) -> Result:
-    """As `build`, with the programs that another thread names through `queue`; not for the main
-    thread, as it catches no signals."""
+    """Build the programs that another thread names through `queue`; not for the main thread, as it
+    catches no signals."""
     try:
         return BuildLoop(queue, store, compiler, reporter, config).run()
     finally:
@@ -227,7 +227,7 @@ class BuildLoop:
             self.warnings = ()
 
     def _want(self, job: Job, instead: str | None) -> None:
-        """Have one program more, ahead of the plan that it is in, and another one no more."""
+        """Want one program more, ahead of the plan that it is in, and another one no more."""
         if not (job.hash in self.tickets or self.stopped.is_set() or self._known(job) is not None):
             ticket = self.tickets[job.hash] = Ticket(job, self.to_compile)
             ticket.estimate = self.history.estimate(job)
@@ -455,7 +455,7 @@ class BuildLoop:
         self.results.settle(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
 
     def _end_workers(self) -> None:
-        """On the ordinary way they are idle; after an exception their compilers are killed."""
+        """End the workers: mostly they are idle; after an exception their compilers are killed."""
         self.stopped.set()
         if self.running:
             with suppress(Exception):

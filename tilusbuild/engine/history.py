@@ -17,6 +17,7 @@ from tilusbuild.errors import input_error
 from tilusbuild.state.log import StateFile, header
 
 _SAVE_EVERY = 64
+"""Records. A build that is killed loses no more than so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,14 @@ class History:
         self._groups, self._all = None, _Sum()
 
     def estimate(self, job: Job) -> Estimate:
-        """Return what is to be expected of a job."""
+        """Return the seconds and the memory that a job will probably need."""
         found = self._remembered(job)
         floor = self._floors.get(_group(job), 0)
         return Estimate(found.seconds, max(found.peak_rss or 0, floor) or None)
 
     def measured(self, job: Job) -> Estimate:
-        """Return what this very program took, not another one in the same place; `NOTHING` if
-        unknown."""
+        """Return the seconds and the memory of this very program, not of another one in the same
+        place; `NOTHING` if unknown."""
         value = self._file.get(_key(job))
         if (known := _valid(value)) is None or value[2:] != [_mark(job)]:
             return NOTHING
@@ -143,7 +144,7 @@ def _key(job: Job) -> str:
 
 
 def _mark(job: Job) -> str:
-    """Tells the programs apart that have been in one place."""
+    """Return a mark that differs between the programs that have been in one place."""
     return job.hash[:12]
 
 
@@ -154,4 +155,5 @@ def _valid(value: Any) -> tuple[float, int] | None:
     seconds, peak_rss = value[:2]
     if not isinstance(seconds, int | float) or not isinstance(peak_rss, int):
         return None
+    # NaN, which Python reads in JSON, compares false with every bound.
     return (float(seconds), peak_rss) if 0 <= seconds < 1e7 and peak_rss >= 0 else None

@@ -136,11 +136,12 @@ class Store(Protocol):
     """Programs by their hash. A lookup takes no lock and writes nothing."""
 
     def lookup(self, program: str, /) -> StoredProgram | None:
-        """Return what is known of a program; None when there is nothing whole."""
+        """Return the entry of a program; None when there is none that is whole."""
         ...
 
     def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
-        """Be the only builder of a program; yield whether we are. The engine never waits here."""
+        """Take the lock of a program for a block; yield whether we have it. The engine never waits
+        here."""
         ...
 
     def stage(self) -> ProgramStage:
@@ -152,7 +153,7 @@ class Store(Protocol):
         ...
 
     def log(self, program: str, /) -> str:
-        """Return what the compiler printed for a published program; "" when there is nothing."""
+        """Return the compiler's output for a published program; "" without any."""
         ...
 
 

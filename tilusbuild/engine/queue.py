@@ -102,11 +102,12 @@ class ControlledQueue:
         self._answers: dict[str, ProgramAnswer] = {}
 
     def want(self, job: Job, instead: str | None = None) -> bool:
-        """Have this program too, ahead of a whole plan; the one with the hash `instead` no more."""
+        """Want this program too, ahead of a whole plan, and the one with the hash `instead` no
+        more."""
         return self._send(WantProgram(job, instead))
 
     def replace(self, jobs: Iterable[Job], *, last: bool = True) -> bool:
-        """Have these programs and no others. The build ends with them when they are the `last`."""
+        """Want these programs and no others. The build ends with them when they are the `last`."""
         return self._send(NewPlan(tuple(jobs)), keep_open=not last)
 
     def close(self) -> None:
@@ -146,8 +147,11 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, call `notify(number)` for the first signal; it must be safe in a
-    handler."""
+    """Within the block, call `notify(number)` for the first signal, and end the process at the
+    second; `notify` must be safe in a handler.
+
+    Off the main thread, where Python allows no handlers, nothing is installed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -156,6 +160,7 @@ def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal notified
         if notified:
+            # Die of the signal itself, so that whoever waits for us sees which it was.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
@@ -164,6 +169,8 @@ def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
 
     former = {}
     for number in _STOPPING:
+        # What our parent ignores (`nohup`) stays ignored. None is a handler that C code installed:
+        # Python could not put it back.
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             former[number] = signal.signal(number, handler)
     try:

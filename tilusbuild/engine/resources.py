@@ -124,8 +124,8 @@ class TokenSource(Protocol):
         ...
 
     def notify_when_available(self, callback: Callable[[], None], /) -> None:
-        """Have `callback` called, once and from any thread, when `try_acquire` may succeed. Asked
-        again before that, it changes nothing."""
+        """Call `callback`, once and from any thread, when `try_acquire` may succeed. A second
+        request before that changes nothing."""
         ...
 
     def idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What came of a build: every program's status, every script's verdict, groups of equal failures.
+"""The outcome of a build: every program's status, every script's verdict, groups of equal failures.
 
 Each program is in exactly one column, and all the columns together are all the programs. A program
 that several jobs share counts once there, and once for each of them in their scripts' verdicts.
@@ -210,8 +210,8 @@ def first_error(log: str, otherwise: str = "") -> str:
 
 
 def headline(reason: str, log: Callable[[], str]) -> str:
-    """Return what to know a failure by. `log` may have to be read, so it is asked only when
-    needed."""
+    """Return the line that identifies a failure. `log` may have to be read, so it is called only
+    when needed."""
     return _PLACE.sub("", reason) if _ERROR.search(reason) else first_error(log(), reason)
 
 

@@ -50,7 +50,7 @@ def program_text(
     source: str,
     headers: Sequence[tuple[str, str]],
 ) -> str:
-    """`program.txt`: what is compiled.
+    """Return `program.txt`: what is compiled.
 
     `entry` is ("kernel" | "entry", name); `signature` and `launch` are lines; `headers` are
     (sha256, name relative to its header directory), sorted.
@@ -72,13 +72,12 @@ def program_text(
 
 @lru_cache(maxsize=16)
 def _headers_section(headers: tuple[tuple[str, str], ...]) -> str:
-    """Return the schedules of an instance mostly reach the same headers: made once for all of
-    them."""
+    # The schedules of an instance mostly reach the same headers: made once for all of them.
     return section("headers", (f"{digest}  {name}" for digest, name in headers))
 
 
 def program_hash(program_txt: str, options_txt: str) -> str:
-    """Return what `cat program.txt options.txt | sha256sum` prints."""
+    """Return the name of a program: what `cat program.txt options.txt | sha256sum` prints."""
     return sha256_text(program_txt + options_txt)
 
 
@@ -91,7 +90,7 @@ def script_text(
     signature: Sequence[str],
     programs: Sequence[str],
 ) -> str:
-    """`script.txt`: an instance for a target, and its programs in plan order."""
+    """Return `script.txt`: an instance for a target, and its programs in plan order."""
     return "".join(
         [
             f"{SCRIPT_FORMAT}\nscript = {value_text(script)}\n",

@@ -43,7 +43,7 @@ those of another level, or of values that were taken out and may come back."""
 
 @dataclass(frozen=True, slots=True)
 class InputsKey:
-    """What programs that asked for the same templates and reach the same headers were made from."""
+    """The inputs of programs that asked for the same templates and reach the same headers."""
 
     templates: tuple[tuple[str, str], ...]
     """Name and digest of each template that was asked for; "" when there was none."""
@@ -55,7 +55,7 @@ class InputsKey:
 
 @dataclass(slots=True)
 class KnownPrograms:
-    """What is known of one instance."""
+    """The programs of one instance that are known."""
 
     fixed: str
     """The digest of the instance's fixed facts and of our own code."""
@@ -75,7 +75,7 @@ class PlanMemo:
         self._scripts: dict[str, dict[str, KnownPrograms]] = {}
         self._changed: set[str] = set()
         self.spaces = SpaceCache(directory, owner, self._code)
-        """What was chosen of the scripts' spaces."""
+        """The schedules that were chosen of the scripts' spaces."""
 
     def programs(
         self, script_instance: ScriptInstance, schedules: Sequence[Schedule]
@@ -195,7 +195,7 @@ class _Lookup:
 
 
 def own_code(memory: DigestMemory) -> str:
-    """Return what makes programs of inputs: this package, and the libraries that it rests on."""
+    """Return the versions of what makes programs of inputs: this package, Python, and libraries."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     select: Callable[[str], bool] = lambda name: (  # noqa: E731
         name.endswith((".py", "/")) and not name.endswith("__pycache__/")
@@ -225,7 +225,7 @@ def packed(scripts: dict[str, KnownPrograms]) -> bytes:
 
 
 def unpacked(body: bytes) -> dict[str, KnownPrograms]:
-    """Return what `packed` was given."""
+    """Return the scripts of a body that `packed` made."""
     head, _, packed_rows = body.partition(b"\n")
     rows = _ROW.iter_unpack(packed_rows)
     return {

@@ -28,7 +28,7 @@ from tilusbuild.toolchain import DigestMemory, Toolchain, package_dir
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a build would make, in order, and what renders its programs again."""
+    """Every program of a build, in order, and what renders it again."""
 
     project: str
     root: str
@@ -58,11 +58,11 @@ class Planner:
     renderer: Renderer
     memory: DigestMemory
     memo: PlanMemo | None = None
-    """What earlier plans came to; without it everything is made again."""
+    """The hashes of earlier plans; without it every program is rendered."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
     _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
-    """Scripts that look in the same directories share what was found there."""
+    """By search path: scripts with the same one share what was found."""
 
     def plan(self, selection: Selection) -> Plan:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""
@@ -259,7 +259,7 @@ class ProgramJob:
         return self.script_instance.render(self.schedule)
 
     def changed_input(self) -> str | None:
-        """None: a compile sees its own copy of the source, and headers addressed by content."""
+        """Return None: a compile sees its own copy of the source, and headers by their digest."""
         return None
 
     def readable(self, log: str) -> str:

@@ -100,11 +100,11 @@ class ScriptInstance:
         return instance_label(self.script, self.params, self.target.name)
 
     def values(self, schedule: Schedule) -> dict[str, Value]:
-        """Constants, parameters and derived values by name."""
+        """Return constants, parameters and derived values by name."""
         return {**self.params, **schedule.values}
 
     def context(self, schedule: Schedule) -> dict[str, object]:
-        """Return what the template sees."""
+        """Return the variables of the template."""
         return {
             **self.values(schedule),
             "target": {
@@ -265,7 +265,7 @@ class ScriptInstance:
             raise InputError(Diagnostic(str(error), self._manifest.place(*keys))) from None
 
     def other_headers(self, closure: Closure) -> tuple[str, ...]:
-        """Return what the fingerprint says of the toolkit's and the system's headers that a source
+        """Return the fingerprint's lines for the toolkit's and the system's headers that a source
         with this closure can reach."""
         external = closure.external
         if external not in self._external_digests:

@@ -44,7 +44,7 @@ def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[
 
 
 def target_constants(target: Target) -> dict[str, Value]:
-    """Return what every expression of a target sees: `arch.*` and `facts.*`."""
+    """Return the constants that every expression of a target sees: `arch.*` and `facts.*`."""
     limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
     return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
@@ -52,8 +52,8 @@ def target_constants(target: Target) -> dict[str, Value]:
 def spec_of(
     manifest: Manifest, script: str, target: Target, params: Mapping[str, Value]
 ) -> SpaceSpec:
-    """Return what the manifest, and its T1 file where it names one, declare the space of one
-    instance to be. Raises `InputError`."""
+    """Return the space of one instance as the manifest declares it, and its T1 file where it names
+    one. Raises `InputError`."""
     owner = manifest.scripts[script]
     imported = imported_space(manifest, script)
     declared = tuple(owner.space_for(target.name).values())
@@ -131,7 +131,7 @@ def _defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Valu
 
 
 def located(manifest: Manifest, script: str, target: str, error: SpaceError) -> InputError:
-    """Return a space's complaint at the rule, the parameter or the table that it is about."""
+    """Return a space's error at the rule, the parameter or the table that it is about."""
     return InputError(
         Diagnostic(
             f"{script} for {target}: {error.message}",
@@ -157,7 +157,7 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
 
 
 def reports(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, SpaceReport]]:
-    """Yield what the rules of each selected instance's space remove, also where nothing is left.
+    """Yield, for each selected instance, a report of what the rules remove from its space.
 
     Raises `InputError`.
     """
@@ -185,8 +185,8 @@ or of values that may come back."""
 
 @dataclass(frozen=True, slots=True)
 class KnownSpace:
-    """One space. `columns` are the values of `names`, schedule by schedule; `indices` the places of
-    the schedules, None for all; `default` is a place, too."""
+    """The schedules that were chosen of one space. `columns` are the values of `names`, schedule by
+    schedule; `indices` the places of the schedules, None for all; `default` is a place, too."""
 
     count: int
     cartesian: int
@@ -210,8 +210,8 @@ class KnownSpace:
 
 
 class SpaceCache:
-    """What is known of one project's spaces: a file for each script in `directory`, read when asked
-    for and written by `save` only. `code` stands for what chooses."""
+    """The chosen schedules of one project's spaces: a file for each script in `directory`, read
+    when asked for and written by `save` only. `code` is the digest of the code that chooses."""
 
     def __init__(self, directory: str, owner: str, code: str) -> None:
         self._directory = directory
@@ -234,7 +234,8 @@ class SpaceCache:
         size: Callable[[], tuple[int, int]],
         choose: Callable[[], Chosen],
     ) -> Chosen:
-        """Return what `choose` gives for the question `asked`; not called when it is known."""
+        """Return the schedules for the question `asked`; `choose` is called only when they are not
+        known."""
         key, question = self._key(spec), sha256_text(asked)
         known = self._known(script, key)
         if known is None or known.asked != question:
@@ -280,7 +281,7 @@ class SpaceCache:
         if len(indices) * (len(names) + 1) > _MAX_VALUES:
             return
         if default is not None and default not in schedules:
-            return
+            return  # only the schedules are kept, and the default is one of them by its place
         known = KnownSpace(
             *size,
             asked=question,

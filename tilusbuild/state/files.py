@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
     """Replace `path` by a file that holds `data`. Raises `OSError`; then nothing has changed."""
     directory = os.path.dirname(os.path.abspath(path))
+    # In the same directory: a rename is atomic only within one file system.
     handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=directory)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), mode)
+            os.fchmod(file.fileno(), mode)  # mkstemp gives 0o600, whatever the umask
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
