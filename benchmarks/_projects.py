@@ -51,6 +51,7 @@ def fake_toolkit(directory: Path) -> str:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     nvcc: str = module.make_toolkit(str(directory))
     return nvcc
