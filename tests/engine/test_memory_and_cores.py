@@ -202,7 +202,7 @@ def test_a_kill_for_memory_raises_the_estimate_of_its_instance() -> None:
     history = History(None)
     known, stranger = FakeJob("a", index=0), FakeJob("c", script="norm")
     history.record(known, 2.0, 100)
-    history.at_least(FakeJob("b", index=1), 500)
+    history.killed_at(FakeJob("b", index=1), 500)
     assert history.estimate(known) == Estimate(2.0, 500)
     assert history.estimate(stranger) == Estimate(2.0, 100)
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.build.builder import open_builder
-from tilusbuild.build.noop_record import Invocation, remember, seen
+from tilusbuild.build.noop_record import Invocation, last_entries, write_record
 from tilusbuild.build.project import Project
 from tilusbuild.build.shards import Shard, ShardPart, part_of
 from tilusbuild.cache.disk import CacheReadOnlyError
@@ -58,10 +58,10 @@ def build(
         part = part_of(plan, shard, times)
         config = replace(config, part=True)
         return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
-    known = {} if invocation is None else seen(project, invocation)
+    known = {} if invocation is None else last_entries(project, invocation)
     result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
     if invocation is not None and not config.dry_run:
-        remember(project, plan, result, project.settings.jobs.value, invocation)
+        write_record(project, plan, result, project.settings.jobs.value, invocation)
     return result
 
 

@@ -45,7 +45,7 @@ class Invocation:
     """When it began to read, in ns since 1970."""
 
 
-def remember(
+def write_record(
     project: Project, planned: Plan, result: Result, jobs: int, invocation: Invocation
 ) -> None:
     """Write the record for a command, if the same command would now have nothing to do.
@@ -73,7 +73,7 @@ def remember(
         _prune(os.path.dirname(path))
 
 
-def seen(project: Project, invocation: Invocation) -> dict[str, Stamp]:
+def last_entries(project: Project, invocation: Invocation) -> dict[str, Stamp]:
     """Return the programs that the last answer to this command rested on, each with its library's
     stamp of then: most are still the same, whatever else has changed."""
     path = record.path(invocation.key, project.environment)
@@ -113,7 +113,7 @@ def _inputs(project: Project, planned: Plan) -> set[str]:
     for script in manifest.scripts.values():
         if script.space_file is not None:
             found.add(os.path.join(manifest.root, script.space_file))
-    found.update(project.digests.asked())
+    found.update(project.digests.consulted())
     found.update(_own_code())
     found.update(_places_of_tools(project.environment))
     return found

@@ -73,10 +73,10 @@ def gc(
         with wrap_oserror(tree.locks.path):
             read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_span(name))]
         return _decide(entries, _spread(entries, rooted, read), older_than, max_size)
-    with alone(tree, wait=wait):
+    with exclusive_use(tree, wait=wait):
         entries = _survey(tree)
         rooted = _rooted(tree, entries)
-        with unread(tree, _loose(entries, rooted)) as read, wrap_oserror(tree.root):
+        with locked_unloaded(tree, _loose(entries, rooted)) as read, wrap_oserror(tree.root):
             decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
             for item in decided.removed:
                 tree.remove_entry(tree.path(item.name))
@@ -90,7 +90,7 @@ def clear(tree: Tree, *, wait: bool = False) -> None:
     """Remove everything but the cache itself. Raises `CacheBusyError`, `CacheError`."""
     if not tree.exists():
         return
-    with alone(tree, wait=wait), wrap_oserror(tree.root):
+    with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
         names = (layout.INDEX, layout.SCRIPTS, layout.PROGRAMS, layout.INCLUDE, layout.STATE)
         for name in names:
             if os.path.lexists(tree.path(name)):
@@ -99,8 +99,8 @@ def clear(tree: Tree, *, wait: bool = False) -> None:
 
 
 @contextmanager
-def alone(tree: Tree, *, wait: bool) -> Iterator[None]:
-    """Have the cache for oneself. Raises `CacheBusyError`, `CacheError`."""
+def exclusive_use(tree: Tree, *, wait: bool) -> Iterator[None]:
+    """Keep everybody else out of the cache for a block. Raises `CacheBusyError`, `CacheError`."""
     tree.ensure()
     with wrap_oserror(tree.locks.path):
         held = tree.locks.take(LockRange("use"), wait=wait)
@@ -131,7 +131,7 @@ def _span(script: str) -> LockRange:
 
 
 @contextmanager
-def unread(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
+def locked_unloaded(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
     """Keep scripts from being loaded during the block; yields those that are loaded already."""
     with wrap_oserror(tree.locks.path):
         held, free = tree.locks.take_free(map(_span, scripts))
@@ -176,7 +176,7 @@ def _survey(tree: Tree) -> _Entries:
             _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
     for program in filter(layout.is_hash, tree.names(layout.PROGRAMS)):
         name = f"{layout.PROGRAMS}/{program}"
-        _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in mentioned(tree.path(name))])
+        _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in headers_used(tree.path(name))])
     for digest in filter(layout.is_hash, tree.names(layout.INCLUDE)):
         _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
     for name in entries.sizes:  # scripts come before programs, programs before headers
@@ -223,7 +223,7 @@ def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[st
     return rooted
 
 
-def mentioned(path: str) -> list[str]:
+def headers_used(path: str) -> list[str]:
     """Digests of the header directories that a program's compile.sh uses."""
     try:
         with open(os.path.join(path, layout.COMPILE_SH), "rb") as file:

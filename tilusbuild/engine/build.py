@@ -388,7 +388,7 @@ class BuildLoop:
     def _answered(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
         job = ticket.job
         if compiled.status == Status.KILLED:
-            self.history.at_least(job, compiled.peak_rss)
+            self.history.killed_at(job, compiled.peak_rss)
             if not ticket.alone and not self.stopped.is_set():
                 self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
                 ticket.move(BuildState.ISOLATED)

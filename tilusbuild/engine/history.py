@@ -115,7 +115,7 @@ class History:
         if self._file.unsaved >= _SAVE_EVERY:
             self.save()
 
-    def at_least(self, job: Job, peak_rss: int) -> None:
+    def killed_at(self, job: Job, peak_rss: int) -> None:
         """Note that a compile was killed when it had taken so many bytes: until the end of this run
         the others of its instance are taken to need as many, whatever they took before."""
         group = _group(job)

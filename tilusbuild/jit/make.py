@@ -15,7 +15,7 @@ from tilusbuild.build.build import build_planned
 from tilusbuild.build.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.garbage import alone, unread
+from tilusbuild.cache.garbage import exclusive_use, locked_unloaded
 from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
@@ -141,7 +141,7 @@ def clear(root: str) -> None:
     others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
     cache.forget(ours)
     names = [f"{layout.SCRIPTS}/{directory}/{digest}" for directory, digest in wanted - others]
-    with alone(cache.tree, wait=True), unread(cache.tree, names) as read:
+    with exclusive_use(cache.tree, wait=True), locked_unloaded(cache.tree, names) as read:
         gone = {pair for pair in wanted - others if "/".join((layout.SCRIPTS, *pair)) not in read}
         listed = {(each.directory, each.hash): each.programs for each in cache.scripts()}
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}

@@ -104,7 +104,7 @@ class DigestMemory:
             if self._log.get(f"answers:{key}") != text:
                 self._log.put(f"answers:{key}", text)
 
-    def asked(self) -> set[str]:
+    def consulted(self) -> set[str]:
         """Return every file whose digest was asked for in this process, and every directory below
         the root of a tree: as long as none of them changes, all answers would be the same."""
         with self._guard:

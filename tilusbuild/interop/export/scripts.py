@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.garbage import mentioned
+from tilusbuild.cache.garbage import headers_used
 from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
@@ -122,7 +122,7 @@ def _program(cache: Cache, index: int, digest: str) -> ExportedProgram:
     entry, path = cache.lookup(digest), cache.program_path(digest)
     if entry is None:
         return ExportedProgram(index, digest, path, Status.MISSING, {}, ())
-    headers = tuple(cache.tree.include_path(each) for each in mentioned(path))
+    headers = tuple(cache.tree.include_path(each) for each in headers_used(path))
     return ExportedProgram(index, digest, path, entry.status, entry.meta, headers)
 
 
