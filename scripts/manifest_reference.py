@@ -13,9 +13,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tilusbuild.manifest.json_schema import schema
 from tilusbuild.manifest.locate import Path
-from tilusbuild.manifest.shape import NAME, keys_of, table_at, tables, toml_text
+from tilusbuild.manifest.shape import NAME, keys_of, schema, table_at, tables, toml_text
 from tilusbuild.manifest.table import Table
 
 _INTRODUCTION = """\

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.engine.events import FailureGroup, Finished, Summary, Verdict
-from tilusbuild.report.junit import JUnitReporter
+from tilusbuild.report.ci import JUnitReporter
 from tilusbuild.status import Status
 
 INSTANCE = ("matmul", "dtype=f16", "h100")

@@ -3,25 +3,23 @@
 Everything here is a table and arithmetic: no GPU, no toolkit, no file is asked.
 """
 
-from tilusbuild.arch.compat import Verdict, can_run
 from tilusbuild.arch.names import (
-    CPU,
-    PtxNeedsBase,
-    UnknownArch,
+    PtxNeedsBaseError,
+    UnknownArchError,
+    can_run,
     combined,
     gencode,
     known_names,
     parse_arch,
 )
-from tilusbuild.arch.occupancy import Occupancy, occupancy
-from tilusbuild.arch.table import Arch
+from tilusbuild.arch.table import CPU, Arch, Occupancy, occupancy
 
 __all__ = [
     "CPU",
     "Arch",
     "Occupancy",
-    "PtxNeedsBase",
-    "UnknownArch",
+    "PtxNeedsBaseError",
+    "UnknownArchError",
     "Verdict",
     "can_run",
     "combined",

@@ -1,7 +1,7 @@
-"""Names of architectures: reading them, combining several in one binary, asking nvcc for them.
+"""Names of architectures: read them, combine them, ask nvcc for them, see what runs where.
 
 A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cpu`. Anything else is
-`UnknownArch`, whose `hint` says what would be right: no spelling is guessed silently.
+`UnknownArchError`, whose `hint` says what would be right: no spelling is guessed silently.
 """
 
 from __future__ import annotations
@@ -11,23 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tilusbuild.arch.table import ARCHS, CPU, Arch
 from tilusbuild.errors import did_you_mean
-
-__all__ = [
-    "CPU",
-    "PtxNeedsBase",
-    "UnknownArch",
-    "combined",
-    "gencode",
-    "known_names",
-    "parse_arch",
-]
+from tilusbuild.runtime import compat
+from tilusbuild.runtime.compat import Kind, Verdict
 
 _LOOSE = re.compile(
     r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
 )
 
 
-class UnknownArch(ValueError):  # noqa: N818 - the name is the message
+class UnknownArchError(ValueError):
     """A name that is no architecture; `hint` says what would be right, or is None."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
@@ -35,7 +27,7 @@ class UnknownArch(ValueError):  # noqa: N818 - the name is the message
         self.hint = hint
 
 
-class PtxNeedsBase(ValueError):  # noqa: N818 - the name is the message
+class PtxNeedsBaseError(ValueError):
     """PTX was asked for, and no architecture of the target gives PTX that later GPUs can use."""
 
     def __init__(self, archs: Sequence[Arch]) -> None:
@@ -54,12 +46,12 @@ def known_names() -> tuple[str, ...]:
 
 
 def parse_arch(name: str) -> Arch:
-    """Return the architecture of that name. Raises `UnknownArch`."""
+    """Return the architecture of that name. Raises `UnknownArchError`."""
     if name == CPU.name:
         return CPU
     found = ARCHS.get(name)
     if found is None:
-        raise UnknownArch(f'unknown architecture "{name}"', _hint(name))
+        raise UnknownArchError(f'unknown architecture "{name}"', _hint(name))
     return found
 
 
@@ -100,8 +92,8 @@ def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
 
     Each architecture is compiled from its own PTX and once: `-arch=sm_90a` would run the front end
     twice and embed three images. The PTX is that of the newest architecture without a suffix, as
-    PTX of the others runs on no later GPU; without one, `PtxNeedsBase` is raised. The order is the
-    table's, whatever the order asked for.
+    PTX of the others runs on no later GPU. The order is the table's, whatever the order asked for.
+    Raises `PtxNeedsBaseError` when all have a suffix.
     """
     known = list(dict.fromkeys(archs))
     if not known or any(arch.is_cpu for arch in known):
@@ -109,10 +101,24 @@ def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
     known.sort(key=lambda arch: (arch.number, arch.suffix))
     bases = [arch for arch in known if not arch.suffix]
     if ptx and not bases:
-        raise PtxNeedsBase(known)
+        raise PtxNeedsBaseError(known)
     arguments: list[str] = []
     for arch in known:
         embed = ptx and arch is bases[-1]
         code = f"[{arch.name},{arch.virtual}]" if embed else arch.name
         arguments += ["-gencode", f"arch={arch.virtual},code={code}"]
     return tuple(arguments)
+
+
+def can_run(code: Arch | str, device: Arch | str, *, kind: Kind = "sass") -> Verdict:
+    """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
+    capability>).
+
+    A device has no suffix; one that is given is ignored. Names may be strings from a binary or a
+    driver: an unknown one is a refusal, never an exception.
+    """
+    return compat.can_run(_name(code), _name(device), kind)
+
+
+def _name(arch: Arch | str) -> str:
+    return arch if isinstance(arch, str) else arch.name

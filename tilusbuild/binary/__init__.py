@@ -4,11 +4,9 @@ Everything here takes bytes that nobody vouches for. A reader's work is bounded 
 input, and `BinaryError` is the only exception that it lets out.
 """
 
-from tilusbuild.binary.cubin import KernelUsage, read_cubin
-from tilusbuild.binary.elf import BinaryError
+from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
+from tilusbuild.binary.elf import BinaryError, Needs, read_needs
 from tilusbuild.binary.fatbin import CodeImage, Cubin, extract_cubins, read_archs
-from tilusbuild.binary.needs import Needs, read_needs
-from tilusbuild.binary.ptxas import PtxasUsage, parse_ptxas
 
 __all__ = [
     "BinaryError",

@@ -23,7 +23,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     repeated,
 )
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import Line
 from tilusbuild.report.text import amount, counted
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, one_of, option, positional
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import Line
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import Line
 
 _SHOWN = 3

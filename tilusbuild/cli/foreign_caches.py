@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, flag, option, positional, repeated
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.cli.package import PackageFileLine, show_files
 from tilusbuild.report.jsonl import Line
 from tilusbuild.report.text import amount, counted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import Line
 from tilusbuild.report.text import counted
 

@@ -92,7 +92,7 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
     except TilusbuildError as error:
         _say(error.render() + "\n")
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            from tilusbuild.report.github import annotate
+            from tilusbuild.report.ci import annotate
 
             annotate(error, sys.stderr, os.environ)
         return command.verb, error.exit_status

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli.arguments import Common, settings_of
+from tilusbuild.report.jsonl import Line, json_line
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -131,3 +132,8 @@ def load_errors() -> Iterator[None]:
         yield
     except (CorruptFileError, LoadError) as error:
         raise TilusbuildError(str(error)) from None
+
+
+def emit(line: Line, *, flush: bool = False) -> None:
+    """Print one line of `--json` on stdout."""
+    print(json_line(line), flush=flush)

@@ -18,7 +18,7 @@ from tilusbuild.cli.arguments import (
     optional,
     repeated,
 )
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import Line, Scalar
 
 if TYPE_CHECKING:

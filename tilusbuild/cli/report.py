@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilusbuild.build.costs import Cost, Total, costs, costs_text, total, totals
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
-from tilusbuild.cli.output import emit
+from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import Line
 
 

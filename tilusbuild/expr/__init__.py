@@ -3,8 +3,7 @@
 Importing this package imports neither numpy nor the C writer; they come with their first use.
 """
 
-from tilusbuild.expr.errors import ExprError
 from tilusbuild.expr.expression import Expr, c_prelude, parse
-from tilusbuild.expr.tree import Value
+from tilusbuild.expr.tree import ExprError, Value
 
 __all__ = ["Expr", "ExprError", "Value", "c_prelude", "parse"]

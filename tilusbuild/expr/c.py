@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilusbuild.expr.errors import ExprError
 from tilusbuild.expr.tree import (
     INT64_MIN,
     Binary,
     Call,
     Compare,
     Const,
+    ExprError,
     Logic,
     Member,
     Name,

@@ -10,12 +10,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr.errors import ExprError
-from tilusbuild.expr.fold import fold
 from tilusbuild.expr.parser import parse_text, parse_value
-from tilusbuild.expr.scalar import Careful, careful, quick
-from tilusbuild.expr.semantics import NoValueError, result_of
-from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Const, Name, Node, Value, canonical, walk
+from tilusbuild.expr.scalar import Careful, careful, fold, quick
+from tilusbuild.expr.tree import (
+    INT64_MAX,
+    INT64_MIN,
+    Const,
+    ExprError,
+    Name,
+    Node,
+    Value,
+    canonical,
+    walk,
+)
+from tilusbuild.runtime.semantics import NoValueError, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

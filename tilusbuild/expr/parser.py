@@ -13,8 +13,6 @@ import re
 import warnings
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import semantics
-from tilusbuild.expr.errors import ExprError
 from tilusbuild.expr.tree import (
     FUNCTIONS,
     INT64_MAX,
@@ -23,6 +21,7 @@ from tilusbuild.expr.tree import (
     Call,
     Compare,
     Const,
+    ExprError,
     Logic,
     Member,
     Name,
@@ -31,6 +30,7 @@ from tilusbuild.expr.tree import (
     Unary,
     children,
 )
+from tilusbuild.runtime import semantics
 
 MAX_CHARACTERS = 2000
 MAX_NODES = 300

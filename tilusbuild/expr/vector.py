@@ -15,17 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilusbuild.expr.arithmetic import (
-    absolute,
-    compared,
-    extreme,
-    integer_arithmetic,
-    integer_call,
-    integers,
-    power,
-    real_arithmetic,
-)
-from tilusbuild.expr.errors import ExprError
-from tilusbuild.expr.parts import (
     BOOL,
     INT,
     KINDS,
@@ -33,11 +22,19 @@ from tilusbuild.expr.parts import (
     TEXT,
     Part,
     UnprovenError,
+    absolute,
     column_of_objects,
+    compared,
     constant,
     either,
+    extreme,
     fits,
     integer,
+    integer_arithmetic,
+    integer_call,
+    integers,
+    power,
+    real_arithmetic,
     truth,
 )
 from tilusbuild.expr.tree import (
@@ -45,6 +42,7 @@ from tilusbuild.expr.tree import (
     Call,
     Compare,
     Const,
+    ExprError,
     Logic,
     Member,
     Name,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tilusbuild.arch import UnknownArch, parse_arch
+from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.build.project import Project
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
@@ -63,7 +63,7 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
         word = gpu.arch if gpu else "cpu"
     try:
         name = parse_arch(word).name
-    except UnknownArch as error:
+    except UnknownArchError as error:
         raise input_error(f'target: "{word}" is not an architecture', hint=error.hint) from None
     return name, {"arch": name}
 

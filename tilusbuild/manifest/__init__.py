@@ -1,7 +1,7 @@
 """`tilus.toml` → `Manifest`: read, located, checked, frozen.
 
-`find` and the settings import nothing heavy; everything else comes with its first use, because a
-build with nothing to do needs no model.
+`find` and the settings import nothing heavy; everything else is imported with its first use,
+because pydantic takes longer to import than a small command takes to run.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.manifest.find import MANIFEST_NAME, find, git_root
-from tilusbuild.manifest.settings import Setting, Settings, settings
+from tilusbuild.manifest.settings import MANIFEST_NAME, Setting, Settings, find, git_root, settings
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.check_expressions import signature_of
-    from tilusbuild.manifest.json_schema import schema
     from tilusbuild.manifest.loading import load
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
     from tilusbuild.manifest.requirement import parse_requirement
+    from tilusbuild.manifest.script import expression
     from tilusbuild.manifest.sections import IncludeDir
-    from tilusbuild.manifest.space import expression
+    from tilusbuild.manifest.shape import schema
 
 __all__ = [
     "MANIFEST_NAME",
@@ -42,10 +41,10 @@ __all__ = [
 _HOMES = {
     "IncludeDir": "sections",
     "Manifest": "model",
-    "expression": "space",
+    "expression": "script",
     "load": "loading",
     "parse_requirement": "requirement",
-    "schema": "json_schema",
+    "schema": "shape",
     "signature_of": "check_expressions",
     "snake_case": "names",
 }
@@ -54,7 +53,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Importing `load` or `schema` sets the module under that very name, so the value is set after.
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -16,9 +16,8 @@ from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script import ScriptSection, expression
 from tilusbuild.manifest.script_sections import COSTS, Arg, DispatchSection, LaunchOverride
-from tilusbuild.manifest.space import expression
 from tilusbuild.runtime.dtypes import integer_limits
 from tilusbuild.signature import (
     Argument,

@@ -1,9 +1,16 @@
-"""Checks of names: that they can be used where they are needed, and that no two are the same."""
+"""Checks of declared names, and of the files that a manifest names.
+
+Names can be used where they are needed, and no two are the same; files exist, and lie inside the
+project.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 from functools import partial
 
+from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import (
@@ -14,6 +21,7 @@ from tilusbuild.manifest.names import (
     snake_case,
 )
 from tilusbuild.manifest.script import OverrideSection
+from tilusbuild.manifest.sections import IncludeDir
 
 _SECTIONS = ("args", "params", "space", "derived")
 
@@ -121,4 +129,114 @@ def _macros(checks: Checks, path: Path) -> None:
                 f'"{name}" cannot name a macro',
                 checks.document.key(*path, name),
                 "a name is made of letters, digits and _; macros with arguments belong in a header",
+            )
+
+
+def check_files(checks: Checks) -> None:
+    """Templates, include directories, references, spaces in files, patterns of headers."""
+    _includes(checks, ("build",), checks.manifest.build.include_dirs)
+    _patterns(checks, ("build",), checks.manifest.build.headers)
+    for path, _, script in checks.scripts():
+        _file(checks, (*path, "template"), script.template, "template")
+        if script.space_file is not None:
+            _file(checks, (*path, "space-file"), script.space_file, "file")
+        if script.tune is not None and script.tune.ref is not None:
+            _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
+        _includes(checks, path, script.include_dirs)
+        _patterns(checks, path, script.headers)
+
+
+def _file(checks: Checks, path: Path, name: str, what: str) -> None:
+    """A regular file inside the project, also once symbolic links are followed."""
+    place = partial(checks.document.value, *path)
+    root = checks.manifest.root
+    full = os.path.normpath(os.path.join(root, name))
+    if os.path.isabs(name):
+        checks.error(
+            f"the {what} must be relative to the manifest",
+            place,
+            _relative(full, root) or f"the project is {root}",
+        )
+    elif not _inside(full, root):
+        checks.error(f"the {what} is outside the project", place, f"the project is {root}")
+    else:
+        try:
+            mode = os.stat(full).st_mode
+        except FileNotFoundError:
+            checks.error(f'there is no {what} "{name}"', place, _similar(full, name))
+            return
+        except OSError as error:
+            checks.error(f"the {what} cannot be read: {error.strerror}", place)
+            return
+        if not _inside(os.path.realpath(full), os.path.realpath(root)):
+            checks.error(
+                f"the {what} is outside the project, through a symbolic link",
+                place,
+                f"it is {os.path.realpath(full)}",
+            )
+        elif stat.S_ISDIR(mode):
+            checks.error(f"the {what} is a directory, not a file", place, _contents(full, name))
+        elif not stat.S_ISREG(mode):
+            checks.error(f"the {what} is not a regular file", place)
+
+
+def _inside(path: str, root: str) -> bool:
+    return os.path.commonpath([path, root]) == root
+
+
+def _relative(full: str, root: str) -> str | None:
+    return f'write "{os.path.relpath(full, root)}"' if _inside(full, root) else None
+
+
+def _similar(full: str, name: str) -> str | None:
+    """Return the file of the same directory whose name is nearest, or the nearest directory that
+    exists."""
+    directory, base = os.path.split(full)
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return f'there is no directory "{os.path.dirname(name)}"'
+    near = did_you_mean(base, names)
+    if near is None or not near.startswith("did"):
+        return None
+    found = near.split('"')[1]
+    return f'did you mean "{os.path.join(os.path.dirname(name), found)}"?'
+
+
+def _contents(full: str, name: str) -> str | None:
+    try:
+        templates = sorted(entry for entry in os.listdir(full) if entry.endswith(".j2"))
+    except OSError:
+        return None
+    return f'did you mean "{os.path.join(name, templates[0])}"?' if templates else None
+
+
+def _includes(checks: Checks, path: Path, directories: tuple[IncludeDir, ...]) -> None:
+    for number, directory in enumerate(directories):
+        where: Path = (*path, "include-dirs", number, "path")
+        place = partial(checks.document.value, *where)
+        if directory.package is not None:
+            # Whether the package is installed only matters to a build.
+            escapes = os.path.normpath(directory.path).split(os.sep)[0] == os.pardir
+            if os.path.isabs(directory.path) or escapes:
+                checks.error("a package's directory is relative to the package", place)
+            continue
+        full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
+        if not os.path.exists(full):
+            checks.error(
+                f'there is no include directory "{directory.path}"',
+                place,
+                _similar(os.path.normpath(full), directory.path),
+            )
+        elif not os.path.isdir(full):
+            checks.error(f'the include directory "{directory.path}" is a file', place)
+
+
+def _patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
+    for number, pattern in enumerate(patterns):
+        if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
+            checks.error(
+                "a pattern of headers is relative to the include directories",
+                checks.document.value(*path, "headers", number),
+                'as in "generated/*.cuh"',
             )

@@ -10,9 +10,8 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.names import linked_names
-from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script import ParameterSection, ScriptSection, as_row
 from tilusbuild.manifest.shape import toml_text
-from tilusbuild.manifest.space import ParameterSection, as_row
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.space.spec import Row
 

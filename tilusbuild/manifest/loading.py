@@ -1,21 +1,40 @@
-"""Reading a manifest: file → document → models → checks → `Manifest`, or all its mistakes."""
+"""Read a manifest: file → document → models → checks → `Manifest`, or all its mistakes.
+
+A document with mistakes is still checked further: what is wrong is cut out, and the rest becomes a
+manifest that the later checks read, so that one run reports every mistake. Such a manifest never
+leaves this package. Pydantic's errors are said in a person's words, at their places.
+"""
 
 from __future__ import annotations
 
+import copy
+import difflib
 import os
+from collections.abc import Mapping
+from typing import Any
 
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
-from tilusbuild.manifest.check_files import check_files
-from tilusbuild.manifest.check_flags import check_flags
-from tilusbuild.manifest.check_names import check_names
+from tilusbuild.manifest.check_names import check_files, check_names
 from tilusbuild.manifest.check_space import check_space
-from tilusbuild.manifest.check_targets import check_targets
+from tilusbuild.manifest.check_targets import check_flags, check_targets
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import read_document, shown_path
+from tilusbuild.manifest.document import Document, read_document, shown_path
+from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.structure import structured
+from tilusbuild.manifest.shape import (
+    example_at,
+    header,
+    keys_of,
+    table_at,
+    tables,
+    toml_text,
+)
+from tilusbuild.manifest.table import kind_of
 
 _CHECKS = (
     check_names,
@@ -53,3 +72,226 @@ def _load(path: str) -> Manifest:
 def _position(diagnostic: Diagnostic) -> tuple[int, int]:
     place = diagnostic.place
     return (place.line or 0, place.column or 0) if place else (0, 0)
+
+
+_KINDS = {
+    "bool_type": "a boolean: true or false",
+    "dict_type": "a table",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "mapping_type": "a table",
+    "model_type": "a table",
+    "string_type": "a string",
+    "tuple_type": "an array",
+}
+_LIMITS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+_PLACEHOLDERS: Mapping[Path, Any] = {
+    ("edition",): 1,
+    ("project",): {"name": "unnamed", "version": "0"},
+    ("project", "name"): "unnamed",
+    ("project", "version"): "0",
+}
+_ROUNDS = 8
+
+
+def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
+    """Return the manifest, or what is left of it without its mistakes; None when nothing is."""
+    diagnostics: list[Diagnostic] = []
+    data: dict[str, Any] = copy.deepcopy(document.data)
+    for round_number in range(_ROUNDS):
+        validated = _validated(data)
+        if isinstance(validated, Manifest):
+            validated._document = document
+            return validated, diagnostics
+        if round_number == 0:
+            diagnostics = [_diagnostic(document, detail) for detail in _causes(validated)]
+        for detail in validated:
+            _cut(data, _existing(data, detail), missing=detail["type"] == "missing")
+    return None, diagnostics
+
+
+def _validated(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
+    try:
+        return Manifest.model_validate(_frozen(data))
+    except ValidationError as error:
+        return error.errors(include_url=False)
+
+
+def _causes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Less those that only follow from others: an array is too short once bad items are gone."""
+    wrong_items = {detail["loc"][:-1] for detail in details}
+    return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong_items]
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return value
+
+
+def _existing(data: dict[str, Any], detail: ErrorDetails) -> Path:
+    """Return the keys of an error's path that are in the data, down to the first array."""
+    path: Path = ()
+    at: Any = data
+    for part in detail["loc"]:
+        if not isinstance(at, dict) or part not in at:
+            break
+        path = (*path, part)
+        at = at[part]
+    return path
+
+
+def _cut(data: dict[str, Any], path: Path, *, missing: bool) -> None:
+    """Take out what is at `path`, or put in something harmless where it is required."""
+    if missing and path in ((), ("project",)):
+        for needed, value in _PLACEHOLDERS.items():
+            at: Any = data
+            for part in needed[:-1]:
+                at = at[str(part)] if isinstance(at, dict) else at
+            if isinstance(at, dict):
+                at.setdefault(str(needed[-1]), copy.deepcopy(value))
+        return
+    if not path:
+        return
+    at = data
+    for part in path[:-1]:
+        at = at[str(part)]
+    if path in _PLACEHOLDERS:
+        at[str(path[-1])] = copy.deepcopy(_PLACEHOLDERS[path])
+    else:
+        at.pop(str(path[-1]), None)
+
+
+def _diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
+    path: Path = tuple(detail["loc"])
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(document, path)
+    if kind == "missing":
+        return _missing_key(document, path)
+    if path == ("edition",):
+        return Diagnostic(
+            f"edition {toml_text(detail['input'])} is not supported",
+            document.value("edition"),
+            "this tilusbuild reads edition = 1",
+        )
+    written = document.written(path)
+    message, hint = _words(detail, written)
+    return Diagnostic(f"{_called(written)} {message}", document.value(*path), hint)
+
+
+def _called(path: Path) -> str:
+    """Return the key that an error is about, in quotes; of an array's item, the array's."""
+    name = next((part for part in reversed(path) if isinstance(part, str)), "the manifest")
+    if path and isinstance(path[-1], int):
+        return f'item {path[-1] + 1} of "{name}"'
+    return f'"{name}"'
+
+
+def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
+    kind, given = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    example = example_at(path)
+    hint = f"as in: {example}" if example else None
+    if kind == "tilusbuild":
+        return context["message"], context["hint"] or hint
+    if kind in _KINDS:
+        return f"must be {_KINDS[kind]}, not {kind_of(given)}", _kind_hint(kind, given, key) or hint
+    if kind in _LIMITS:
+        limit, words = _LIMITS[kind]
+        return f"{words} {context[limit]:g}, not {toml_text(given)}", None
+    if kind == "literal_error":
+        hint = did_you_mean(given, _choices(context)) if isinstance(given, str) else None
+        return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
+    if kind == "string_pattern_mismatch":
+        return f"cannot be {toml_text(given)}", hint
+    if kind == "too_short":
+        return f"needs at least {_counted(context['min_length'])}", hint
+    if kind == "too_long":
+        return f"takes at most {_counted(context['max_length'])}", hint
+    if kind == "missing_positional_only_argument":
+        return "is missing an item", hint
+    return f"is wrong: {detail['msg']}", hint
+
+
+def _counted(number: int) -> str:
+    return "1 item" if number == 1 else f"{number} items"
+
+
+def _choices(context: Mapping[str, Any]) -> list[str]:
+    return [word.strip(" '") for word in context["expected"].replace(" or ", ",").split(",")]
+
+
+def _kind_hint(kind: str, given: Any, key: str) -> str | None:
+    """Return what the user probably meant, when the given value tells."""
+    if kind == "tuple_type" and isinstance(given, str):
+        words = given.split() if key in ("flags", "launcher") else [given]
+        return f"write {key} = {toml_text(words)}"
+    if kind == "bool_type" and given in ("true", "false", 0, 1):
+        truth = "true" if given in ("true", 1) else "false"
+        return f"write {key} = {truth}"
+    if kind == "int_type" and isinstance(given, str) and given.strip().isdigit():
+        return f"write {key} = {int(given)}"
+    if kind == "string_type" and key == "version" and isinstance(given, (int, float)):
+        return f'write {key} = "{given}"'
+    return None
+
+
+def _missing_key(document: Document, path: Path) -> Diagnostic:
+    *table, key = path
+    example = example_at(path)
+    if key == "edition":
+        example = "edition = 1"
+    if path == ("project",):
+        example = '[project]\nname = "…"\nversion = "0.1.0"'
+    subject = header(tuple(table)) if table else "the manifest"
+    if table and isinstance(table[-1], int):
+        subject = _called(tuple(table))
+    return Diagnostic(
+        f'{subject} is missing "{key}"',
+        document.key(*table),
+        f"as in: {example}" if example else None,
+    )
+
+
+def _unknown_key(document: Document, path: Path) -> Diagnostic:
+    *outer, last = path
+    key = str(last)
+    table = table_at(tuple(outer))
+    here = list(keys_of(table)) if table else []
+    close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)
+    hint = f'did you mean "{close[0]}"?' if close else None
+    hint = hint or _elsewhere(key) or _near_elsewhere(key) or did_you_mean(key, here)
+    where = f"in {header(tuple(outer))}" if outer else "at the top level"
+    return Diagnostic(f'unknown key "{key}" {where}', document.key(*path), hint)
+
+
+def _homes(key: str) -> list[str]:
+    return [
+        header(path)
+        for path, table in tables().items()
+        if key in keys_of(table) and "override" not in path and 0 not in path
+    ]
+
+
+def _elsewhere(key: str) -> str | None:
+    homes = _homes(key)
+    if not homes or len(homes) > 4:
+        return None
+    return f'"{key}" is a key of {" and ".join(homes)}'
+
+
+def _near_elsewhere(key: str) -> str | None:
+    words = {word for table in tables().values() for word in keys_of(table)}
+    close = difflib.get_close_matches(key, sorted(words), n=1, cutoff=0.8)
+    if not close or not _homes(close[0]):
+        return None
+    return f'did you mean "{close[0]}" of {" and ".join(_homes(close[0]))}?'

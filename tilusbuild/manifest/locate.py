@@ -42,7 +42,7 @@ class Locations:
 def locate(text: str) -> Locations:
     """Return the positions in a TOML text whose line ends are `\\n`. Never raises."""
     scanner = _Scanner(text)
-    with contextlib.suppress(_Lost, RecursionError):
+    with contextlib.suppress(_LostPlaceError, RecursionError):
         scanner.document()
     return scanner.found
 
@@ -79,7 +79,7 @@ def _decoded(raw: str, at: int, end: int, *, escapes: bool) -> Iterator[tuple[st
             at += 2
 
 
-class _Lost(Exception):  # noqa: N818 - ends the scan, is no mistake
+class _LostPlaceError(Exception):
     """The text goes on in a way that the scanner does not understand."""
 
 
@@ -105,7 +105,7 @@ class _Scanner:
 
     def take(self, token: str) -> None:
         if not self.peek(token):
-            raise _Lost
+            raise _LostPlaceError
         self.at += len(token)
 
     def skip(self, pattern: re.Pattern[str]) -> None:
@@ -152,7 +152,7 @@ class _Scanner:
             else:
                 match = _BARE_KEY.match(self.text, self.at)
                 if not match:
-                    raise _Lost
+                    raise _LostPlaceError
                 name, self.at = match.group(), match.end()
             names.append((name, (start, self.at)))
             self.skip(_BLANK)
@@ -192,7 +192,7 @@ class _Scanner:
         else:
             match = _SCALAR.match(self.text, self.at)
             if not match:
-                raise _Lost
+                raise _LostPlaceError
             self.at += len(match.group().rstrip(" \t"))
         self.found.values[path] = (start, self.at)
 
@@ -232,7 +232,7 @@ class _Scanner:
         at = self.at + len(fence)
         while not self.text.startswith(fence, at):
             if at >= len(self.text) or (len(fence) == 1 and self.text[at] == "\n"):
-                raise _Lost
+                raise _LostPlaceError
             at += 2 if quote == '"' and self.text[at] == "\\" else 1
         at += len(fence)
         if len(fence) == 3:

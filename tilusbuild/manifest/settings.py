@@ -1,22 +1,69 @@
-"""Settings that may be given in several places: command line, then environment, then manifest.
+"""Where a project's manifest and git repository are, and the settings that a command runs with.
 
-Each keeps where it came from, for `doctor` and for messages. Imports nothing heavy: a build with
-nothing to do comes through here, with what it remembers of the manifest.
+A setting may be given in several places: the command line takes precedence over the running
+program, that over the environment, and that over the manifest. Each keeps its source, for `doctor`
+and for messages. Imports nothing heavy, because what needs no model imports this.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tilusbuild.errors import did_you_mean, input_error
-from tilusbuild.manifest.find import git_root
 from tilusbuild.process.machine import usable_cores
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
+
+
+MANIFEST_NAME = "tilus.toml"
+
+
+def find(start: str) -> str:
+    """Return the absolute path of the nearest `tilus.toml` in `start` or above it.
+
+    Looks no higher than the root of the git repository that holds `start`. Raises `InputError`
+    that names the directories looked in.
+    """
+    looked = []
+    for directory in _upwards(start):
+        candidate = os.path.join(directory, MANIFEST_NAME)
+        if os.path.lexists(candidate):
+            return candidate
+        looked.append(directory)
+        if _is_git_root(directory):
+            break
+    raise input_error(
+        f"no {MANIFEST_NAME} here or above",
+        hint="searched in:\n"
+        + "".join(f"  {directory}\n" for directory in looked)
+        + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
+    )
+
+
+def git_root(start: str) -> str | None:
+    """Return the top directory of the git repository (or worktree) that holds `start`; None outside
+    one."""
+    return next((directory for directory in _upwards(start) if _is_git_root(directory)), None)
+
+
+def _is_git_root(directory: str) -> bool:
+    # A directory in a clone, a file in a worktree or a submodule.
+    return os.path.exists(os.path.join(directory, ".git"))
+
+
+def _upwards(start: str) -> Iterator[str]:
+    directory = os.path.abspath(start)
+    while True:
+        yield directory
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            return
+        directory = parent
+
 
 Kind = TypeVar("Kind")
 

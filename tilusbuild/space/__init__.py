@@ -1,9 +1,7 @@
 """Tuning spaces: domains and restrictions in, schedules out. numpy comes with the first `Space`."""
 
-from tilusbuild.space.errors import SpaceError
-from tilusbuild.space.select import MAX_SCHEDULES, select
-from tilusbuild.space.space import Schedule, Space
-from tilusbuild.space.spec import Parameter, SpaceSpec
+from tilusbuild.space.space import MAX_SCHEDULES, Schedule, Space, select
+from tilusbuild.space.spec import Parameter, SpaceError, SpaceSpec
 
 __all__ = [
     "MAX_SCHEDULES",

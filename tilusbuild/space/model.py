@@ -14,8 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, canonical, is_boolean
-from tilusbuild.space.errors import SpaceError
-from tilusbuild.space.spec import Parameter, Row, SpaceSpec
+from tilusbuild.space.spec import Parameter, Row, SpaceError, SpaceSpec
 
 
 @dataclass(frozen=True, slots=True)

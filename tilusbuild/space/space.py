@@ -4,6 +4,7 @@ Order: as declared, the first parameter slowest, each parameter's values in thei
 `else` that is not among them comes last). Only groups of parameters that rules connect are ever
 enumerated; the number of points, the i-th point and a sample come from the groups, so that a space
 of 10^17 points costs no more than its parts. Equal specs give equal spaces on every machine.
+`select` returns the schedules to build at a level: the default alone, a sample, or all.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.space.errors import SpaceError
 from tilusbuild.space.model import Derived, Domain, Model, build, outside, show
-from tilusbuild.space.spec import SpaceSpec
+from tilusbuild.space.spec import SpaceError, SpaceSpec
 
 if TYPE_CHECKING:
     from tilusbuild.space.component import Component
     from tilusbuild.space.report import SpaceReport
+
 
 CHUNK = 4096  # schedules decoded at a time
 
@@ -363,3 +364,29 @@ def _shuffled(count: int, seed: int) -> Iterator[int]:
         other = place + int.from_bytes(digest, "big") % (count - place)
         yield moved.get(other, other)
         moved[other] = moved.pop(place, place)
+
+
+MAX_SCHEDULES = 1_000_000
+
+
+def select(
+    space: Space, level: int, sample: int, default: Mapping[str, Value], seed: int = 0
+) -> tuple[Schedule, ...]:
+    """Return the schedules of `level`, in the space's order.
+
+    0: the default, which is the first point that agrees with `default` and with the parameters' own
+    defaults. 1: `sample` points, the default among them. 2: all. Raises `SpaceError` for a default
+    outside the space, and for more than 1,000,000 schedules.
+    """
+    start = space.complete(default)
+    if level == 0:
+        return (start,)
+    wanted = space.count if level == 2 else min(sample, space.count)
+    if wanted > MAX_SCHEDULES:
+        raise SpaceError(
+            f"{wanted:,} schedules to build, at most {MAX_SCHEDULES:,}",
+            hint="restrict the space, or build a sample of it: levels.sample and level 1",
+        )
+    if level == 2:
+        return tuple(space.iterate())
+    return space.sample(wanted, seed, include=(start.index,))

@@ -1,6 +1,6 @@
 """What a tuning space is declared to be: parameters, derived values, restrictions and constants.
 
-Plain values, checked for nothing: `space.model` reads them and says what is wrong.
+Plain values, checked for nothing: `space.model` reads them and raises `SpaceError`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilusbuild.expr import Expr, Value
+
+
+class SpaceError(Exception):
+    """A space that has no points, too many, or no meaning.
+
+    `rule` names the restriction, derived value or parameter at fault; `column` (from 1) is a place
+    in its expression; `hint` says what would be right.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str | None = None,
+        hint: str | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.rule = rule
+        self.hint = hint
+        self.column = column
+
 
 Row = tuple[Value, ...]
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.expr import Expr, ExprError, Value, parse, semantics
+from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.expr.parser import BINARY_OPERATORS, COMPARE_OPERATORS, UNARY_OPERATORS
-from tilusbuild.space.errors import SpaceError
-from tilusbuild.space.spec import Parameter
+from tilusbuild.runtime import semantics
+from tilusbuild.space.spec import Parameter, SpaceError
 
 MAX_VALUES = 100_000
 MAX_TEXT = 100_000

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilusbuild.binary import BinaryError, read_archs
-from tilusbuild.binary.elf import Elf
-from tilusbuild.binary.needs import read_needs
+from tilusbuild.binary.elf import Elf, read_needs
 from tilusbuild.interop.caches.model import ForeignEntry, ForeignProblem
 from tilusbuild.state.files import sha256_bytes
 

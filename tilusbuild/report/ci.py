@@ -1,0 +1,296 @@
+"""A build as CI systems show it: a JUnit file, and annotations and a summary on GitHub Actions.
+
+JUnit. A suite is a script with its constants and target. Its cases are the script itself, and every
+program that this build compiled; those that were there before are in its counts only. A case fails
+when it fails the build: a schedule that does not compile while its script has what it needs counts
+as skipped, with the reason, and so does one that is pruned.
+
+GitHub. Annotations are workflow commands, which the runner reads off stderr as it does off stdout;
+ten of each kind are shown for a step, so equal failures are one. The summary is Markdown, appended
+to the file that GITHUB_STEP_SUMMARY names; GitHub drops a step's summary that exceeds 1 MiB.
+(https://docs.github.com/actions/reference/workflow-commands-for-github-actions)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TextIO
+from xml.etree import ElementTree as Xml
+
+from tilusbuild.engine.events import Event, FailureGroup, Finished, Sharded, Summary, Verdict
+from tilusbuild.engine.results import normalised
+from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
+from tilusbuild.report.choose import shard_line
+from tilusbuild.report.summary import sums
+from tilusbuild.report.text import Stream, cleaned, counted, one_line
+from tilusbuild.state.files import write_atomic
+from tilusbuild.status import Status
+
+_ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
+_PLACES = (
+    re.compile(rf"^(?P<file>[^\s:(][^:(\n]*)\((?P<line>\d+)\): {_ERROR}", re.MULTILINE),
+    re.compile(
+        rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_ERROR}", re.MULTILINE
+    ),
+)
+"""As nvcc and as the host compilers write where an error is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where an error is. `file` is as the log has it: relative to the project's root."""
+
+    file: str
+    line: int
+    column: int | None
+
+
+def first_spot(log: str) -> Spot | None:
+    """Return the place of the first error in a log that names one."""
+    found = [match for pattern in _PLACES if (match := pattern.search(log))]
+    if not found:
+        return None
+    first = min(found, key=lambda match: match.start())
+    column = first.groupdict().get("column")
+    return Spot(first["file"], int(first["line"]), int(column) if column else None)
+
+
+def inside(file: str, root: str, top: str) -> str | None:
+    """Return a file of the project in `root` as seen from the directory `top`; None when it is not
+    there."""
+    path = os.path.normpath(os.path.join(root, file))
+    top = os.path.abspath(top)
+    if not path.startswith(top.rstrip("/") + "/") or not os.path.isfile(path):
+        return None
+    return os.path.relpath(path, top)
+
+
+def message_of(finished: Finished, groups: Iterable[FailureGroup]) -> str:
+    """Return the log of a program that is not built, as far as the summary has one of its kind."""
+    for group in groups:
+        if group.status == finished.status and (
+            finished.label in group.labels or normalised(finished.reason) == normalised(group.error)
+        ):
+            return group.message
+    return finished.reason
+
+
+_NOT_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What no XML 1.0 document can hold (its section 2.2)."""
+
+
+class JUnitReporter:
+    """Writes the file at `path` when the build has ended; a failure to is reported on `stderr`."""
+
+    def __init__(self, path: str, stderr: TextIO) -> None:
+        self._path = path
+        self._stderr = Stream(stderr)
+        self._finished: dict[tuple[str, ...], list[Finished]] = {}
+
+    def emit(self, event: Event, /) -> None:
+        match event:
+            case Finished():
+                self._finished.setdefault(event.instance, []).append(event)
+            case Summary():
+                self._write(event)
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _write(self, summary: Summary) -> None:
+        try:
+            write_atomic(self._path, self.document(summary))
+        except OSError as error:
+            self._stderr.write(f"error: cannot write {self._path}: {error.strerror}\n")
+
+    def document(self, summary: Summary) -> bytes:
+        """Return the file's bytes."""
+        top = Xml.Element("testsuites", name="tilusbuild")
+        for verdict in summary.scripts:
+            self._suite(top, verdict, summary)
+        if summary.error is not None:
+            suite = Xml.SubElement(top, "testsuite", name="build")
+            case = Xml.SubElement(suite, "testcase", classname="build", name="build", time="0")
+            _say(case, "error", one_line(summary.error), summary.error)
+            _count(suite)
+        _count(top)
+        top.set("time", f"{summary.seconds:.3f}")
+        Xml.indent(top)
+        data: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
+        return data + b"\n"
+
+    def _suite(self, top: Xml.Element, verdict: Verdict, summary: Summary) -> None:
+        name = _text(" ".join(verdict.instance) or verdict.script)
+        suite = Xml.SubElement(top, "testsuite", name=name)
+        programs = self._finished.get(verdict.instance, [])
+        for finished in sorted(programs, key=lambda each: each.index):
+            case = Xml.SubElement(
+                suite,
+                "testcase",
+                classname=name,
+                name=_text(finished.label),
+                time=f"{finished.seconds:.3f}",
+            )
+            if finished.status != Status.BUILT:
+                log = message_of(finished, summary.failures)
+                reason = f"{finished.status}: {finished.reason}"
+                _say(case, _kind(finished.status, verdict.ok), reason, log)
+        case = Xml.SubElement(suite, "testcase", classname=name, name=name, time="0")
+        if not verdict.ok:
+            built = f"{verdict.built} of {verdict.schedules} built"
+            _say(case, "failure", f"{verdict.reason} ({built})", "")
+        _count(suite)
+
+
+def _kind(status: str, script_is_ok: bool) -> str:
+    if status == Status.PRUNED or (status == Status.FAILED and script_is_ok):
+        return "skipped"
+    return "failure" if status == Status.FAILED else "error"
+
+
+def _say(case: Xml.Element, kind: str, message: str, log: str) -> None:
+    said = Xml.SubElement(case, kind, message=_text(one_line(message)))
+    if log:
+        where = Xml.SubElement(case, "system-out") if kind == "skipped" else said
+        where.text = _text(cleaned(log))
+
+
+def _count(element: Xml.Element) -> None:
+    cases = list(element.iter("testcase"))
+    element.set("tests", str(len(cases)))
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(name, str(sum(case.find(kind) is not None for case in cases)))
+    element.set("time", f"{sum(float(case.get('time', '0')) for case in cases):.3f}")
+
+
+def _text(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)
+
+
+_MAX_ANNOTATIONS = 10
+_MAX_ROWS = 200
+_MAX_LOG = 4000
+_MAX_BYTES = 1000 << 10
+
+
+class GithubReporter:
+    """Writes when the build has ended. `root` is the directory of the project."""
+
+    def __init__(self, stderr: TextIO, environment: Mapping[str, str], root: str) -> None:
+        self._out = Stream(stderr)
+        self._top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
+        self._file = environment.get("GITHUB_STEP_SUMMARY")
+        self._root = root
+        self._shard: Sharded | None = None
+
+    def emit(self, event: Event, /) -> None:
+        match event:
+            case Sharded():
+                self._shard = event
+            case Summary():
+                for line in self._annotations(event):
+                    self._out.write(line)
+                if self._file:
+                    self._append(self._file, "".join(_markdown(event, self._shard)))
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _annotations(self, summary: Summary) -> Iterator[str]:
+        level = "error" if summary.exit_status else "warning"
+        for group in summary.failures[:_MAX_ANNOTATIONS]:
+            yield command(level, _title(group), group.message or group.error, self._place(group))
+        bad = [verdict for verdict in summary.scripts if not verdict.ok]
+        for verdict in bad[:_MAX_ANNOTATIONS]:
+            name = " ".join(verdict.instance) or verdict.script
+            yield command("error", name, f"{name}: {verdict.reason}")
+        if summary.error is not None:
+            yield command("error", "the build stopped", summary.error)
+
+    def _place(self, group: FailureGroup) -> dict[str, str]:
+        spot = first_spot(group.message)
+        file = None if spot is None else inside(spot.file, self._root, self._top)
+        if spot is None or file is None:
+            return {}
+        place = {"file": file, "line": str(spot.line)}
+        return place if spot.column is None else {**place, "col": str(spot.column)}
+
+    def _append(self, path: str, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        if len(data) > _MAX_BYTES:
+            data = data[:_MAX_BYTES].decode("utf-8", "ignore").encode() + b"\n"
+        try:
+            with open(path, "ab") as file:
+                file.write(data)
+        except OSError as error:
+            self._out.write(f"error: cannot write {path}: {error.strerror}\n")
+
+
+def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
+    """An annotation for each thing that is wrong with the input, where it is wrong."""
+    found = error.diagnostics if isinstance(error, InputError) else (Diagnostic(str(error)),)
+    top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
+    for diagnostic in found[:_MAX_ANNOTATIONS]:
+        where = {}
+        place = diagnostic.place
+        file = None if place is None else inside(place.path, os.getcwd(), top)
+        if place is not None and file is not None:
+            where = {"file": file, "line": place.line, "col": place.column}
+        text = diagnostic.message + (f"\n{diagnostic.hint}" if diagnostic.hint else "")
+        named = {name: str(value) for name, value in where.items() if value is not None}
+        stderr.write(command(diagnostic.severity, "", text, named))
+
+
+def command(level: str, title: str, message: str, place: Mapping[str, str] | None = None) -> str:
+    """Return a workflow command in one line."""
+    said = {**(place or {}), **({"title": one_line(title)} if title else {})}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in said.items())
+    return f"::{level}{' ' if properties else ''}{properties}::{_data(cleaned(message).strip())}\n"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _title(group: FailureGroup) -> str:
+    shown = ", ".join(group.labels[:3]) + (" …" if group.count > 3 else "")
+    return f"{counted(group.count, 'schedule')}: {shown}"
+
+
+def _markdown(summary: Summary, shard: Sharded | None) -> Iterator[str]:
+    yield f"### tilusbuild: {_cell(sums(summary))}\n\n"
+    if shard is not None:
+        yield f"{_cell(shard_line(shard))}\n\n"
+    if summary.error is not None:
+        yield f"**stopped**: {_cell(summary.error)}\n\n"
+    if summary.scripts:
+        yield "| | script | built | failed | pruned | of | |\n|---|---|--:|--:|--:|--:|---|\n"
+    for verdict in sorted(summary.scripts, key=lambda each: each.ok)[:_MAX_ROWS]:
+        name = _cell(" ".join(verdict.instance) or verdict.script)
+        counts = f"{verdict.built} | {verdict.failed} | {verdict.pruned} | {verdict.schedules}"
+        mark = "✅" if verdict.ok else "❌"
+        yield f"| {mark} | {name} | {counts} | {_cell(verdict.reason)} |\n"
+    if len(summary.scripts) > _MAX_ROWS:
+        yield f"\n… and {len(summary.scripts) - _MAX_ROWS} more\n"
+    yield "\n"
+    for group in summary.failures:
+        log = cleaned(group.message)[:_MAX_LOG].replace("```", "` ` `")
+        head = f"{counted(group.count, 'schedule')}: {_html(one_line(group.error))}"
+        yield f"<details><summary>{head}</summary>\n\n```\n{log.strip()}\n```\n\n</details>\n\n"
+
+
+def _cell(text: str) -> str:
+    return _html(one_line(text)).replace("|", "\\|").replace("`", "\\`")
+
+
+def _html(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
