@@ -24,6 +24,8 @@ bench: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new
 	mv docs/manifest.md.new docs/manifest.md
+	$(BIN)/python -m tilusbuild.cli.events_schema > docs/events.schema.json.new
+	mv docs/events.schema.json.new docs/events.schema.json
 
 peers:
 	PYTHON=$(PYTHON) sh scripts/peers.sh

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.shape import NAME, keys_of, schema, table_at, tables, toml_text
-from tilusbuild.manifest.table import Table
+from tilusbuild.manifest.table import ManifestTable
 
 _INTRODUCTION = """\
 # The manifest: `tilus.toml`
@@ -98,7 +98,7 @@ def _title(path: Path) -> str:
     return f"`[{'.'.join(names)}]`"
 
 
-def _properties(definitions: Mapping[str, Any], table: type[Table]) -> Mapping[str, Any]:
+def _properties(definitions: Mapping[str, Any], table: type[ManifestTable]) -> Mapping[str, Any]:
     node = schema() if table is table_at(()) else definitions[table.__name__]
     for choice in (node, *node.get("anyOf", ())):
         if "properties" in choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ import pytest
 import tilusbuild.cli
 from support.json_schema import valid
 from tilusbuild.cli import events_schema
+from tilusbuild.cli.dispatch import PruneLine
 from tilusbuild.cli.main import main
-from tilusbuild.report.jsonl import Line, json_line
+from tilusbuild.report.jsonl import JsonLine, json_line
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = [module.name for module in pkgutil.iter_modules(tilusbuild.cli.__path__)]
@@ -154,7 +156,7 @@ def test_every_line_that_is_declared_belongs_to_a_verb() -> None:
         each
         for module in modules
         for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, Line) and each is not Line
+        if isinstance(each, type) and issubclass(each, JsonLine) and each is not JsonLine
     }
     listed = {kind for kinds in events_schema.lines().values() for kind in kinds}
     assert declared <= listed
@@ -172,7 +174,7 @@ def test_the_documents_name_every_line_of_a_verb() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Odd(Line):
+class _Odd(JsonLine):
     event: ClassVar[str] = "odd"
     inlined: ClassVar[str] = "more"
     name: str
@@ -186,3 +188,14 @@ def test_a_line_is_ascii_with_its_keys_in_order_and_a_mapping_inlined() -> None:
     assert text == (
         r'{"event": "odd", "name": "gr\u00f6\udcff", "a": [1, 2], "b": {"c": true}, "none": null}'
     )
+
+
+def test_a_number_that_json_does_not_have_is_null() -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    line = json_line(PruneLine("scale", "cpu", (1, 2), math.inf, 1.5))
+    read = json.loads(line, parse_constant=refuse)
+    assert (read["worst"], read["mean"]) == (None, 1.5)
+    odd = json_line(_Odd("nan", {"a": (math.nan, -math.inf, 0.5)}))
+    assert json.loads(odd, parse_constant=refuse)["a"] == [None, None, 0.5]

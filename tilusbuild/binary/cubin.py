@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, Section
+from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 
 _ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
 _RESERVED_SMEM = 1024
@@ -105,7 +105,7 @@ def _per_symbol(elf: Elf) -> dict[int, dict[int, int]]:
 
 
 def _usage(
-    elf: Elf, name: str, attributes: dict[int, int], sections: dict[str, Section], reserved: int
+    elf: Elf, name: str, attributes: dict[int, int], sections: dict[str, ElfSection], reserved: int
 ) -> KernelUsage:
     text = sections.get(f".text.{name}")
     shared = sections.get(f".nv.shared.{name}")

@@ -38,7 +38,7 @@ class BinaryError(TilusbuildError):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ElfSection:
     """A row of the section table. `size` is also that of a section without content (.bss)."""
 
     name: str
@@ -87,13 +87,13 @@ class Elf:
         self._budget = 16 * (len(data) - base) + (1 << 16)
         self.sections = self._read_sections(fields[13])
 
-    def content(self, section: Section) -> bytes:
+    def content(self, section: ElfSection) -> bytes:
         """Return a section's bytes; none for a section that has no content in the file."""
         if section.kind == _NOBITS:
             return b""
         return self._slice(section.offset, section.size)
 
-    def named(self, name: str) -> Section | None:
+    def named(self, name: str) -> ElfSection | None:
         """Return the first section of that name."""
         return next((section for section in self.sections if section.name == name), None)
 
@@ -101,7 +101,7 @@ class Elf:
         """Return the content of a string table, by section index."""
         return self.content(self._at(index))
 
-    def symbols(self, table: Section) -> Iterator[Symbol]:
+    def symbols(self, table: ElfSection) -> Iterator[Symbol]:
         """Yield the rows of a symbol table, in order and from row 0."""
         strings = self.strings(table.link)
         content = self.content(table)
@@ -131,7 +131,7 @@ class Elf:
         ends += [s.offset + s.size for s in self.sections if s.kind not in (0, _NOBITS)]
         return max(ends)
 
-    def _at(self, index: int) -> Section:
+    def _at(self, index: int) -> ElfSection:
         if index >= len(self.sections):
             raise BinaryError(f"there is no section {index}")
         return self.sections[index]
@@ -143,7 +143,7 @@ class Elf:
         self._spend(size)
         return self._data[start : start + size]
 
-    def _read_sections(self, names: int) -> tuple[Section, ...]:
+    def _read_sections(self, names: int) -> tuple[ElfSection, ...]:
         offset, unit, count = self._table
         if count and unit != _SECTION.size:
             raise BinaryError("the section table has an unknown layout")
@@ -154,7 +154,7 @@ class Elf:
                 raise BinaryError("the section table has no names")
             strings = self._slice(rows[names][4], rows[names][5])
         return tuple(
-            Section(self.text(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7]) for r in rows
+            ElfSection(self.text(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7]) for r in rows
         )
 
     def _spend(self, count: int) -> None:

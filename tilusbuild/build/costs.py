@@ -19,7 +19,7 @@ from tilusbuild.cache.entries import Entry, listed
 from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import Cell, cell_text, table
@@ -37,7 +37,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost(Line):
+class Cost(JsonLine):
     """What a program costs. Also a line of `report --json`."""
 
     event: ClassVar[str] = "program"

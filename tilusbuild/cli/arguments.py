@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 if TYPE_CHECKING:
-    from tilusbuild.report.jsonl import Line
+    from tilusbuild.report.jsonl import JsonLine
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Common")
@@ -324,6 +324,6 @@ class Verb(Generic[A]):
     arguments: type[A]
     run: Callable[[A], int]
     """Returns the exit status."""
-    emits: tuple[type[Line], ...] = ()
+    emits: tuple[type[JsonLine], ...] = ()
     help: str = ""
     """Of an action of `cache`; the verbs' own are in `parser.VERBS`."""

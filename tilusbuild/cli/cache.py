@@ -24,7 +24,7 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheLine(Line):
+class CacheLine(JsonLine):
     """The cache."""
 
     event: ClassVar[str] = "cache"
@@ -57,7 +57,7 @@ class CacheStatsArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStatsLine(Line):
+class CacheStatsLine(JsonLine):
     """How many programs have which status, and the bytes below each directory."""
 
     event: ClassVar[str] = "stats"
@@ -93,7 +93,7 @@ class CacheVerifyArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheProblemLine(Line):
+class CacheProblemLine(JsonLine):
     """Something in the cache that is wrong, and what to do about it."""
 
     event: ClassVar[str] = "problem"
@@ -103,7 +103,7 @@ class CacheProblemLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheVerifySummary(Line):
+class CacheVerifySummary(JsonLine):
     """How many problems, and how many entries were removed for them."""
 
     event: ClassVar[str] = "summary"
@@ -154,7 +154,7 @@ class CacheGcArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedLine(Line):
+class RemovedLine(JsonLine):
     """An entry that was removed; its age is in seconds."""
 
     event: ClassVar[str] = "removed"
@@ -164,7 +164,7 @@ class RemovedLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheGcSummary(Line):
+class CacheGcSummary(JsonLine):
     """How many entries were removed, and the bytes that these and the others take."""
 
     event: ClassVar[str] = "summary"
@@ -217,7 +217,7 @@ class CacheMergeArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedLine(Line):
+class RefusedLine(JsonLine):
     """Something that was not taken over; `name` is relative to the cache `source`."""
 
     event: ClassVar[str] = "refused"
@@ -227,7 +227,7 @@ class RefusedLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class IncompleteLine(Line):
+class IncompleteLine(JsonLine):
     """A script of which programs are in none of the caches."""
 
     event: ClassVar[str] = "incomplete"
@@ -236,7 +236,7 @@ class IncompleteLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class MergeSummary(Line):
+class MergeSummary(JsonLine):
     """What was taken over; `known` are programs that were there before."""
 
     event: ClassVar[str] = "summary"
@@ -309,7 +309,7 @@ class CacheExportArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedLine(Line):
+class ExportedLine(JsonLine):
     """What was exported; `copied` are bytes, the other files are links."""
 
     event: ClassVar[str] = "exported"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import Common, optional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount
 from tilusbuild.status import Status
 
@@ -27,7 +27,7 @@ class CacheLsArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class CachedScriptLine(Line):
+class CachedScriptLine(JsonLine):
     """A script that was published, and the projects and packages that keep it."""
 
     event: ClassVar[str] = "script"
@@ -40,7 +40,7 @@ class CachedScriptLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class CachedProgramLine(Line):
+class CachedProgramLine(JsonLine):
     """A program of a script that was asked for."""
 
     event: ClassVar[str] = "program"

@@ -20,7 +20,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, one_of, option, positional
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -49,7 +49,7 @@ class CacheShowArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownProgramLine(Line):
+class ShownProgramLine(JsonLine):
     """A program: where it is, and its `meta.json`."""
 
     event: ClassVar[str] = "program"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CompdbArgs(SelectionArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine(Line):
+class CommandLine(JsonLine):
     """The command that compiles a program."""
 
     event: ClassVar[str] = "command"
@@ -41,7 +41,7 @@ class CommandLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class CompdbSummary(Line):
+class CompdbSummary(JsonLine):
     """How many commands, and how many programs have no source yet."""
 
     event: ClassVar[str] = "summary"

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 
 _SHOWN = 3
 
@@ -23,7 +23,7 @@ class DiffArgs(LimitArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeLine(Line):
+class ChangeLine(JsonLine):
     """One difference."""
 
     event: ClassVar[str] = "change"
@@ -36,7 +36,7 @@ class ChangeLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class DiffSummary(Line):
+class DiffSummary(JsonLine):
     """How many differences."""
 
     event: ClassVar[str] = "summary"

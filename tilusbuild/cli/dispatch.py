@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, positional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class DispatchArgs(DeviceCompilerArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchRule:
+class ListedRule:
     """A rule, and the program that it chooses."""
 
     when: str
@@ -62,21 +62,21 @@ class DispatchTable:
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchLine(Line):
+class DispatchLine(JsonLine):
     """Everything that chooses the programs of an instance."""
 
     event: ClassVar[str] = "dispatch"
     instance: str
     path: str
     keys: tuple[str, ...]
-    rules: tuple[DispatchRule, ...]
+    rules: tuple[ListedRule, ...]
     model: str | None
     default: int | None
     tables: tuple[DispatchTable, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchProblem(Line):
+class DispatchProblem(JsonLine):
     """Something that a call would fail at."""
 
     event: ClassVar[str] = "problem"
@@ -85,7 +85,7 @@ class DispatchProblem(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class CoverageLine(Line):
+class CoverageLine(JsonLine):
     """Which program serves some sizes."""
 
     event: ClassVar[str] = "coverage"
@@ -97,19 +97,22 @@ class CoverageLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PruneLine(Line):
-    """The programs to keep for a device: how much slower than the best these are."""
+class PruneLine(JsonLine):
+    """The programs to keep for a device: how much slower than the best they are, as ratios.
+
+    `worst` is null where some measured sizes are served by none of them.
+    """
 
     event: ClassVar[str] = "prune"
     instance: str
     device: str
     programs: tuple[int, ...]
-    worst: float
+    worst: float | None
     mean: float
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchSummary(Line):
+class DispatchSummary(JsonLine):
     """How many instances."""
 
     event: ClassVar[str] = "summary"
@@ -117,7 +120,7 @@ class DispatchSummary(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchCheckSummary(Line):
+class DispatchCheckSummary(JsonLine):
     """How many instances and problems, of `check`."""
 
     event: ClassVar[str] = "summary"
@@ -177,7 +180,7 @@ def _line(look: DispatchOverview) -> DispatchLine:
         instance=script.label,
         path=script.path,
         keys=tuple(script.keys),
-        rules=tuple(DispatchRule(rule.source, rule.program) for rule in script.rules),
+        rules=tuple(ListedRule(rule.source, rule.program) for rule in script.rules),
         model=script.model.source if script.model else None,
         default=script.default,
         tables=tuple(

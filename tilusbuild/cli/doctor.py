@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.errors import InputError
@@ -32,7 +32,7 @@ class SearchedPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingLine(Line):
+class FindingLine(JsonLine):
     """A component of the toolchain."""
 
     event: ClassVar[str] = "finding"
@@ -47,7 +47,7 @@ class FindingLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class SettingLine(Line):
+class SettingLine(JsonLine):
     """A setting, and where its value is from."""
 
     event: ClassVar[str] = "setting"
@@ -57,7 +57,7 @@ class SettingLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorWarning(Line):
+class DoctorWarning(JsonLine):
     """Something about the environment that may be a mistake."""
 
     event: ClassVar[str] = "warning"
@@ -65,7 +65,7 @@ class DoctorWarning(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorSummary(Line):
+class DoctorSummary(JsonLine):
     """The components that the project needs and that are missing."""
 
     event: ClassVar[str] = "summary"

@@ -1,8 +1,8 @@
 """The JSON schema of all lines of `--json`, made from the dataclasses that declare them.
 
-`python -m tilusbuild.cli.events_schema` prints it; `docs/events.schema.json` is that text. The
-lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`, each a class by its name.
-Readers ignore keys that they do not know.
+`python -m tilusbuild.cli.events_schema` prints it; `docs/events.schema.json` is that text, which
+`make docs` writes. The lines of a verb are `#/$defs/build`, of an action `#/$defs/cache-gc`, each
+a class by its name. Readers ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tilusbuild.cli.parser import VERBS, actions_of
 from tilusbuild.engine import events
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.watch import events as watching
 
 BUILD: tuple[type[events.Event], ...] = (
@@ -47,9 +47,9 @@ WATCH: tuple[type[events.Event], ...] = (
 )
 
 
-def lines() -> dict[str, tuple[type[events.Event] | type[Line], ...]]:
+def lines() -> dict[str, tuple[type[events.Event] | type[JsonLine], ...]]:
     """Return the lines of every verb and of every action, as "cache gc", that has any."""
-    found: dict[str, tuple[type[events.Event] | type[Line], ...]] = {}
+    found: dict[str, tuple[type[events.Event] | type[JsonLine], ...]] = {}
     for verb in VERBS:
         for action, declared in actions_of(verb).items():
             found[f"{verb} {action}".strip()] = declared.emits
@@ -84,7 +84,7 @@ def text() -> str:
     return json.dumps(schema(), indent=2) + "\n"
 
 
-class _Generator(GenerateJsonSchema):
+class EventsSchemaGenerator(GenerateJsonSchema):
     """Strings where the code has an enumeration: a later version may add a value."""
 
     def enum_schema(self, schema: Any) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def _line(kind: Any, classes: dict[str, Any]) -> None:
 
 
 def _object(kind: Any, classes: dict[str, Any]) -> dict[str, Any]:
-    found = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Generator)
+    found = TypeAdapter(kind).json_schema(
+        mode="serialization", schema_generator=EventsSchemaGenerator
+    )
     for name, each in found.pop("$defs", {}).items():
         classes[name] = _required(each) if "properties" in each else {"type": each["type"]}
     return _required(found)

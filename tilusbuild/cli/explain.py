@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 from tilusbuild.status import Status
 
@@ -25,7 +25,7 @@ class ExplainArgs(SelectionArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class ExplanationLine(Line):
+class ExplanationLine(JsonLine):
     """Why a program is in its state."""
 
     event: ClassVar[str] = "explanation"

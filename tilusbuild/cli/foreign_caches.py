@@ -13,7 +13,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, flag, option, positional, repeated
 from tilusbuild.cli.options import emit
 from tilusbuild.cli.package import PackageFileLine, show_files
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DIRECTORY_HELP = "another cache: of tilusbuild, Tilus, TileLang, Hidet or Triton
 
 
 @dataclass(frozen=True, slots=True)
-class EntryLine(Line):
+class EntryLine(JsonLine):
     """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
 
     event: ClassVar[str] = "entry"
@@ -49,7 +49,7 @@ class EntryLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class StatsLine(Line):
+class StatsLine(JsonLine):
     """A foreign cache in numbers, and the paths of the entries that have the same code."""
 
     event: ClassVar[str] = "stats"
@@ -62,7 +62,7 @@ class StatsLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenEntryLine(Line):
+class BrokenEntryLine(JsonLine):
     """Something in a foreign cache that is wrong."""
 
     event: ClassVar[str] = "problem"
@@ -71,7 +71,7 @@ class BrokenEntryLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class StaleFileLine(Line):
+class StaleFileLine(JsonLine):
     """A file that a system left behind and does not use."""
 
     event: ClassVar[str] = "litter"
@@ -81,7 +81,7 @@ class StaleFileLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignVerifySummary(Line):
+class ForeignVerifySummary(JsonLine):
     """How many entries and problems a foreign cache has."""
 
     event: ClassVar[str] = "summary"
@@ -90,7 +90,7 @@ class ForeignVerifySummary(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedFileLine(Line):
+class RemovedFileLine(JsonLine):
     """Something that was removed from a foreign cache, and why."""
 
     event: ClassVar[str] = "removed"
@@ -100,7 +100,7 @@ class RemovedFileLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class InUseLine(Line):
+class InUseLine(JsonLine):
     """Something that is in use, and was not removed."""
 
     event: ClassVar[str] = "in use"
@@ -110,7 +110,7 @@ class InUseLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignGcSummary(Line):
+class ForeignGcSummary(JsonLine):
     """How much was removed, the bytes that this freed, and how much was in use."""
 
     event: ClassVar[str] = "summary"
@@ -147,7 +147,7 @@ class PackCacheArgs(Common):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOutLine(Line):
+class LeftOutLine(JsonLine):
     """With `--skip-broken`: an entry that is not in the package."""
 
     event: ClassVar[str] = "left out"
@@ -156,7 +156,7 @@ class LeftOutLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedCacheLine(Line):
+class PackedCacheLine(JsonLine):
     """What is in a package of a foreign cache."""
 
     event: ClassVar[str] = "package"
@@ -171,7 +171,7 @@ class PackedCacheLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledCacheLine(Line):
+class InstalledCacheLine(JsonLine):
     """A package of a foreign cache was installed in the directory `cache`."""
 
     event: ClassVar[str] = "installed"
@@ -187,7 +187,7 @@ class InstalledCacheLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightEntryLine(Line):
+class PreflightEntryLine(JsonLine):
     """Whether an entry of a foreign cache would run on a device."""
 
     event: ClassVar[str] = "preflight"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class GraphArgs(SelectionArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class GraphFileLine(Line):
+class GraphFileLine(JsonLine):
     """An input of scripts."""
 
     event: ClassVar[str] = "file"
@@ -35,7 +35,7 @@ class GraphFileLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class GraphScriptLine(Line):
+class GraphScriptLine(JsonLine):
     """A script for one target: how many programs have which status, and the paths of its inputs."""
 
     event: ClassVar[str] = "script"
@@ -52,7 +52,7 @@ class GraphScriptLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class GraphProgramLine(Line):
+class GraphProgramLine(JsonLine):
     """A program, and the names of the scripts that share it."""
 
     event: ClassVar[str] = "program"
@@ -65,7 +65,7 @@ class GraphProgramLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class GraphSummary(Line):
+class GraphSummary(JsonLine):
     """The size of the graph."""
 
     event: ClassVar[str] = "summary"

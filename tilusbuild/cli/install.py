@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class InstallArgs(SignedArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledLine(Line):
+class InstalledLine(JsonLine):
     """A package was installed: how many of its programs are new, and the bytes of these."""
 
     event: ClassVar[str] = "installed"
@@ -52,7 +52,7 @@ class InstalledLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class UninstalledLine(Line):
+class UninstalledLine(JsonLine):
     """A package was uninstalled."""
 
     event: ClassVar[str] = "removed"

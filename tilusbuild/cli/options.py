@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli.arguments import Common, settings_of
-from tilusbuild.report.jsonl import Line, json_line
+from tilusbuild.report.jsonl import JsonLine, json_line
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -134,6 +134,6 @@ def load_errors() -> Iterator[None]:
         raise TilusbuildError(str(error)) from None
 
 
-def emit(line: Line, *, flush: bool = False) -> None:
+def emit(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
     print(json_line(line), flush=flush)

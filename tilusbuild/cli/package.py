@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     repeated,
 )
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -65,7 +65,7 @@ class PackageArgs(DeviceCompilerArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class PackageFileLine(Line):
+class PackageFileLine(JsonLine):
     """A package in one format."""
 
     event: ClassVar[str] = "carrier"
@@ -76,7 +76,7 @@ class PackageFileLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PackageLine(Line):
+class PackageLine(JsonLine):
     """What is in a package."""
 
     event: ClassVar[str] = "package"
@@ -89,7 +89,7 @@ class PackageLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class LayerSizeLine(Line):
+class LayerSizeLine(JsonLine):
     """With `--size`: the size of a script's programs for a target, also when compressed."""
 
     event: ClassVar[str] = "layer"
@@ -101,7 +101,7 @@ class LayerSizeLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramSizeLine(Line):
+class ProgramSizeLine(JsonLine):
     """With `--size`: the size of a program."""
 
     event: ClassVar[str] = "program"

@@ -40,7 +40,7 @@ VERBS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ParsedCommand:
     """A command line that was understood."""
 
     verb: str
@@ -133,7 +133,7 @@ def _verb(words: Sequence[str]) -> str | None:
     return None
 
 
-def parse(words: Sequence[str], **given: object) -> Command:
+def parse(words: Sequence[str], **given: object) -> ParsedCommand:
     """Understand a command line; exits with status 2 and a message where that fails.
 
     `given` are values for fields that are not options, for verbs that have such fields.
@@ -151,4 +151,4 @@ def parse(words: Sequence[str], **given: object) -> Command:
         parser.print_help(sys.stderr)
         sys.exit(2)
     action = actions["" if "" in actions else namespace.action]
-    return Command(namespace.verb, fill(action.arguments, namespace), action)
+    return ParsedCommand(namespace.verb, fill(action.arguments, namespace), action)

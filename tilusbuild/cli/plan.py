@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.space.report import RuleEffect
 from tilusbuild.status import Status
 
@@ -30,7 +30,7 @@ class PlanArgs(SelectionArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceLine(Line):
+class InstanceLine(JsonLine):
     """A script for one set of constants and one target."""
 
     event: ClassVar[str] = "instance"
@@ -50,7 +50,7 @@ class InstanceLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanSummary(Line):
+class PlanSummary(JsonLine):
     """The whole plan. A program that several instances share counts once."""
 
     event: ClassVar[str] = "summary"
@@ -59,7 +59,7 @@ class PlanSummary(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceLine(Line):
+class SpaceLine(JsonLine):
     """The space of an instance."""
 
     event: ClassVar[str] = "space"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilusbuild.cli import foreign_caches, options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.package.preflight import DescribedHost, InstanceReport, PreflightReport
@@ -76,7 +76,7 @@ class PreflightSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightLine(Line):
+class PreflightLine(JsonLine):
     """What would be chosen for a script on a device."""
 
     event: ClassVar[str] = "preflight"
@@ -92,7 +92,7 @@ class PreflightLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightProblemLine(Line):
+class PreflightProblemLine(JsonLine):
     """Something that the machine is missing."""
 
     event: ClassVar[str] = "problem"
@@ -101,7 +101,7 @@ class PreflightProblemLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightSummary(Line):
+class PreflightSummary(JsonLine):
     """How many devices, and how many things are missing on them."""
 
     event: ClassVar[str] = "summary"

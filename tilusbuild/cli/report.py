@@ -9,7 +9,7 @@ from tilusbuild.build.costs import Cost, Total, costs, costs_text, total, totals
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ReportArgs(SelectionArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptCostLine(Line):
+class ScriptCostLine(JsonLine):
     """The sums over the programs of a script for a target; null is not known."""
 
     event: ClassVar[str] = "script"
@@ -33,7 +33,7 @@ class ScriptCostLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class CostSummary(Line):
+class CostSummary(JsonLine):
     """The sums over all programs, each counted once."""
 
     event: ClassVar[str] = "summary"

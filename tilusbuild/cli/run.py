@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, option, positional, repeated
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.tune.run import CallResult
@@ -40,7 +40,7 @@ class RunArgs(DeviceCompilerArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class CallLine(Line):
+class CallLine(JsonLine):
     """The calls at one size."""
 
     event: ClassVar[str] = "call"
@@ -56,7 +56,7 @@ class CallLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary(Line):
+class RunSummary(JsonLine):
     """How many sizes, and how many with a wrong result."""
 
     event: ClassVar[str] = "summary"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, optional, repeated
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line, Scalar
+from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -138,7 +138,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class TunedLine(Line):
+class TunedLine(JsonLine):
     """The choice for some sizes; null where no program is usable."""
 
     event: ClassVar[str] = "tuned"
@@ -155,7 +155,7 @@ class TunedLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRowLine(Line):
+class ModelRowLine(JsonLine):
     """With `--model`: a row of the table."""
 
     event: ClassVar[str] = "row"
@@ -166,7 +166,7 @@ class ModelRowLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class TuneSummary(Line):
+class TuneSummary(JsonLine):
     """How many choices, and how many of them without a usable program."""
 
     event: ClassVar[str] = "summary"

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import Line
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 
@@ -27,7 +27,7 @@ class VerifyArgs(SignedArgs):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyProblemLine(Line):
+class VerifyProblemLine(JsonLine):
     """Something that is wrong; `kind` is the name of an error."""
 
     event: ClassVar[str] = "problem"
@@ -36,7 +36,7 @@ class VerifyProblemLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class RebuiltProgramLine(Line):
+class RebuiltProgramLine(JsonLine):
     """With `--rebuild`: a program that was compiled again, and the digests of its libraries."""
 
     event: ClassVar[str] = "rebuilt"
@@ -49,7 +49,7 @@ class RebuiltProgramLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifySummary(Line):
+class VerifySummary(JsonLine):
     """How many problems."""
 
     event: ClassVar[str] = "summary"
@@ -57,7 +57,7 @@ class VerifySummary(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildSummary(Line):
+class RebuildSummary(JsonLine):
     """With `--rebuild`: also how many programs were compiled again, and gave other bytes."""
 
     event: ClassVar[str] = "summary"
@@ -86,7 +86,7 @@ def run(arguments: VerifyArgs) -> int:
             emit(VerifyProblemLine(kind, what))
         else:
             print(f"{kind}: {what}")
-    summary: Line = VerifySummary(len(problems))
+    summary: JsonLine = VerifySummary(len(problems))
     failed = 0
     if share is not None and not problems:
         made, failed = _rebuild(path, arguments, share)

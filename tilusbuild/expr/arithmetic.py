@@ -1,8 +1,9 @@
 """What each operation of an expression does to columns.
 
 numpy's arithmetic where it is the scalar form's, an interval for every integer result, and a mark
-on every point without a value. A `Part` is what every step takes and returns; what cannot be shown
-to have the scalar form's result raises `UnprovenError`, and the scalar form computes it instead.
+on every point without a value. A `VectorPart` is what every step takes and returns; what
+cannot be shown to have the scalar form's result raises `UnprovenError`, and the scalar form
+computes it instead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class UnprovenError(Exception):
 
 
 @dataclass(slots=True)
-class Part:
+class VectorPart:
     """A value per point, or one for all; `low`..`high` bound it if it is a bool or an integer;
     `bad` marks the points without a value (None: there is none)."""
 
@@ -50,19 +51,19 @@ def either(*marks: Any) -> Any:
     return result
 
 
-def constant(value: Any) -> Part:
+def constant(value: Any) -> VectorPart:
     """One value for all points."""
     if isinstance(value, bool):
-        return Part(BOOL, np.bool_(value), int(value), int(value))
+        return VectorPart(BOOL, np.bool_(value), int(value), int(value))
     if isinstance(value, int):
         if not fits(value, value):
             raise UnprovenError
-        return Part(INT, np.int64(value), value, value)
+        return VectorPart(INT, np.int64(value), value, value)
     if isinstance(value, str):
-        return Part(TEXT, _text(value))
+        return VectorPart(TEXT, _text(value))
     if not isinstance(value, float) or not np.isfinite(value):
         raise UnprovenError
-    return Part(REAL, np.float64(value))
+    return VectorPart(REAL, np.float64(value))
 
 
 def _text(value: str) -> str:
@@ -71,29 +72,29 @@ def _text(value: str) -> str:
     return value
 
 
-def column_of_objects(column: Any) -> Part:
+def column_of_objects(column: Any) -> VectorPart:
     """Return a column of Python's own values."""
     values = column.ravel().tolist()
     kinds = {type(value) for value in values}
     if kinds == {str} and not any(value.endswith("\0") for value in values):
-        return Part(TEXT, np.array(values).reshape(column.shape))
+        return VectorPart(TEXT, np.array(values).reshape(column.shape))
     if kinds <= {bool, int} and all(fits(value, value) for value in values):
         low, high = min(values, default=0), max(values, default=0)
         data = np.array(values, dtype=np.int64).reshape(column.shape)
-        return Part(INT, data, int(low), int(high))
+        return VectorPart(INT, data, int(low), int(high))
     raise UnprovenError
 
 
-def integer(part: Part) -> Part:
+def integer(part: VectorPart) -> VectorPart:
     """Return the part as integers, a boolean as 0 and 1."""
     if part.kind == INT:
         return part
     if part.kind == BOOL:
-        return Part(INT, part.data.astype(np.int64), part.low, part.high, part.bad)
+        return VectorPart(INT, part.data.astype(np.int64), part.low, part.high, part.bad)
     raise UnprovenError
 
 
-def real(part: Part) -> Any:
+def real(part: VectorPart) -> Any:
     """Return the part as doubles, if they are the same numbers."""
     if part.kind == REAL:
         return part.data
@@ -102,7 +103,7 @@ def real(part: Part) -> Any:
     return part.data.astype(np.float64)
 
 
-def truth(part: Part) -> Any:
+def truth(part: VectorPart) -> Any:
     """Return the part as conditions."""
     if part.kind == BOOL:
         return part.data
@@ -111,7 +112,7 @@ def truth(part: Part) -> Any:
     return part.data != 0
 
 
-def integers(low: int, high: int, compute: Any, bad: Any, estimate: Any = None) -> Part:
+def integers(low: int, high: int, compute: Any, bad: Any, estimate: Any = None) -> VectorPart:
     """Return the integers that `compute` gives, if what they lie in fits 64 bits.
 
     Where the intervals are too wide to show it, `estimate`, the same in doubles, may: it is off by
@@ -125,15 +126,15 @@ def integers(low: int, high: int, compute: Any, bad: Any, estimate: Any = None) 
             raise UnprovenError
         high = int(most * (1 + 2.0**-40)) + 4096
         low = 0 if low >= 0 else -high
-    return Part(INT, compute(), low, high, bad)
+    return VectorPart(INT, compute(), low, high, bad)
 
 
-def reals(data: Any, bad: Any) -> Part:
+def reals(data: Any, bad: Any) -> VectorPart:
     """Doubles, with a mark on those that are beyond the finite ones."""
     beyond = ~np.isfinite(data)
     if beyond.any():
-        return Part(REAL, np.where(beyond, 0.0, data), bad=either(bad, beyond))
-    return Part(REAL, data, bad=bad)
+        return VectorPart(REAL, np.where(beyond, 0.0, data), bad=either(bad, beyond))
+    return VectorPart(REAL, data, bad=bad)
 
 
 def _nonzero(divisor: Any, bad: Any) -> tuple[Any, Any]:
@@ -144,7 +145,7 @@ def _nonzero(divisor: Any, bad: Any) -> tuple[Any, Any]:
     return np.where(zero, divisor.dtype.type(1), divisor), either(bad, zero)
 
 
-def real_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
+def real_arithmetic(op: str, left: VectorPart, right: VectorPart, bad: Any) -> VectorPart:
     """`+ - * / // %` of doubles."""
     a, b = real(left), real(right)
     if op in ("/", "//", "%"):
@@ -160,7 +161,7 @@ def real_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
     return reals(function(a, b), bad)
 
 
-def integer_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
+def integer_arithmetic(op: str, left: VectorPart, right: VectorPart, bad: Any) -> VectorPart:
     """Return every binary operator but `/` and `**`, of integers."""
     a, b = left.data, right.data
     match op:
@@ -191,7 +192,7 @@ def integer_arithmetic(op: str, left: Part, right: Part, bad: Any) -> Part:
             return integers(low, most - 1, lambda: bitwise(a, b), bad)
 
 
-def _floor_division(left: Part, right: Part, bad: Any) -> Part:
+def _floor_division(left: VectorPart, right: VectorPart, bad: Any) -> VectorPart:
     divisor = right.data
     if right.low <= 0 <= right.high:
         divisor, bad = _nonzero(divisor, bad)
@@ -203,7 +204,7 @@ def _floor_division(left: Part, right: Part, bad: Any) -> Part:
     return integers(low, high, lambda: np.floor_divide(left.data, divisor), bad)
 
 
-def power(base: Part, exponent: int) -> Part:
+def power(base: VectorPart, exponent: int) -> VectorPart:
     """`base ** exponent`; of doubles by squaring, in the scalar form's order."""
     if base.kind == REAL:
         result, square, left = np.float64(1.0), base.data, exponent
@@ -233,7 +234,7 @@ _COMPARISONS = {
 }
 
 
-def compared(op: str, left: Part, right: Part) -> Any:
+def compared(op: str, left: VectorPart, right: VectorPart) -> Any:
     """Return a comparison, as booleans."""
     if (left.kind == TEXT) != (right.kind == TEXT):
         if op not in ("==", "!="):
@@ -248,31 +249,31 @@ def compared(op: str, left: Part, right: Part) -> Any:
     return _COMPARISONS[op](integer(left).data, integer(right).data)
 
 
-def extreme(name: str, parts: list[Part], bad: Any) -> Part:
+def extreme(name: str, parts: list[VectorPart], bad: Any) -> VectorPart:
     """`min` or `max`."""
     function, bound = (np.minimum, min) if name == "min" else (np.maximum, max)
     if any(part.kind == REAL for part in parts):
         data = real(parts[0])
         for part in parts[1:]:
             data = function(data, real(part))
-        return Part(REAL, data, bad=bad)
+        return VectorPart(REAL, data, bad=bad)
     whole = [integer(part) for part in parts]
     data = whole[0].data
     for part in whole[1:]:
         data = function(data, part.data)
-    return Part(INT, data, bound(p.low for p in whole), bound(p.high for p in whole), bad)
+    return VectorPart(INT, data, bound(p.low for p in whole), bound(p.high for p in whole), bad)
 
 
-def absolute(part: Part) -> Part:
+def absolute(part: VectorPart) -> VectorPart:
     """`abs`."""
     if part.kind == REAL:
-        return Part(REAL, np.abs(part.data), bad=part.bad)
+        return VectorPart(REAL, np.abs(part.data), bad=part.bad)
     whole = integer(part)
     high = max(abs(whole.low), abs(whole.high))
     return integers(0, high, lambda: np.abs(whole.data), whole.bad)
 
 
-def integer_call(name: str, parts: list[Part], bad: Any) -> Part:
+def integer_call(name: str, parts: list[VectorPart], bad: Any) -> VectorPart:
     """Return the functions that take integers: `cdiv align divides pow2 log2 gcd`."""
     first, last = parts[0], parts[-1]
     most = max(abs(end) for part in parts for end in (part.low, part.high))
@@ -287,7 +288,7 @@ def integer_call(name: str, parts: list[Part], bad: Any) -> Part:
             return integers(min(low, -most), high, compute, bad)
         case "divides":
             divisor, bad = _nonzero(first.data, bad)
-            return Part(BOOL, np.remainder(last.data, divisor) == 0, bad=bad)
+            return VectorPart(BOOL, np.remainder(last.data, divisor) == 0, bad=bad)
         case "pow2":
             exponent, bad = _within(first.data, 0, 62, bad)
             high = 1 << min(max(first.high, 0), 62)

@@ -20,8 +20,8 @@ from tilusbuild.expr.arithmetic import (
     KINDS,
     REAL,
     TEXT,
-    Part,
     UnprovenError,
+    VectorPart,
     absolute,
     column_of_objects,
     compared,
@@ -159,7 +159,7 @@ class _Walk:
         self._bad = bad
         self._bounds = bounds
 
-    def value(self, node: Node) -> Part:
+    def value(self, node: Node) -> VectorPart:
         match node:
             case Const():
                 return constant(node.value)
@@ -180,14 +180,14 @@ class _Walk:
             case Call():
                 return self._call(node)
 
-    def _name(self, name: str) -> Part:
+    def _name(self, name: str) -> VectorPart:
         column = self._columns[name]
         if not isinstance(column, np.ndarray):
             part = constant(column)
         elif column.dtype.kind not in KINDS or column.size == 0:
             part = column_of_objects(column)
         else:
-            part = Part(KINDS[column.dtype.kind], column)
+            part = VectorPart(KINDS[column.dtype.kind], column)
             if part.kind == INT:
                 bounds = self._bounds.get(name)
                 part.low, part.high = bounds or (int(column.min()), int(column.max()))
@@ -201,13 +201,13 @@ class _Walk:
         part.bad = self._bad.get(name)
         return part
 
-    def _unary(self, node: Unary) -> Part:
+    def _unary(self, node: Unary) -> VectorPart:
         operand = self.value(node.operand)
         if node.op == "not":
-            return Part(BOOL, np.logical_not(truth(operand)), bad=operand.bad)
+            return VectorPart(BOOL, np.logical_not(truth(operand)), bad=operand.bad)
         if operand.kind == REAL and node.op in "+-":
             data = -operand.data if node.op == "-" else operand.data
-            return Part(REAL, data, bad=operand.bad)
+            return VectorPart(REAL, data, bad=operand.bad)
         part = integer(operand)
         if node.op == "+":
             return part
@@ -215,7 +215,7 @@ class _Walk:
         low, high = -part.high - shift, -part.low - shift
         return integers(low, high, lambda: np.subtract(-shift, part.data), part.bad)
 
-    def _binary(self, node: Binary) -> Part:
+    def _binary(self, node: Binary) -> VectorPart:
         left, right = self.value(node.left), self.value(node.right)
         op = node.op
         bad = either(left.bad, right.bad)
@@ -227,7 +227,7 @@ class _Walk:
             return real_arithmetic(op, left, right, bad)
         return integer_arithmetic(op, integer(left), integer(right), bad)
 
-    def _compare(self, node: Compare) -> Part:
+    def _compare(self, node: Compare) -> VectorPart:
         left = self.value(node.first)
         holds, bad = None, left.bad
         for op, side in node.rest:
@@ -239,9 +239,9 @@ class _Walk:
                 bad = either(bad, None if right.bad is None else right.bad & holds)
                 holds = holds & here
             left = right
-        return Part(BOOL, holds, bad=bad)
+        return VectorPart(BOOL, holds, bad=bad)
 
-    def _member(self, node: Member) -> Part:
+    def _member(self, node: Member) -> VectorPart:
         item = self.value(node.item)
         found, bad = np.False_, item.bad
         for choice in node.choices:
@@ -249,9 +249,9 @@ class _Walk:
             if part.bad is not None:
                 bad = either(bad, part.bad & ~found)
             found = found | compared("==", item, part)
-        return Part(BOOL, ~found if node.negated else found, bad=bad)
+        return VectorPart(BOOL, ~found if node.negated else found, bad=bad)
 
-    def _logic(self, node: Logic) -> Part:
+    def _logic(self, node: Logic) -> VectorPart:
         """`open_` are the points that no item has decided yet."""
         stop = node.op == "or"
         open_, bad = np.True_, None
@@ -261,9 +261,9 @@ class _Walk:
                 bad = either(bad, part.bad & open_)
             holds = truth(part)
             open_ = open_ & (~holds if stop else holds)
-        return Part(BOOL, ~open_ if stop else open_, bad=bad)
+        return VectorPart(BOOL, ~open_ if stop else open_, bad=bad)
 
-    def _select(self, node: Select) -> Part:
+    def _select(self, node: Select) -> VectorPart:
         test = self.value(node.test)
         holds = truth(test)
         if not isinstance(holds, np.ndarray) or holds.ndim == 0:
@@ -281,9 +281,9 @@ class _Walk:
         if yes.kind != no.kind:
             raise UnprovenError
         data = np.where(holds, yes.data, no.data)
-        return Part(yes.kind, data, min(yes.low, no.low), max(yes.high, no.high), bad)
+        return VectorPart(yes.kind, data, min(yes.low, no.low), max(yes.high, no.high), bad)
 
-    def _call(self, node: Call) -> Part:
+    def _call(self, node: Call) -> VectorPart:
         parts = [self.value(argument) for argument in node.arguments]
         if any(part.kind == TEXT for part in parts):
             raise UnprovenError

@@ -20,10 +20,10 @@ from tilusbuild.manifest.sections import (
     TargetSection,
     ToolchainSection,
 )
-from tilusbuild.manifest.table import Entries, Table, entries, not_boolean
+from tilusbuild.manifest.table import Entries, ManifestTable, entries, not_boolean
 
 
-class Manifest(Table):
+class Manifest(ManifestTable):
     """A project of tuned CUDA kernels: its scripts, their tuning spaces, and what to build for."""
 
     edition: Annotated[Literal[1], BeforeValidator(not_boolean)] = Field(

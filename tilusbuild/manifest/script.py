@@ -41,7 +41,7 @@ from tilusbuild.manifest.table import (
     AnyValue,
     Entries,
     ExprSource,
-    Table,
+    ManifestTable,
     Text,
     checked_value,
     entries,
@@ -85,7 +85,7 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
-class ParameterSection(Table):
+class ParameterSection(ManifestTable):
     """One tuning parameter, or several linked ones (`"warp_m, warp_n"`, with rows of values).
 
     Written as an array of values, or as a table with exactly one of `values`, `range` and `pow2`.
@@ -215,7 +215,7 @@ RuleOrFalse = Annotated[
 ]
 
 
-class OverrideSection(Table):
+class OverrideSection(ManifestTable):
     """What differs for one target. Each entry replaces the script's of that name, whole.
 
     So `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had.
@@ -256,7 +256,7 @@ class OverrideSection(Table):
     )
 
 
-class ScriptSection(Table):
+class ScriptSection(ManifestTable):
     """A kernel template, how it is called, and what it is tuned over."""
 
     description: str | None = Field(

@@ -13,7 +13,7 @@ from tilusbuild.manifest.table import (
     AnyValue,
     Entries,
     ExprSource,
-    Table,
+    ManifestTable,
     Text,
     entries,
     fault,
@@ -22,7 +22,7 @@ from tilusbuild.manifest.table import (
 )
 
 
-class LevelsSection(Table):
+class LevelsSection(ManifestTable):
     """What the levels of the search space mean: 0 is the default only, 1 a sample, 2 all."""
 
     sample: int = Field(64, ge=1, description="How many schedules level 1 builds of an instance.")
@@ -31,7 +31,7 @@ class LevelsSection(Table):
     )
 
 
-class PruneSection(Table):
+class PruneSection(ManifestTable):
     """Which compiled kernels are left out, by the resources that their cubin says.
 
     Each is a number, or an expression over parameters, derived values and `arch.*`. A program that
@@ -54,7 +54,7 @@ class PruneSection(Table):
     )
 
 
-class Bucket(Table):
+class Bucket(ManifestTable):
     """How the sizes of one dimension are grouped.
 
     Written `"tilus"` (two buckets an octave, the default), `"pow2"` (one), `"exact"` (each size),
@@ -104,7 +104,7 @@ class Bucket(Table):
         )
 
 
-class DispatchRule(Table):
+class DispatchTableRow(ManifestTable):
     """One row of a hand-written dispatch table."""
 
     when: Text = Field(
@@ -123,7 +123,7 @@ COSTS = ("model", "bytes", "flops")
 """The expressions of `DispatchSection` that say what a schedule costs."""
 
 
-class DispatchSection(Table):
+class DispatchSection(ManifestTable):
     """Which schedule serves which sizes, where nothing is measured or a person knows better.
 
     The first rule of `table` whose `when` holds decides; then what was measured; then `model`; then
@@ -157,14 +157,14 @@ class DispatchSection(Table):
         description="Likewise the operations of a call. It needs `facts.tflops`.",
         examples=["2 * m * n * k"],
     )
-    table: tuple[DispatchRule, ...] = Field(
+    table: tuple[DispatchTableRow, ...] = Field(
         (),
         description="Rules by hand, which take precedence over everything else.",
         examples=[[{"when": "m <= 16", "use": {"block_m": 16}}]],
     )
 
 
-class TuneSection(Table):
+class TuneSection(ManifestTable):
     """How `run` and `tune` call the kernel and check its results."""
 
     ref: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
@@ -182,7 +182,7 @@ class TuneSection(Table):
     )
 
 
-class Arg(Table):
+class Arg(ManifestTable):
     """One argument of the kernel: a tensor such as `f16*[m, k]`, or a scalar such as `i32`.
 
     Written as its type, or as a table. An `i32` or `i64` that a tensor names as a bare dimension is
@@ -227,7 +227,7 @@ class Arg(Table):
         return or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
 
 
-class LaunchOverride(Table):
+class LaunchOverride(ManifestTable):
     """A target's own launch geometry; what it leaves out stays."""
 
     grid: tuple[ExprSource, ...] | None = Field(

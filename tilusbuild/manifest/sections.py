@@ -20,8 +20,8 @@ from tilusbuild.manifest.table import (
     AnyValue,
     Duration,
     Entries,
+    ManifestTable,
     Size,
-    Table,
     Text,
     entries,
     fault,
@@ -33,7 +33,7 @@ from tilusbuild.manifest.table import (
 Level = Annotated[Literal[0, 1, 2], BeforeValidator(not_boolean)]
 
 
-class ProjectSection(Table):
+class ProjectSection(ManifestTable):
     """What the project is. Nothing of it enters a program's hash."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] = Field(
@@ -48,7 +48,7 @@ class ProjectSection(Table):
     )
 
 
-class IncludeDir(Table):
+class IncludeDir(ManifestTable):
     """A directory that `#include` searches: of the project, or of an installed Python package.
 
     Written as a path, or as `{ package = …, path = … }`. A directory of the project is named
@@ -82,7 +82,7 @@ class IncludeDir(Table):
         return or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
 
 
-class BuildSection(Table):
+class BuildSection(ManifestTable):
     """What holds for every program of the project."""
 
     cache_dir: Text | None = Field(
@@ -154,7 +154,10 @@ class BuildSection(Table):
 
 
 def or_shorthand(
-    cls: type[Table], core: CoreSchema, handler: GetJsonSchemaHandler, *short: dict[str, Any]
+    cls: type[ManifestTable],
+    core: CoreSchema,
+    handler: GetJsonSchemaHandler,
+    *short: dict[str, Any],
 ) -> JsonSchemaValue:
     """Return the schema of a table that also has shorter spellings."""
     table = handler.resolve_ref_schema(handler(core))
@@ -185,7 +188,7 @@ def _march(text: str) -> str:
     return text
 
 
-class ToolchainSection(Table):
+class ToolchainSection(ManifestTable):
     """Which compilers, and how they are asked."""
 
     nvcc: Annotated[Text, AfterValidator(_nvcc)] | None = Field(
@@ -233,7 +236,7 @@ def _arch_list(value: object) -> object:
 _ARCH = {"type": "string", "pattern": r"^(sm_[0-9]+[af]?|cpu)$"}
 
 
-class TargetSection(Table):
+class TargetSection(ManifestTable):
     """What to compile for: one GPU architecture, several in one binary, or the CPU."""
 
     arch: Annotated[
@@ -270,7 +273,7 @@ class TargetSection(Table):
         return self.arch == ("cpu",)
 
 
-class PackageSection(Table):
+class PackageSection(ManifestTable):
     """What to carry away from a cache, for machines that compile nothing."""
 
     scripts: tuple[Text, ...] | None = Field(

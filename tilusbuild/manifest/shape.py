@@ -19,18 +19,18 @@ from pydantic.json_schema import GenerateJsonSchema
 from tilusbuild.manifest.locate import Path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
-from tilusbuild.manifest.table import Table
+from tilusbuild.manifest.table import ManifestTable
 
 NAME = "NAME"
 """Stands for the user's own name in the path of a table."""
 
 
-def keys_of(table: type[Table]) -> dict[str, FieldInfo]:
+def keys_of(table: type[ManifestTable]) -> dict[str, FieldInfo]:
     """Return a table's keys as the manifest spells them."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
-def table_at(path: Path) -> type[Table] | None:
+def table_at(path: Path) -> type[ManifestTable] | None:
     """Return the model of the table at `path`; None where the path leads to no table with known
     keys."""
     annotation: Any = Manifest
@@ -59,13 +59,13 @@ def field_at(path: Path) -> FieldInfo | None:
 
 
 @cache
-def tables() -> Mapping[Path, type[Table]]:
+def tables() -> Mapping[Path, type[ManifestTable]]:
     """Return every table of the manifest by its path, `NAME` for names of the user's, outer ones
     first."""
     return dict(_below((), Manifest))
 
 
-def _below(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]:
+def _below(path: Path, table: type[ManifestTable]) -> Iterator[tuple[Path, type[ManifestTable]]]:
     yield path, table
     for key, field in keys_of(table).items():
         inner_path: Path = (*path, key)
@@ -125,7 +125,7 @@ def _peel(annotation: Any) -> tuple[str, Any]:
     if origin in (Union, types.UnionType):
         structures = [_peel(argument) for argument in arguments]
         return next((found for found in structures if found[0] != "value"), ("value", None))
-    if isinstance(annotation, type) and issubclass(annotation, Table):
+    if isinstance(annotation, type) and issubclass(annotation, ManifestTable):
         return "table", annotation
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "entries", arguments[1]
@@ -137,7 +137,7 @@ def _peel(annotation: Any) -> tuple[str, Any]:
 SCHEMA_ID = "https://github.com/tilusbuild/tilusbuild/tree/main/tilus.schema.json"
 
 
-class _Generator(GenerateJsonSchema):
+class ManifestSchemaGenerator(GenerateJsonSchema):
     """Without made-up titles: an editor shows the description."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -146,7 +146,7 @@ class _Generator(GenerateJsonSchema):
 
 def schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
-    made = Manifest.model_json_schema(by_alias=True, schema_generator=_Generator)
+    made = Manifest.model_json_schema(by_alias=True, schema_generator=ManifestSchemaGenerator)
     for key in ("target", "script", "package"):
         made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
     assert set(made["properties"]) == set(keys_of(Manifest))  # noqa: S101 - guards the line above

@@ -26,26 +26,6 @@ from pydantic_core import PydanticCustomError
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 
-__all__ = [
-    "VALUE_SCHEMA",
-    "AnyValue",
-    "Duration",
-    "Entries",
-    "ExprSource",
-    "Size",
-    "Table",
-    "Text",
-    "Value",
-    "checked_value",
-    "entries",
-    "fault",
-    "kind_of",
-    "not_boolean",
-    "parse_duration",
-    "parse_size",
-    "shorthand",
-]
-
 _Number = TypeVar("_Number", int, float)
 
 _SIZE_UNITS = {
@@ -65,7 +45,7 @@ def _toml_spelling(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Table(BaseModel):
+class ManifestTable(BaseModel):
     """A table with known keys, spelt with `-` in the manifest and with `_` in Python."""
 
     model_config = ConfigDict(

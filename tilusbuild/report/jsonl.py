@@ -7,6 +7,7 @@ escaped, so a line is the same bytes in every locale and a name that is not UTF-
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias
@@ -20,7 +21,7 @@ Scalar: TypeAlias = bool | int | float | str
 """The value of a constant, a parameter or a size."""
 
 
-class Line:
+class JsonLine:
     """A line of `--json` that is not an event of a build. Subclasses are frozen dataclasses.
 
     The names and the order of the fields are those of the keys, and part of the interface:
@@ -59,7 +60,7 @@ class JsonReporter:
     def close(self) -> None: ...
 
 
-def json_line(line: Line) -> str:
+def json_line(line: JsonLine) -> str:
     """One line, without its newline."""
     found: dict[str, Any] = {"event": line.event}
     for name, value in _fields(line).items():
@@ -82,6 +83,8 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return a value of what JSON knows. `dataclasses.asdict` cannot copy a read-only mapping."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # json writes Infinity and NaN, which no other reader of JSON takes
     if is_dataclass(value):
         return _fields(value)
     if isinstance(value, Mapping):
