@@ -176,7 +176,10 @@ class Common:
 
     directory: str | None = option("-C", metavar="DIR", help="run as if started in DIR")
     cache_dir: str | None = option(
-        "--cache-dir", metavar="DIR", help="the directory of the cache", setting="cache-dir"
+        "--cache-dir",
+        metavar="DIR",
+        help="use the cache in DIR (default: cache-dir in [build] of the manifest)",
+        setting="cache-dir",
     )
     json: bool = flag("--json", help="print one JSON object per line")
     quiet: bool = flag("-q", "--quiet", help="print errors only")
@@ -190,7 +193,7 @@ class DeviceCompilerArgs(Common):
     device_compiler: str | None = option(
         "--device-compiler",
         metavar="NAME",
-        help="nvcc or nvrtc (default: device-compiler in [toolchain] of the manifest)",
+        help="compile device code with nvcc or nvrtc (default: device-compiler in [toolchain])",
         setting="device-compiler",
     )
 
@@ -217,7 +220,11 @@ class CompilingArgs(SelectionArgs):
     """How many compilers run at once, and when to stop."""
 
     jobs: int | None = option(
-        *("-j", "--jobs"), type=int, metavar="N", help="run N compilers at once", setting="jobs"
+        *("-j", "--jobs"),
+        type=int,
+        metavar="N",
+        help="run N compilers at once (default: one per core)",
+        setting="jobs",
     )
     load_average: str | None = option(
         *("-l", "--load-average"),
@@ -326,4 +333,4 @@ class Verb(Generic[A]):
     """Returns the exit status."""
     emits: tuple[type[JsonLine], ...] = ()
     help: str = ""
-    """Of an action of `cache`; the verbs' own are in `parser.VERBS`."""
+    """Of an action of `cache`; that of a verb is in `parser.VERBS`, which imports no verb."""

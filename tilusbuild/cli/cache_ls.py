@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 class CacheLsArgs(Common):
     """A script, or another cache."""
 
-    word: str | None = optional("SCRIPT|DIR", help=foreign_caches.DIRECTORY_HELP)
+    word: str | None = optional(
+        "SCRIPT|DIR",
+        help=f"list the programs of this script, or {foreign_caches.DIRECTORY_HELP}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

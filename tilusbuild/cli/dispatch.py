@@ -33,8 +33,10 @@ class DispatchArgs(DeviceCompilerArgs):
     action: str = positional(
         "ACTION", choices=_ACTIONS, help="; ".join(f"{n}: {what}" for n, what in _ACTIONS.items())
     )
-    script: str = positional("SCRIPT")
-    target: str | None = option("-t", "--target", metavar="NAME", help="for this target only")
+    script: str = positional("SCRIPT", help="the script whose tables they are")
+    target: str | None = option(
+        "-t", "--target", metavar="NAME", help="use the tables of this target only"
+    )
     slowdown: float = option(
         "--slowdown",
         type=float,

@@ -34,7 +34,7 @@ _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 class PackageArgs(DeviceCompilerArgs):
     """Which packages, in which format, where to."""
 
-    name: str | None = optional("NAME", help="of [package.NAME] in the manifest (default: all)")
+    name: str | None = optional("NAME", help="which [package.NAME] of the manifest (default: all)")
     formats: tuple[str, ...] = repeated(
         "--format",
         metavar="F",

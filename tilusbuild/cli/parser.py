@@ -25,13 +25,13 @@ VERBS = {
     "run": "run a kernel on generated inputs, check and time it",
     "tune": "measure a script's programs and write its dispatch table",
     "dispatch": "show, check and prune the tables that choose programs",
-    "package": "package the cache for distribution",
+    "package": "package what was built, for other machines",
     "verify": "verify a package or a cache, also by compiling it again",
     "preflight": "check whether a package would run on a given machine",
     "install": "install a package into the cache, or uninstall one",
     "diff": "show what changed between two packages or caches",
     "cache": "inspect and maintain the cache",
-    "graph": "print the build graph for Graphviz",
+    "graph": "print the build graph, in Graphviz' language",
     "report": "show what builds cost: time, memory, registers, sizes",
     "compdb": "write compile_commands.json for clangd and other editors",
     "schema": "print the JSON schema of tilus.toml",
@@ -41,7 +41,7 @@ VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """A command line that was understood."""
+    """A command line that was parsed."""
 
     verb: str
     arguments: Common
@@ -78,8 +78,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
-    """Return what a verb's module declares: its actions by name, "" for a verb that is one
-    alone."""
+    """Return the actions that a verb's module declares, by name; "" for a verb without actions."""
     module = importlib.import_module(f"tilusbuild.cli.{verb}")
     found: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
     return found
@@ -100,7 +99,7 @@ def _parser(verb: str | None, actions: Mapping[str, Verb[Any]]) -> argparse.Argu
         child = verbs.add_parser(
             name,
             help=summary,
-            description=summary[0].upper() + summary[1:] + "." if name == verb else None,
+            description=_sentence(summary) if name == verb else None,
             allow_abbrev=False,
         )
         if name == verb:
@@ -115,9 +114,15 @@ def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]
         return
     below = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, action in actions.items():
-        child = below.add_parser(name, help=action.help, allow_abbrev=False)
+        child = below.add_parser(
+            name, help=action.help, description=_sentence(action.help), allow_abbrev=False
+        )
         declare_common(child, defaults=False)
         declare(child, action.arguments)
+
+
+def _sentence(summary: str) -> str:
+    return summary[0].upper() + summary[1:] + "."
 
 
 def _verb(words: Sequence[str]) -> str | None:
@@ -134,7 +139,7 @@ def _verb(words: Sequence[str]) -> str | None:
 
 
 def parse(words: Sequence[str], **given: object) -> ParsedCommand:
-    """Understand a command line; exits with status 2 and a message where that fails.
+    """Parse a command line; exits with status 2 and a message where that fails.
 
     `given` are values for fields that are not options, for verbs that have such fields.
     """

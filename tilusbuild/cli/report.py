@@ -17,7 +17,11 @@ class ReportArgs(SelectionArgs):
     """Which part of the project, and in how much detail."""
 
     top: int = option(
-        "--top", type=int, metavar="N", default=10, help="programs in each list (default: 10)"
+        "--top",
+        type=int,
+        metavar="N",
+        default=10,
+        help="list the N programs that cost most (default: 10)",
     )
 
 

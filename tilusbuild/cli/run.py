@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 class RunArgs(DeviceCompilerArgs):
     """Which program, at which sizes."""
 
-    script: str = positional("SCRIPT")
+    script: str = positional("SCRIPT", help="the script to run")
     target: str | None = option(
-        *("-t", "--target"), metavar="NAME", help="(default: the script's cpu target, or its first)"
+        *("-t", "--target"),
+        metavar="NAME",
+        help="run for this target (default: the script's cpu target, or its first)",
     )
     param: tuple[str, ...] = repeated(
         "--param", metavar="NAME=VALUE", help="choose the instance with this constant"

@@ -13,6 +13,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, optional, repeated
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
+from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
     from tilusbuild.build.project import Project
@@ -32,15 +33,24 @@ _ELSEWHERE = "elsewhere"
 class TuneArgs(DeviceCompilerArgs):
     """What to tune, for how long, and where the results go."""
 
-    script: str | None = optional("SCRIPT")
+    script: str | None = optional(
+        "SCRIPT", help="the script to tune; with --import the log names it"
+    )
     target: str | None = option(
-        "-t", "--target", metavar="NAME", help="(default: the best one for this GPU)"
+        "-t",
+        "--target",
+        metavar="NAME",
+        help="tune for this target (default: the best one for this GPU)",
     )
     param: tuple[str, ...] = repeated(
-        "--param", metavar="NAME=VALUE", help="only the instances with this constant"
+        "--param", metavar="NAME=VALUE", help="tune only the instances with this constant"
     )
     level: int | None = option(
-        "--level", type=int, choices=(0, 1, 2), help="how much of the space", setting="level"
+        "--level",
+        type=int,
+        choices=(0, 1, 2),
+        help="how much of the space: 0 the default schedule, 1 a sample, 2 all",
+        setting="level",
     )
     jobs: int | None = option(
         "-j", "--jobs", type=int, metavar="N", help="run N compilers at once", setting="jobs"
@@ -48,13 +58,13 @@ class TuneArgs(DeviceCompilerArgs):
     size: tuple[str, ...] = repeated(
         "--size",
         metavar="NAME=N[,NAME=N…]",
-        help="these sizes instead of the manifest's; can be repeated",
+        help="measure these sizes instead of the manifest's; can be repeated",
         group=_MEASURING,
     )
     grid: tuple[str, ...] = repeated(
         "--grid",
         metavar="NAME=N,N…",
-        help="every combination of the sizes of several --grid",
+        help="measure every combination of the sizes of several --grid",
         group=_MEASURING,
     )
     budget: str | None = option(
@@ -74,7 +84,7 @@ class TuneArgs(DeviceCompilerArgs):
         "--warmup",
         type=int,
         metavar="N",
-        help="calls before each sample (default: 1)",
+        help="call the kernel N times before each sample (default: 1)",
         setting="bench-warmup",
         group=_MEASURING,
     )
@@ -82,7 +92,7 @@ class TuneArgs(DeviceCompilerArgs):
         "--repeat",
         type=int,
         metavar="N",
-        help="samples of each program that is nearly the best (default: 32)",
+        help="take N samples of each program that is nearly the best (default: 32)",
         setting="bench-repeat",
         group=_MEASURING,
     )
@@ -91,7 +101,7 @@ class TuneArgs(DeviceCompilerArgs):
         type=float,
         default=30.0,
         metavar="S",
-        help="seconds for one check or sample (default: 30)",
+        help="give up a check or a sample after S seconds (default: 30)",
         group=_MEASURING,
     )
     seed: int = option(
@@ -106,23 +116,31 @@ class TuneArgs(DeviceCompilerArgs):
         type=int,
         default=0,
         metavar="N",
-        help="number of the GPU (default: 0)",
+        help="the number of the GPU to measure on (default: 0)",
         group=_MEASURING,
     )
     unchecked: bool = flag(
         "--unchecked",
-        help="without a reference: choose among the programs that run",
+        help="compare with no reference: choose among the programs that run",
         group=_MEASURING,
     )
     fresh: bool = flag("--fresh", help="discard earlier measurements", group=_MEASURING)
     export: str | None = option(
-        "--export", metavar="FILE", help="write a bundle to measure elsewhere", group=_ELSEWHERE
+        "--export",
+        metavar="FILE",
+        help="write a bundle, to be measured on another machine",
+        group=_ELSEWHERE,
     )
     import_: str | None = option(
-        "--import", metavar="LOG", help="import the results of a bundle", group=_ELSEWHERE
+        "--import",
+        metavar="LOG",
+        help="read the log that a bundle wrote, and write the tables from it",
+        group=_ELSEWHERE,
     )
     model: bool = flag(
-        "--model", help="measure nothing: write what the model chooses", group=_ELSEWHERE
+        "--model",
+        help="measure nothing: write the tables that the cost model chooses",
+        group=_ELSEWHERE,
     )
     export_t4: str | None = option(
         "--export-t4", metavar="FILE", help="write all results as T4 JSON", group=_ELSEWHERE
@@ -247,7 +265,7 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
 
         size = export(project, wanted, ready, arguments.export)
         programs = sum(len(each.work.programs) for each in ready)
-        print(f"{arguments.export}: {programs} programs, {size / 1e6:.1f} MB")
+        print(f"{arguments.export}: {counted(programs, 'program')}, {size / 1e6:.1f} MB")
         print("  on the machine with the device: tar xf, then python3 tilusbuild-bundle/run.py")
         return 0
     listener = _Listener(arguments)

@@ -138,7 +138,7 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
         return problems, ""
     return problems, (
         f"{listing.title} {listing.version} ({kind}): {listing.summary},"
-        f" {len(listing.files)} files, {listing.size} bytes: no problems"
+        f" {counted(len(listing.files), 'file')}, {listing.size} bytes: no problems"
         f"\nsha256 {listing.digest}{signed}"
     )
 

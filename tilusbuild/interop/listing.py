@@ -16,6 +16,7 @@ from tilusbuild.package import names
 from tilusbuild.package.errors import MalformedListError, NoPackageError
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Field, Image, plain, read_images
+from tilusbuild.report.text import counted
 from tilusbuild.state.files import sha256_text
 
 ROOT = "caches"
@@ -54,7 +55,7 @@ class ListedCache:
 
     @property
     def summary(self) -> str:
-        return f"{len(self.entries)} entries of {self.system}"
+        return f"{counted(len(self.entries), 'entry', 'entries')} of {self.system}"
 
     @property
     def prefix(self) -> str:

@@ -22,6 +22,7 @@ from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, texts, unpacked
 from tilusbuild.plan.identity import value_text
+from tilusbuild.report.text import counted
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_tables
@@ -131,7 +132,7 @@ def changes(a: PackageSide, b: PackageSide) -> Iterator[PackageChange]:
         if old is None or new is None:
             there = new or old
             assert there is not None  # noqa: S101 - the key is of one of them
-            what = (f"{len(there.programs)} programs",)
+            what = (counted(len(there.programs), "program"),)
             yield PackageChange("script", _kind(old, new), there.label, what)
             continue
         yield from _programs(a, b, old, new)

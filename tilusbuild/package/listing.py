@@ -30,6 +30,7 @@ from tilusbuild.package.model import (
     plain,
     read_images,
 )
+from tilusbuild.report.text import counted
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
@@ -161,7 +162,8 @@ class FileList:
         """A few words on what the package holds."""
         if self.part is not None:
             return self.part.summary
-        return f"{len(self.scripts)} scripts, {len(self.programs)} programs"
+        scripts, programs = len(self.scripts), len(self.programs)
+        return f"{counted(scripts, 'script')}, {counted(programs, 'program')}"
 
     @property
     def size(self) -> int:

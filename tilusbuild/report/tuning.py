@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from tilusbuild.report.text import Stream, clock, one_line
+from tilusbuild.report.text import Stream, clock, counted, one_line
 
 _PAUSE = 0.1
 _PLAIN_PAUSE = 5.0
@@ -89,7 +89,7 @@ class TuningReporter:
         """A tuning begins."""
         self._pace.begin(programs, cases)
         self._cases = cases
-        self.line(f"{label} on {device}: {programs} programs, {cases} sizes")
+        self.line(f"{label} on {device}: {counted(programs, 'program')}, {counted(cases, 'size')}")
 
     def run(self, what: str, cost: float, replayed: bool) -> None:
         """A check or a sample was taken, or read."""
