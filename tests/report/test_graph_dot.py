@@ -18,7 +18,7 @@ def test_files_lead_to_scripts_and_these_to_programs() -> None:
         'digraph "p" {',
         "  rankdir=LR;",
         "  node [shape=box];",
-        '  "file tilus.toml" [label="tilus.toml", shape=directory];',
+        '  "file tilus.toml" [label="tilus.toml", shape=folder];',
         '  "file k.cu.j2" [label="k.cu.j2", shape=note];',
         (
             r'  "script mm h100" [label="mm\nh100 (sm_90a)\n3 programs\n1 built, 2 to compile"'
