@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.shape import NAME, keys_of, schema, table_at, tables, toml_text
 from tilusbuild.manifest.table import ManifestTable
 

@@ -344,7 +344,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "ls": Verb(
         cache_ls.CacheLsArgs,
         cache_ls.run,
-        (cache_ls.CachedScriptLine, cache_ls.CachedProgramLine, foreign_caches.EntryLine),
+        (cache_ls.CachedScriptLine, cache_ls.CachedProgramLine, cache_ls.EntryLine),
         "list the scripts, or the programs of one",
     ),
     "show": Verb(

@@ -1,8 +1,9 @@
-"""`tilusbuild cache ls [SCRIPT|DIR]`: the scripts of a cache, or the programs of one."""
+"""`tilusbuild cache ls [SCRIPT|DIR]`: list scripts, the programs of one, or a foreign cache."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -54,6 +55,24 @@ class CachedProgramLine(JsonLine):
     status: Status
 
 
+@dataclass(frozen=True, slots=True)
+class EntryLine(JsonLine):
+    """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
+
+    event: ClassVar[str] = "entry"
+    system: str
+    path: str
+    kind: str
+    name: str
+    says: str
+    holds: tuple[str, ...]
+    by: str
+    size: int
+    age: int
+    pickles: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
 def run(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
     from tilusbuild.errors import did_you_mean, input_error
@@ -62,7 +81,7 @@ def run(arguments: CacheLsArgs) -> int:
     # The name of a script is not a path: a directory with the name of a script comes first.
     if word is not None and ("/" in word or os.path.isdir(word)):
         if foreign_caches.is_foreign(word):
-            return foreign_caches.ls(word, arguments)
+            return _foreign(word, arguments)
         return _ls_scripts(options.cache(word), arguments)
     cache = options.cache(arguments.cache_dir)
     if word is None:
@@ -138,3 +157,53 @@ def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing
         except OSError as error:
             print(f"  schedule.txt: {error.strerror}")
     return 0
+
+
+def _foreign(path: str, arguments: Common) -> int:
+    """List the entries of a foreign cache."""
+    from tilusbuild.interop.caches.systems import read
+    from tilusbuild.table import table
+
+    cache, now = read(path), time.time()
+    if arguments.json:
+        for entry in cache.entries:
+            emit(
+                EntryLine(
+                    system=cache.system,
+                    path=entry.path,
+                    kind=entry.kind,
+                    name=entry.name,
+                    says=entry.says,
+                    holds=tuple(entry.holds),
+                    by=entry.by,
+                    size=entry.size,
+                    age=round(now - entry.modified),
+                    pickles=tuple(entry.pickles),
+                    problems=tuple(map(str, entry.problems)),
+                )
+            )
+        return 0
+    rows = [
+        (
+            entry.kind,
+            entry.name,
+            ", ".join(entry.holds) or entry.says,
+            entry.by,
+            amount(entry.size),
+            _age(now - entry.modified),
+            "broken" if entry.problems else "",
+            entry.path,
+        )
+        for entry in cache.entries
+    ]
+    print(f"{cache.root}: {foreign_caches.title(cache)}")
+    heads = ("kind", "name", "code", "compiled by", "size", "age", "", "path")
+    print(table(heads, rows), end="")
+    return 0
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"

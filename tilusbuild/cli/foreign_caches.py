@@ -1,4 +1,4 @@
-"""`tilusbuild cache ls|stats|verify|gc|package DIR` for a foreign cache, and packages of one."""
+"""`tilusbuild cache stats|verify|gc|package DIR` for a foreign cache, and packages of one."""
 
 from __future__ import annotations
 
@@ -28,24 +28,6 @@ if TYPE_CHECKING:
 
 _FORMATS = ("dir", "tar.zst", "oci")
 DIRECTORY_HELP = "another cache: of tilusbuild, Tilus, TileLang, Hidet or Triton"
-
-
-@dataclass(frozen=True, slots=True)
-class EntryLine(JsonLine):
-    """An entry of a foreign cache: which code it has, who compiled it, its age in seconds."""
-
-    event: ClassVar[str] = "entry"
-    system: str
-    path: str
-    kind: str
-    name: str
-    says: str
-    holds: tuple[str, ...]
-    by: str
-    size: int
-    age: int
-    pickles: tuple[str, ...]
-    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,49 +193,6 @@ def is_foreign(path: str | None) -> TypeGuard[str]:
     return path is not None and os.path.isdir(path) and system_of(path) is not None
 
 
-def ls(path: str, arguments: Common) -> int:
-    """List the entries."""
-    from tilusbuild.interop.caches.systems import read
-    from tilusbuild.table import table
-
-    cache, now = read(path), time.time()
-    if arguments.json:
-        for entry in cache.entries:
-            emit(
-                EntryLine(
-                    system=cache.system,
-                    path=entry.path,
-                    kind=entry.kind,
-                    name=entry.name,
-                    says=entry.says,
-                    holds=tuple(entry.holds),
-                    by=entry.by,
-                    size=entry.size,
-                    age=round(now - entry.modified),
-                    pickles=tuple(entry.pickles),
-                    problems=tuple(map(str, entry.problems)),
-                )
-            )
-        return 0
-    rows = [
-        (
-            entry.kind,
-            entry.name,
-            ", ".join(entry.holds) or entry.says,
-            entry.by,
-            amount(entry.size),
-            _age(now - entry.modified),
-            "broken" if entry.problems else "",
-            entry.path,
-        )
-        for entry in cache.entries
-    ]
-    print(f"{cache.root}: {_title(cache)}")
-    heads = ("kind", "name", "code", "compiled by", "size", "age", "", "path")
-    print(table(heads, rows), end="")
-    return 0
-
-
 def stats(path: str, arguments: Common) -> int:
     """Print counts and sizes."""
     from tilusbuild.interop.caches.systems import read
@@ -274,7 +213,7 @@ def stats(path: str, arguments: Common) -> int:
         paths = tuple(tuple(entry.path for entry in group) for group in doubles)
         emit(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
         return 0
-    print(f"{cache.root}: {_title(cache)}")
+    print(f"{cache.root}: {title(cache)}")
     print(table(("", "count", "size"), facts), end="")
     for group in doubles if arguments.verbose else ():
         print("the same code: " + ", ".join(entry.path for entry in group))
@@ -300,7 +239,7 @@ def verify(path: str, arguments: Common) -> int:
         emit(ForeignVerifySummary(len(cache.entries), len(cache.broken)))
     elif not cache.broken:
         entries = counted(len(cache.entries), "entry", "entries")
-        print(f"{entries} of {_title(cache)}, no problems found")
+        print(f"{entries} of {title(cache)}, no problems found")
     else:
         problems = counted(len(cache.broken), "problem")
         sys.stderr.write(f"{problems}; `gc --broken` removes the broken entries\n")
@@ -336,19 +275,14 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         emit(ForeignGcSummary(len(gone) - len(left), freed, len(left)))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
-        print(f"{verb} {len(gone) - len(left)} of {len(cache.entries)} entries, {amount(freed)}")
+        entries = counted(len(cache.entries), "entry", "entries")
+        print(f"{verb} {len(gone) - len(left)} of {entries}, {amount(freed)}")
     return 1 if left else 0
 
 
-def _title(cache: ForeignCache) -> str:
+def title(cache: ForeignCache) -> str:
+    """Return the name of a cache's system, with its version where that is known."""
     return f"{cache.system} {cache.version}".strip()
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
 
 
 def package(arguments: PackCacheArgs) -> int:

@@ -11,7 +11,7 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.check_expressions import NameScope, scope_of
 from tilusbuild.manifest.check_space import check_chosen
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.script import ScriptSection, expression
 from tilusbuild.manifest.script_sections import COSTS, DispatchSection, TuneSection
 from tilusbuild.manifest.table import kind_of

@@ -14,7 +14,7 @@ from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ScriptSection, expression
 from tilusbuild.manifest.script_sections import COSTS, Arg, DispatchSection, LaunchOverride

@@ -12,7 +12,7 @@ from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.names import (
     IDENTIFIER,
     TABLE_NAME,

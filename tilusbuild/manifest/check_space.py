@@ -8,7 +8,7 @@ from functools import partial
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ParameterSection, ScriptSection, as_row
 from tilusbuild.manifest.shape import toml_text

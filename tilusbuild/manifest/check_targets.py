@@ -13,7 +13,7 @@ from functools import partial
 from tilusbuild.arch import PtxNeedsBaseError, UnknownArchError, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import TargetSection
 from tilusbuild.manifest.shape import toml_text

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, Place
-from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Document, Path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ScriptSection

@@ -23,8 +23,7 @@ from tilusbuild.manifest.check_names import check_files, check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_flags, check_targets
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Document, read_document, shown_path
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Document, Path, read_document, shown_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.shape import (
     example_at,

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from tilusbuild.manifest.locate import Path
+from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.table import ManifestTable
