@@ -88,7 +88,7 @@ class Signature:
 
     @property
     def callable_arguments(self) -> tuple[Argument, ...]:
-        """Return what a caller passes, in order: the arguments that are no dimension."""
+        """Return what a caller passes, in order: the arguments that are not dimensions."""
         return tuple(argument for argument in self.arguments if not argument.is_dimension)
 
     @property

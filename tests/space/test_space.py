@@ -169,7 +169,7 @@ class TestDefault:
         assert caught.value.hint == 'rules to look at: "wide"'
 
     def test_of_a_name_that_is_no_parameter(self) -> None:
-        with pytest.raises(SpaceError, match='"blockm", which is no parameter') as caught:
+        with pytest.raises(SpaceError, match='"blockm", which is not a parameter') as caught:
             Space(make_spec(TILES)).complete({"blockm": 16})
         assert caught.value.hint == 'did you mean "block_m"?'
 
@@ -293,7 +293,7 @@ class TestWrongSpaces:
             ({"a, b": [[1]]}, {}, {}, {}, "has 1 values for 2 parameters"),
             ({"a": [2**63]}, {}, {}, {}, "does not fit 64 bits"),
             ({"a": [float("nan")]}, {}, {}, {}, "not finite"),
-            ({"a": [None]}, {}, {}, {}, "None is no bool, number or string"),
+            ({"a": [None]}, {}, {}, {}, "None is not a bool, number or string"),
             ({"block": [1]}, {"r": "blok > 0"}, {}, {}, '"blok"; did you mean "block"'),
             ({"a": [1]}, {"r": "a < 'x'"}, {}, {}, "compares 1 with 'x'"),
             ({"a": [1]}, {"r": "'x'"}, {}, {}, "needs numbers"),

@@ -116,7 +116,7 @@ def test_other_values_are_refused(text: Any) -> None:
         (t1([{"Name": "p", "Type": "matrix", "Values": "[1]"}]), 'unknown type "matrix"'),
         (t1([{"Name": "p", "Values": "['x']"}]), "'x' is no int"),
         (t1([{"Name": "p", "Type": "uint", "Values": "[-1]"}]), "-1 is no uint"),
-        (t1([{"Name": "p", "Type": "bool", "Values": "[1]"}]), "1 is no bool"),
+        (t1([{"Name": "p", "Type": "bool", "Values": "[1]"}]), "1 is not of the type bool"),
         (t1([{"Name": "p", "Values": "[1]"}], ["open('x')"]), "condition 1, \"open('x')\""),
         (t1([{"Name": "p", "Values": "[1]"}], ["p > 0", "!p"]), "condition 2"),
     ],

@@ -1,6 +1,6 @@
 """GPU architectures: what each can hold, what the names mean, and which code runs on which device.
 
-Everything here is a table and arithmetic: no GPU, no toolkit, no file is asked.
+Everything here is a table and arithmetic: it needs no GPU, no toolkit and no file.
 """
 
 from tilusbuild.arch.names import (

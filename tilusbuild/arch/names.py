@@ -20,7 +20,7 @@ _LOOSE = re.compile(
 
 
 class UnknownArchError(ValueError):
-    """A name that is no architecture; `hint` says what would be right, or is None."""
+    """A name that is not an architecture; `hint` is what would be right, or None."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class UnknownArchError(ValueError):
 
 
 class PtxNeedsBaseError(ValueError):
-    """PTX was asked for, and no architecture of the target gives PTX that later GPUs can use."""
+    """PTX is to be embedded, but no architecture of the target gives PTX for later GPUs."""
 
     def __init__(self, archs: Sequence[Arch]) -> None:
         names = ", ".join(arch.name for arch in archs)

@@ -138,7 +138,7 @@ def _attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
             continue
         if at + value > end:
             raise BinaryError("an attribute of a kernel is cut off")
-        # Only the short ones are asked for: long lists of addresses need not be unpacked.
+        # Only short ones are used here: long lists of addresses need not be unpacked.
         if value <= 12:
             yield attribute, struct.unpack_from(f"<{value // 4}I", content, at)
         at += value

@@ -30,7 +30,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _NOBITS = 8
-_LONGEST_NAME = 1 << 16
+MAX_NAME_LENGTH = 1 << 16
 
 
 class BinaryError(TilusbuildError):
@@ -111,7 +111,7 @@ class Elf:
 
     def text(self, strings: bytes, offset: int) -> str:
         """Return the text that starts at `offset` in a string table."""
-        end = strings.find(b"\0", offset, offset + _LONGEST_NAME)
+        end = strings.find(b"\0", offset, offset + MAX_NAME_LENGTH)
         if end < 0:
             raise BinaryError("a name has no end")
         self._spend(end - offset)
@@ -167,7 +167,7 @@ _DYNAMIC = struct.Struct("<qQ")
 _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
 _DT_NEEDED = 1
-_MOST_VERSIONS = 4096
+MAX_VERSIONS = 4096
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 _GLIBCXX = re.compile(r"GLIBCXX_(\d+)\.(\d+)(?:\.(\d+))?")
 _NOTE = struct.Struct("<III4s")  # sizes of name and content, kind, "GNU\0"
@@ -180,11 +180,13 @@ _LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """A library's demands. `glibc` is the lowest version that loads it, as (2, 34), or None;
-    `libstdcxx` likewise, as (3, 4, 30); `isa` the x86-64 level that it is marked with, or None:
-    compilers mark it only when told to (`-mneeded`).
+    """What a library needs of a host.
 
-    `versions` are all the symbol versions it asks for, sorted ("GLIBCXX_3.4.30" …); `exports` are
+    `glibc` is the lowest version that loads it, as (2, 34), or None; `libstdcxx` likewise, as
+    (3, 4, 30); `isa` the x86-64 level that it is marked with, or None: compilers mark it only with
+    `-mneeded`.
+
+    `versions` are all the symbol versions that it needs, sorted ("GLIBCXX_3.4.30" …); `exports` are
     the names that it defines for others.
     """
 
@@ -242,7 +244,7 @@ def _versions(elf: Elf) -> set[str]:
     strings, content = elf.strings(section.link), elf.content(section)
     names: set[str] = set()
     at = 0
-    for _ in range(_MOST_VERSIONS):
+    for _ in range(MAX_VERSIONS):
         _, count, _, auxiliary, onward = _unpack(_VERNEED, content, at)
         inner = at + auxiliary
         for _ in range(count):

@@ -45,7 +45,7 @@ class CachedScriptLine(JsonLine):
 
 @dataclass(frozen=True, slots=True)
 class CachedProgramLine(JsonLine):
-    """A program of a script that was asked for."""
+    """A program of the named script."""
 
     event: ClassVar[str] = "program"
     script: str

@@ -117,8 +117,8 @@ def policy(arguments: SignedArgs) -> SignaturePolicy | None:
     """Return the signature that a package must have; None when it needs none."""
     from tilusbuild.package.signing import SignaturePolicy
 
-    asked = SignaturePolicy(arguments.key, arguments.identity, arguments.issuer)
-    return None if asked == SignaturePolicy() else asked
+    required = SignaturePolicy(arguments.key, arguments.identity, arguments.issuer)
+    return None if required == SignaturePolicy() else required
 
 
 @contextmanager

@@ -430,12 +430,12 @@ def _print(tuned: TunedInstance) -> None:
 
 def _refused(tuned: TunedInstance) -> Iterator[str]:
     """Yield each program that is not usable, once."""
-    told: set[int] = set()
+    reported: set[int] = set()
     for decision in tuned.decisions:
         for outcome in decision.outcomes:
             program = outcome.program
-            if outcome.seconds is None and program.index not in told:
-                told.add(program.index)
+            if outcome.seconds is None and program.index not in reported:
+                reported.add(program.index)
                 schedule = ", ".join(f"{n}={v}" for n, v in program.schedule.items())
                 yield f"program {program.index} ({schedule}): {outcome.status}: {outcome.why}"
 

@@ -48,7 +48,7 @@ _REAL_HELPERS = {
 
 
 class CWriter:
-    """Writes trees as C. `names` gives each name's C text, `types` its type if it is no integer."""
+    """Writes trees as C. `names` has each name's C text, `types` its type if not an integer."""
 
     def __init__(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> None:
         self._names = names

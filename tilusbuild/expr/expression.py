@@ -74,7 +74,8 @@ class Expr:
     def evaluate(self, env: Mapping[str, Value]) -> Value:
         """Return the value at one point; an integer fits 64 bits and a float is finite.
 
-        Raises `ExprError`: a name that `env` lacks, a division by zero, an overflow, a wrong type.
+        Raises `ExprError`: a name that is not in `env`, a division by zero, an overflow, a
+        wrong type.
         """
         try:
             values = [env[name] for name in self._order]
@@ -86,7 +87,7 @@ class Expr:
             try:
                 result: int = self._quick(*values)  # type: ignore[misc, assignment]
             except Exception:  # noqa: S110
-                pass  # whatever it was, the careful form below tells it with its place
+                pass  # whatever it was, the careful form below raises it with its column
             else:
                 if INT64_MIN <= result <= INT64_MAX:
                     return result
@@ -134,7 +135,7 @@ class Expr:
     def substitute(self, env: Mapping[str, Value]) -> Expr:
         """Return the expression with the names of `env` replaced by their values, and folded.
 
-        Names that `env` lacks stay. An operation without a value stays too.
+        Names that are not in `env` stay. An operation without a value stays too.
         """
         replaced = {name: value for name, value in env.items() if name in self.names}
         for name, value in replaced.items():
@@ -178,8 +179,8 @@ def c_prelude() -> str:
     """C source of the helpers that `Expr.c` calls; it includes nothing but <stdint.h>.
 
     An expression without a value sets the thread-local `int tb_expr_error` to 1 (division by zero),
-    2 (overflow) or 3 (an argument outside a function's domain), and gives any number. To be told in
-    another way, define `TB_EXPR_FAIL(code)` before the prelude.
+    2 (overflow) or 3 (an argument outside a function's domain), and gives any number. To report it
+    in another way, define `TB_EXPR_FAIL(code)` before the prelude.
     """
     from tilusbuild.expr.c import PRELUDE
 

@@ -105,7 +105,7 @@ def _name(node: Name) -> Careful:
         if isinstance(value, ExprError):
             raise value
         raise ExprError(
-            f"{node.name} is no bool, int, float or str but {type(value).__name__}", node.column
+            f"{node.name} is not a bool, int, float or str but {type(value).__name__}", node.column
         )
 
     return value_of
@@ -307,6 +307,8 @@ def _folded_logic(node: Logic, env: Mapping[str, Value]) -> Node:
         return Const(not stop, node.column)
     if len(kept) == 1 and is_boolean(kept[0]):
         return kept[0]
-    if len(kept) == 1:  # one item alone is no `and`: keep a neighbour, so that the value is a bool
+    if (
+        len(kept) == 1
+    ):  # one item alone is not an `and`: keep a neighbour, so that the value is a bool
         kept.append(Const(not stop, node.column))
     return Logic(node.op, tuple(kept), node.column)

@@ -75,7 +75,7 @@ def _model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameSco
         try:
             names = expression(source).names
         except ExprError:
-            continue  # told where all expressions are
+            continue  # check_expressions reports it
         for name in sorted(names):
             if name in scope.sizes and name not in dispatch.keys:
                 what = "the model" if word == "model" else f'"{word}"'
@@ -126,10 +126,10 @@ def _sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSection)
                     f'the size "{name}" must be a count, not {shown}',
                     checks.document.value(*path, number, name),
                 )
-        lacking = [name for name in dimensions if name not in size]
-        if lacking:
+        missing = [name for name in dimensions if name not in size]
+        if missing:
             checks.error(
-                "a size is missing " + ", ".join(f'"{name}"' for name in lacking),
+                "a size is missing " + ", ".join(f'"{name}"' for name in missing),
                 checks.document.value(*path, number),
                 f"give every dimension: {', '.join(dimensions)}",
             )

@@ -277,7 +277,7 @@ class Document:
 
     @property
     def locations(self) -> Locations:
-        """Scanned on first use: a manifest without mistakes is asked for few places."""
+        """Scanned on first use: for a manifest without mistakes few places are needed."""
         if self._locations is None:
             self._locations = locate(self.text)
         return self._locations
@@ -410,7 +410,7 @@ def _syntax(document: Document, message: str) -> Diagnostic:
             f'"{name}" is set twice', document.at(again), f"it is first set in line {line}"
         )
     match = _TOML_PLACE.search(message)
-    said = message[: match.start()] if match else message
+    reason = message[: match.start()] if match else message
     if match and match.group(1):
         line, column = int(match.group(1)), int(match.group(2))
         text = document.lines[line - 1] if line <= len(document.lines) else ""
@@ -418,10 +418,12 @@ def _syntax(document: Document, message: str) -> Diagnostic:
         line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
         column = len(text) + 1
     place = Place(document.shown, line, column, text)
-    said = re.sub(r"\(('[^()]*')\)", _dotted, said)
+    reason = re.sub(r"\(('[^()]*')\)", _dotted, reason)
     # A line end prints as an escape in the message, and means an end that came too early.
-    said = "the line ends too early" if said == "Illegal character '\\n'" else said
-    return Diagnostic(f"not TOML: {said[:1].lower()}{said[1:]}", place, _syntax_hint(text, column))
+    reason = "the line ends too early" if reason == "Illegal character '\\n'" else reason
+    return Diagnostic(
+        f"not TOML: {reason[:1].lower()}{reason[1:]}", place, _syntax_hint(text, column)
+    )
 
 
 def _dotted(names: re.Match[str]) -> str:

@@ -230,7 +230,7 @@ def _choices(context: Mapping[str, Any]) -> list[str]:
 
 
 def _kind_hint(kind: str, given: Any, key: str) -> str | None:
-    """Return what the user probably meant, when the given value tells."""
+    """Return what the user probably meant, where the given value shows it."""
     if kind == "tuple_type" and isinstance(given, str):
         words = given.split() if key in ("flags", "launcher") else [given]
         return f"write {key} = {toml_text(words)}"

@@ -34,7 +34,8 @@ class Manifest(ManifestTable):
         default_factory=BuildSection, description="What holds for every program of the project."
     )
     toolchain: ToolchainSection = Field(
-        default_factory=ToolchainSection, description="Which compilers, and how they are asked."
+        default_factory=ToolchainSection,
+        description="Which compilers are used, and how they are started.",
     )
     targets: Entries[TargetSection] = Field(
         default_factory=entries, alias="target", description="What to compile for, by name."
@@ -43,7 +44,7 @@ class Manifest(ManifestTable):
         default_factory=entries, alias="script", description="Kernel scripts, by name."
     )
     packages: Entries[PackageSection] = Field(
-        default_factory=entries, alias="package", description="What to carry away, by name."
+        default_factory=entries, alias="package", description="What to package, by name."
     )
 
     _document: Document = PrivateAttr()

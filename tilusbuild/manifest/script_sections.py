@@ -27,12 +27,12 @@ class LevelsSection(ManifestTable):
 
     sample: int = Field(64, ge=1, description="How many schedules level 1 builds of an instance.")
     seed: int = Field(
-        0, ge=0, description="What the sample is drawn with; the same seed, the same."
+        0, ge=0, description="The random seed of the sample: the same seed gives the same sample."
     )
 
 
 class PruneSection(ManifestTable):
-    """Which compiled kernels are left out, by the resources that their cubin says.
+    """Which compiled kernels are left out, by the resources that their cubin needs.
 
     Each is a number, or an expression over parameters, derived values and `arch.*`. A program that
     is left out is recorded with the reason, and is not compiled again.
@@ -40,17 +40,19 @@ class PruneSection(ManifestTable):
 
     max_registers: ExprSource | None = Field(
         None,
-        description="The most registers of a thread.",
+        description="The maximum number of registers of a thread.",
         examples=[255, "255 if stages > 3 else 128"],
     )
     max_spill_bytes: ExprSource | None = Field(
         None,
-        description="The most bytes that a thread spills to local memory; leave it out to keep "
-        "spillers.",
+        description="The maximum number of bytes that a thread spills to local memory; leave it "
+        "out to keep spillers.",
         examples=[0],
     )
     min_blocks_per_sm: ExprSource | None = Field(
-        None, description="The fewest blocks that fit one multiprocessor at a time.", examples=[1]
+        None,
+        description="The minimum number of blocks that fit one multiprocessor at a time.",
+        examples=[1],
     )
 
 

@@ -41,7 +41,7 @@ class ProjectSection(ManifestTable):
         examples=["attention-kernels"],
     )
     version: Annotated[str, Field(pattern=r"^[0-9][0-9A-Za-z.+_-]*$")] = Field(
-        description="The project's version, which packages carry.", examples=["0.1.0"]
+        description="The project's version; packages have it, too.", examples=["0.1.0"]
     )
     description: str | None = Field(
         None, description="One line for people.", examples=["Attention for small batches"]
@@ -108,7 +108,7 @@ class BuildSection(ManifestTable):
     )
     nice: Annotated[int, BeforeValidator(not_boolean), Field(ge=0, le=19)] | None = Field(
         None,
-        description="How much less urgent than other processes the compilers are, as `nice -n`. "
+        description="The niceness of the compilers, 0 to 19, as for `nice -n`. "
         "Without it: 0. `--nice` and `TILUSBUILD_NICE` take precedence over it.",
         examples=[10],
     )
@@ -189,13 +189,13 @@ def _march(text: str) -> str:
 
 
 class ToolchainSection(ManifestTable):
-    """Which compilers, and how they are asked."""
+    """Which compilers are used, and how they are started."""
 
     nvcc: Annotated[Text, AfterValidator(_nvcc)] | None = Field(
         None,
         description="Which nvcc: a requirement on its version, or a path (relative to the "
-        "manifest). Looked for in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, `/usr/local/cuda*`, "
-        "NVIDIA's wheels.",
+        "manifest). Searched for in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, "
+        "`/usr/local/cuda*`, NVIDIA's wheels.",
         examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"],
     )
     std: Literal["c++14", "c++17", "c++20", "c++23"] = Field(
@@ -274,7 +274,7 @@ class TargetSection(ManifestTable):
 
 
 class PackageSection(ManifestTable):
-    """What to carry away from a cache, for machines that compile nothing."""
+    """What to package, for machines that compile nothing."""
 
     scripts: tuple[Text, ...] | None = Field(
         None, description="Which scripts; all without it.", examples=[["matmul"]]
@@ -283,16 +283,16 @@ class PackageSection(ManifestTable):
         None, description="Which targets; all without it.", examples=[["h100"]]
     )
     formats: tuple[Literal["dir", "tar.zst", "wheel", "oci"], ...] = Field(
-        ("tar.zst",), min_length=1, description="The carriers to make."
+        ("tar.zst",), min_length=1, description="The formats to write."
     )
     include: tuple[Literal["sources", "logs", "all"], ...] = Field(
         (),
-        description="What to carry besides libraries, options and tables: `sources` (and headers, "
-        "so that `compile.sh` works), `logs` (of compilers and of tuning), or `all`.",
+        description="What to package besides libraries, options and tables: `sources` (and "
+        "headers, so that `compile.sh` works), `logs` (of compilers and of tuning), or `all`.",
         examples=[["sources"]],
     )
     exclude: tuple[Literal["sources", "logs"], ...] = Field(
-        (), description="What not to carry of what `include` says.", examples=[["logs"]]
+        (), description="What to leave out of what `include` says.", examples=[["logs"]]
     )
     programs: Literal["all", "dispatched"] = Field(
         "all",
@@ -302,6 +302,6 @@ class PackageSection(ManifestTable):
     split: bool = Field(True, description="A wheel for each target, and one that finds them.")
     max_size: Size | None = Field(
         None,
-        description="The most bytes that a carrier may have; more is an error.",
+        description="The maximum size of each package file; more is an error.",
         examples=["100MB"],
     )

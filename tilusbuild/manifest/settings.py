@@ -91,18 +91,18 @@ class Settings:
     """Absolute."""
     jobs: Setting[int]
     load_average: Setting[float | None]
-    """At this load nothing is started beside what runs; None is no limit."""
+    """The load average at which no further compiler starts; None: no limit."""
     nice: Setting[int]
-    """How much less urgent compilers are, 0 to 19."""
+    """Niceness of the compilers, 0 to 19."""
     level: Setting[int]
     device_compiler: Setting[str]
     dump_ir: Setting[bool]
-    """Whether what each step of a compile makes is kept."""
+    """Whether the output of each step of a compile is kept."""
     disable_ptxas_opt: Setting[bool]
     bench_warmup: Setting[int | None]
-    """Calls before each sample of a tuning; None leaves it to the tuning."""
+    """Calls before each sample of a tuning; None: the tuning decides."""
     bench_repeat: Setting[int | None]
-    """Samples of each program that is nearly the best; None leaves it to the tuning."""
+    """Samples of each program that is nearly the best; None: the tuning decides."""
 
 
 def settings(
@@ -117,10 +117,12 @@ def settings(
     `root` is the directory of the manifest. `options` are those of the command line that were
     given, by their names without dashes: `cache-dir`, `jobs`, `load-average`, `nice`, `level`,
     `device-compiler`, `dump-ir`, `disable-ptxas-opt`, `bench-warmup`, `bench-repeat`. `manifest`
-    is one, or what it says under those same names; `program` is what the running program chose
+    is one, or its settings under those same names; `program` is what the running program chose
     by `tilusbuild.option`. Raises `InputError` that names the culprit."""
-    said = manifest if isinstance(manifest, Mapping) or manifest is None else said_in(manifest)
-    sources = (options, program or {}, environment, said or {})
+    declared = (
+        manifest if isinstance(manifest, Mapping) or manifest is None else settings_in(manifest)
+    )
+    sources = (options, program or {}, environment, declared or {})
     return Settings(
         cache_dir=_cache_dir(root, sources),
         jobs=_number("jobs", usable_cores(), sources, least=1),
@@ -135,8 +137,8 @@ def settings(
     )
 
 
-def said_in(manifest: Manifest) -> dict[str, str | float | None]:
-    """Return what a manifest says of the settings: what to remember for `settings`."""
+def settings_in(manifest: Manifest) -> dict[str, str | float | None]:
+    """Return the settings that a manifest has, in the form that `settings` takes."""
     wrote_compiler = "device_compiler" in manifest.toolchain.model_fields_set
     return {
         "cache-dir": manifest.build.cache_dir,
@@ -156,8 +158,8 @@ def default_cache_dir(root: str) -> str:
     return os.path.join(os.path.expanduser("~"), ".cache", "tilus")
 
 
-Said = Mapping[str, str | float | None]
-Sources = tuple[Said, Mapping[str, str | float], Mapping[str, str], Said]
+SettingValues = Mapping[str, str | float | None]
+Sources = tuple[SettingValues, Mapping[str, str | float], Mapping[str, str], SettingValues]
 """The command line's, the program's, the environment's, the manifest's."""
 
 
@@ -186,13 +188,13 @@ VARIABLES = frozenset(
 
 
 def _first(name: str, sources: Sources) -> Setting[str | float] | None:
-    options, program, environment, said = sources
+    options, program, environment, declared = sources
     found = (
         (options.get(name), f"--{name}"),
         (program.get(name), "tilusbuild.option"),
         # An empty variable is how a shell unsets one for a single command.
         (environment.get(variable(name)) or None, variable(name)),
-        (said.get(name), "tilus.toml"),
+        (declared.get(name), "tilus.toml"),
     )
     return next((Setting(value, source) for value, source in found if value is not None), None)
 

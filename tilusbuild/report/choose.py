@@ -64,8 +64,8 @@ def with_files(
     root: str,
     junit: str | None = None,
 ) -> Reporter:
-    """Return the reporter, and those that write for other programs: a JUnit file when one is asked
-    for, annotations and a summary on GitHub Actions. `root` is the project's directory."""
+    """Return the reporter, and those that write for other programs: a JUnit file when one is
+    named, annotations and a summary on GitHub Actions. `root` is the project's directory."""
     more: list[Reporter] = []
     if junit is not None:
         from tilusbuild.report.ci import JUnitReporter

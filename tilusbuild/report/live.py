@@ -74,7 +74,7 @@ class LiveReporter:
                 self._above.append(line)
 
     def say(self, line: str) -> bool:
-        """Leave a line above the frame; False when there is no frame any more, or none yet."""
+        """Print a line above the frame; return False where there is no frame yet, or no more."""
         if self._over or not self._widths:
             return False
         self._above.append(line)

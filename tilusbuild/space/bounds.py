@@ -25,8 +25,8 @@ class NoBoundsError(Exception):
 
 
 def impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
-    """Return where the rule `node` can only be false. Raises `NoBoundsError` if that cannot be
-    told."""
+    """Return where the rule `node` can only be false. Raises `NoBoundsError` if that is not
+    known."""
     match node:
         case Compare():
             false: Any = np.False_

@@ -223,7 +223,7 @@ class Join:
         return rule.pins is None and self._possible(rule, {}) is not None
 
     def _possible(self, rule: Rule, columns: Mapping[str, Any]) -> Any:
-        """Return where the rule may still be true; None if nothing can be told. A point that
+        """Return where the rule may still be true; None if that is not known. A point that
         already has a fault is dropped too: whatever is false excludes it."""
 
         def interval_of(name: str) -> Interval:

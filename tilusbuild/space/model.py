@@ -198,7 +198,7 @@ def _check_row(title: str, names: tuple[str, ...], row: Row) -> None:
         )
     for value in row:
         if not isinstance(value, bool | int | float | str):
-            raise SpaceError(f'"{title}": {value!r} is no bool, number or string', rule=title)
+            raise SpaceError(f'"{title}": {value!r} is not a bool, number or string', rule=title)
         if isinstance(value, float) and not math.isfinite(value):
             raise SpaceError(f'"{title}": {value!r} is not finite', rule=title)
         if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:

@@ -1,7 +1,7 @@
 """What each rule of a space removes, and which rules empty it.
 
 Counts come from joins over the parameters that the counted rules connect, times the sizes of the
-rest: the Cartesian product is never walked. A count that would look at too many points is None.
+rest: the Cartesian product is never walked. A count that would visit too many points is None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilusbuild.space.component import groups
 from tilusbuild.space.join import BudgetError, Join
 from tilusbuild.space.model import Model
 
-BUDGET = 400_000_000  # points looked at in one report: some seconds
+MAX_POINTS = 400_000_000  # visited for one report: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SpaceReport:
 class Counter:
     """Counts the points that some of the rules leave; a budget is shared by all its counts."""
 
-    def __init__(self, model: Model, budget: int = BUDGET) -> None:
+    def __init__(self, model: Model, budget: int = MAX_POINTS) -> None:
         self._model = model
         self._budget = budget
 
@@ -72,7 +72,7 @@ class Counter:
         return math.prod(counts)
 
 
-def report(model: Model, budget: int = BUDGET) -> SpaceReport:
+def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
     """Return the report of a whole space, which may be empty."""
     counter = Counter(model, budget)
     free = counter.count(())

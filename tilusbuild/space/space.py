@@ -42,7 +42,7 @@ class Space:
     """The valid points of `spec`. Raises `SpaceError`, also when there are none.
 
     With `size`, the numbers of valid points and of all combinations that an equal spec had, nothing
-    is enumerated before a point is asked for.
+    is enumerated before the first point is needed.
     """
 
     def __init__(self, spec: SpaceSpec, size: tuple[int, int] | None = None) -> None:
@@ -146,7 +146,7 @@ class Space:
         """Return the place of the point with these parameters (all of them), or None if it is not
         valid.
 
-        Other names, such as derived values, are not looked at. Raises `SpaceError` for a parameter
+        Other names, such as derived values, are ignored. Raises `SpaceError` for a parameter
         that is missing.
         """
         digits = []
@@ -172,7 +172,7 @@ class Space:
         defaults.
 
         A default of a parameter whose condition is false at that point does not count. Raises
-        `SpaceError`: a name that is no parameter, a value outside the space, no such point.
+        `SpaceError`: a name that is not a parameter, a value outside the space, no such point.
         """
         fixed = self._fixed(partial)
         digits: dict[int, int] = {}
@@ -204,16 +204,16 @@ class Space:
         )
 
     def _fixed(self, partial: Mapping[str, Value]) -> dict[int, tuple[bool, set[int]]]:
-        """Position → (whether it was asked for, digits that agree)."""
+        """Position → (whether `partial` has it, digits that agree)."""
         for name in partial:
             if name not in self._model.owners:
                 hint = did_you_mean(name, self._model.owners)
-                raise SpaceError(f'the default names "{name}", which is no parameter', hint=hint)
+                raise SpaceError(f'the default names "{name}", which is not a parameter', hint=hint)
         fixed: dict[int, tuple[bool, set[int]]] = {}
         for position, domain in enumerate(self._model.domains):
-            asked = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
-            if asked:
-                fixed[position] = True, _agreeing(domain, asked)
+            given = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
+            if given:
+                fixed[position] = True, _agreeing(domain, given)
             elif domain.default is not None:
                 fixed[position] = False, {domain.default}
         return fixed
@@ -335,9 +335,9 @@ def _value_of(
         ) from None
 
 
-def _agreeing(domain: Domain, asked: Mapping[int, Value]) -> set[int]:
-    """Return the rows whose values at these places are those asked for."""
-    wanted = {i: (type(value), value) for i, value in asked.items()}
+def _agreeing(domain: Domain, given: Mapping[int, Value]) -> set[int]:
+    """Return the rows that have the given values at these places."""
+    wanted = {i: (type(value), value) for i, value in given.items()}
     rows = {
         digit
         for digit, row in enumerate(domain.rows)
@@ -345,15 +345,15 @@ def _agreeing(domain: Domain, asked: Mapping[int, Value]) -> set[int]:
     }
     if not rows:
         if len(domain.names) == 1:
-            raise outside(domain, tuple(asked.values()))
-        names = tuple(domain.names[i] for i in asked)
-        part = Domain(names, tuple(tuple(r[i] for i in asked) for r in domain.rows), 0, None, None)
-        raise outside(part, tuple(asked.values()))
+            raise outside(domain, tuple(given.values()))
+        names = tuple(domain.names[i] for i in given)
+        part = Domain(names, tuple(tuple(r[i] for i in given) for r in domain.rows), 0, None, None)
+        raise outside(part, tuple(given.values()))
     return rows
 
 
 def _shuffled(count: int, seed: int) -> Iterator[int]:
-    """0..count-1 in an order that `seed` decides, as far as it is asked for.
+    """0..count-1 in an order that `seed` decides, generated as far as it is used.
 
     Fisher and Yates' shuffle with only the moved places remembered; the randomness is sha256, which
     is the same in every version of everything.

@@ -56,7 +56,7 @@ def read_t1(text: str) -> T1Space:
     parameters = tuple(_parameter(number, entry) for number, entry in enumerate(entries, 1))
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
-        raise SpaceError('not a T1 file: "Conditions" is no list')
+        raise SpaceError('not a T1 file: "Conditions" is not a list')
     kernel = document.get("KernelSpecification")
     name = kernel.get("KernelName") if isinstance(kernel, dict) else None
     return T1Space(
@@ -91,14 +91,16 @@ def _parameter(number: int, entry: Any) -> Parameter:
         default = default[0]
     rows = tuple((value,) for value in values)
     row = None if default is None else (_typed(name, kind, default),)
-    # Files in use hold defaults outside their values: those are no defaults.
+    # Files in use hold defaults outside their values: such a default is ignored.
     return Parameter((name,), rows, default=row if row in rows else None)
 
 
 def _typed(name: str, kind: str, value: Any) -> Value:
     right = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
     if not right or (kind == "uint" and value < 0):
-        raise SpaceError(f'the parameter "{name}": {value!r:.60} is no {kind}', rule=name)
+        raise SpaceError(
+            f'the parameter "{name}": {value!r:.60} is not of the type {kind}', rule=name
+        )
     return float(value) if kind == "float" else value
 
 
