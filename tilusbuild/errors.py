@@ -1,8 +1,8 @@
-"""What goes wrong, as values: a diagnostic has a place, a message and a hint.
+"""Errors as values: a diagnostic has a place, a message and a hint.
 
 Every error that a user can cause is a `TilusbuildError`; its `exit_status` is the process's. An
-`InputError` carries all the diagnostics of one run, so that nobody mends a manifest one error at a
-time. Anything else that escapes is a bug of ours and may print a traceback.
+`InputError` carries all the diagnostics of one run, so that nobody has to mend a manifest one
+error at a time. Anything else that escapes is a bug of ours and may print a traceback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can become of a program, and why: the two vocabularies that all parts of a build share.
+"""How a program can end, and why: the two enumerations that all parts of a build share.
 
 A `Status` is what users see, in events, reports and `meta.json`; its values are a contract. A
 `Cause` is the fact behind a status that is not "built", and is what code decides by: no decision is
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Status(str, Enum):
-    """What became of a program."""
+    """How a program ended."""
 
     BUILT = "built"
     FAILED = "failed"
@@ -35,7 +35,7 @@ class Status(str, Enum):
 
 
 RECORDED = (Status.BUILT, Status.FAILED, Status.PRUNED)
-"""The results: the same inputs give them every time, so they are published and not tried again."""
+"""The results: the same inputs give them every time, so they are published and not retried."""
 
 ACCIDENTS = (
     Status.CRASHED,
@@ -44,10 +44,10 @@ ACCIDENTS = (
     Status.NO_OUTPUT,
     Status.CHANGED,
 )
-"""These say nothing about the program: the next build tries again."""
+"""These say nothing about the program: the next build retries."""
 
 KNOWN_IN_CACHE = (*RECORDED, Status.MISSING)
-"""What a program can be for who reads a cache and builds nothing."""
+"""The statuses that a reader of a cache, who builds nothing, can find."""
 
 
 class Cause(str, Enum):
@@ -60,7 +60,7 @@ class Cause(str, Enum):
     CRASH = "crash"
     """A tool failed, and not because of the program."""
     KILLED = "killed"
-    """SIGKILL ended a tool, and we did not send it: mostly the kernel, for lack of memory."""
+    """SIGKILL ended a tool, and we did not send it: mostly the kernel did, as memory ran out."""
     MEMORY = "memory"
     """A tool could not allocate memory."""
     DISK = "disk"
@@ -76,7 +76,7 @@ class Cause(str, Enum):
 
     @property
     def status(self) -> Status:
-        """What a program is for which this ended the compile."""
+        """The status of a program whose compile ended for this cause."""
         return _STATUSES.get(self, Status.CRASHED)
 
 

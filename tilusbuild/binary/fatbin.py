@@ -33,10 +33,10 @@ _STARTS = re.compile(
 )
 _PTX, _ELF = 1, 2
 _FLAG_LZ4, _FLAG_ZSTD, _FLAG_A, _FLAG_F = 0x2000, 0x8000, 0x100000, 0x200000
-_MOST_ENTRIES = 4096
-_MOST_FAKES = 16
-_LARGEST_CUBIN = 1 << 30
-_LARGEST_WINDOW = 1 << 27
+MAX_ENTRIES = 4096
+MAX_FAKES = 16
+MAX_CUBIN_SIZE = 1 << 30
+MAX_WINDOW_SIZE = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _search(data: bytes) -> list[_Found]:
         except BinaryError:
             # The CUDA runtime's own code holds the magic number; a hostile file holds many.
             fakes += 1
-        if fakes > _MOST_FAKES or len(found) > _MOST_ENTRIES:
+        if fakes > MAX_FAKES or len(found) > MAX_ENTRIES:
             raise BinaryError("more that looks like GPU code than a library holds")
     return found
 
@@ -150,7 +150,7 @@ def _container(data: bytes, at: int) -> tuple[list[_Found], int]:
     at += header
     found: list[_Found] = []
     while at < end:
-        if at + _ENTRY.size > end or len(found) >= _MOST_ENTRIES:
+        if at + _ENTRY.size > end or len(found) >= MAX_ENTRIES:
             raise BinaryError("an entry of the fatbin is damaged")
         kind, _, header, size, _, _, _, number, _, flags = _ENTRY.unpack_from(data, at)
         start = at + header
@@ -173,13 +173,13 @@ def _unpacked(data: bytes, found: _Found) -> bytes:
         return packed
     import zstandard
 
-    if not 0 < found.unpacked <= _LARGEST_CUBIN:
+    if not 0 < found.unpacked <= MAX_CUBIN_SIZE:
         raise BinaryError("packed code of an impossible size")
     try:
         frame = zstandard.get_frame_parameters(packed)
         if frame.content_size > found.unpacked:  # also when the frame does not say
             raise BinaryError("packed code that is larger than it says")
-        plain = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompress(packed)
+        plain = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_SIZE).decompress(packed)
     except zstandard.ZstdError as error:
         raise BinaryError(f"packed code is damaged: {error}") from error
     return plain

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command; return the exit status."""
     started = time.time_ns()
     given = list(sys.argv[1:] if words is None else words)
     try:
@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    """Write to stderr and flush it; failing to has no part in the exit status."""
+    """Write to stderr and flush it. Never raises: what fails here must not change the exit status."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -69,7 +69,7 @@ def _drop(stream: TextIO) -> None:
 
 
 def _run(words: Sequence[str], started: int) -> tuple[str, int]:
-    """Run the verb; returns its name and its exit status.
+    """Run the verb; return its name and its exit status.
 
     The imports in this and other functions of the command line are there for start-up time: a
     build with nothing to do, and `--help`, must not wait for what they do not need.

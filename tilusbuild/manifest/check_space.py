@@ -15,7 +15,7 @@ from tilusbuild.manifest.shape import toml_text
 from tilusbuild.manifest.table import kind_of
 from tilusbuild.space.spec import Row
 
-DOMAIN_LIMIT = 1_000_000
+MAX_VALUES = 1_000_000
 """The most values of one parameter."""
 _SHOWN = 12
 
@@ -156,8 +156,8 @@ def _bounds(checks: Checks, path: Path, kind: str, parameter: ParameterSection) 
         )
     elif steps and steps[0] < 1:
         checks.error("the step must be at least 1", checks.document.value(*path, 2))
-    elif kind == "range" and (last - first) // (steps[0] if steps else 1) >= DOMAIN_LIMIT:
-        checks.error(f"the range holds more than {DOMAIN_LIMIT:,} values", place)
+    elif kind == "range" and (last - first) // (steps[0] if steps else 1) >= MAX_VALUES:
+        checks.error(f"the range holds more than {MAX_VALUES:,} values", place)
 
 
 def _nearest_powers(bound: int) -> str:
@@ -173,8 +173,8 @@ def _rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row]) -> 
     if not rows:
         checks.error(f'"{key}" has no value', checks.document.value(*path))
         return
-    if len(rows) > DOMAIN_LIMIT:
-        checks.error(f'"{key}" has more than {DOMAIN_LIMIT:,} values', checks.document.value(*path))
+    if len(rows) > MAX_VALUES:
+        checks.error(f'"{key}" has more than {MAX_VALUES:,} values', checks.document.value(*path))
         return
     first_kinds: list[str] | None = None
     seen: set[tuple[tuple[type, Value], ...]] = set()

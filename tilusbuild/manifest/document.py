@@ -255,7 +255,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_MANIFEST_LIMIT = 16 << 20
+MAX_MANIFEST_SIZE = 16 << 20
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
@@ -367,7 +367,7 @@ def _bytes(path: str) -> bytes:
         if os.path.isdir(path):
             raise input_error("is a directory, not a manifest", place=place)
         with open(path, "rb") as file:
-            data = file.read(_MANIFEST_LIMIT + 1)
+            data = file.read(MAX_MANIFEST_SIZE + 1)
     except FileNotFoundError:
         raise input_error(
             "there is no such manifest",
@@ -376,7 +376,7 @@ def _bytes(path: str) -> bytes:
         ) from None
     except OSError as error:
         raise input_error(f"cannot be read: {error.strerror}", place=place) from None
-    if len(data) > _MANIFEST_LIMIT:
+    if len(data) > MAX_MANIFEST_SIZE:
         raise input_error("is larger than 16 MiB: this is not a manifest", place=place)
     return data
 

@@ -1,8 +1,8 @@
-"""Words for people, and a stream that survives its reader.
+"""Texts for people, and a stream that outlives its reader.
 
 Names come from manifests and logs from compilers, so a line for a terminal is cleaned first: no
-control character of theirs reaches it. Writing to a pipe that closed or a terminal that is gone is
-no error of the build: the stream falls silent.
+control character of theirs reaches it. Writing to a closed pipe or a terminal that is gone is not
+an error of the build: the stream drops what follows.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def cleaned(text: str) -> str:
-    """Text of several lines without terminal escapes and control characters."""
+    """Return a text of several lines without terminal escapes and control characters."""
     text = text.replace("\r\n", "\n")
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", _ESCAPES.sub("", text))
 
 
 def one_line(text: str) -> str:
-    """Return the same in one line."""
+    """Return a text without escapes and control characters, in one line."""
     return cleaned(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def duration(seconds: float) -> str:
-    """0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15", 3700 -> "1:01:40"."""
+    """Return seconds for people: 0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15", 3700 -> "1:01:40"."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
@@ -36,14 +36,14 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """75 -> "1:15", 3700 -> "1:01:40"."""
+    """Return seconds as a clock shows them: 75 -> "1:15", 3700 -> "1:01:40"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """counted(1, "program") -> "1 program", counted(2, "program") -> "2 programs"."""
+    """Return a number with its noun: (1, "program") -> "1 program", (2, …) -> "2 programs"."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
@@ -57,16 +57,16 @@ def amount(count: float) -> str:
 
 
 class Stream:
-    """Writes to a text stream, each time at once."""
+    """Writes to a text stream and flushes at every write."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.alive = True
         self.lost: OSError | None = None
-        """Why it does not take any more, when that is not because nobody reads it."""
+        """Why writing failed, unless nobody reads it."""
 
     def write(self, text: str) -> None:
-        """Write and flush; silently nothing when nobody reads any more."""
+        """Write and flush; do nothing once nobody reads any more. Never raises."""
         if not self.alive:
             return
         try:
@@ -85,8 +85,11 @@ class Stream:
 
 
 def silence(stream: TextIO) -> None:
-    """Nobody reads it any more, or its disk is full: what is still buffered must not raise again
-    when the interpreter ends."""
+    """Send what a stream still gets to /dev/null.
+
+    Nobody reads it any more, or its disk is full: what is still buffered would raise again when the
+    interpreter ends.
+    """
     try:
         number = stream.fileno()
     except (OSError, ValueError):

@@ -22,7 +22,7 @@ from tilusbuild.space.spec import Parameter, SpaceError
 
 MAX_VALUES = 100_000
 MAX_TEXT = 100_000
-_LARGEST = 2**63
+MAX_INTEGER = 2**63
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "uint": (int,),
@@ -186,7 +186,7 @@ def _scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
                 raise _NotUnderstoodError(f"{ast.unparse(node):.60}")
     except semantics.NoValueError as error:
         raise _NotUnderstoodError(f"{error} in {ast.unparse(node):.60}") from None
-    if isinstance(value, int) and abs(value) >= _LARGEST:
+    if isinstance(value, int) and abs(value) >= MAX_INTEGER:
         raise _NotUnderstoodError(f"{ast.unparse(node):.60} is too large")
     return value
 
