@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    """Write to stderr and flush it. Never raises: what fails here must not change the exit status."""
+    """Write to stderr and flush it. Never raises, as that would change the exit status."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

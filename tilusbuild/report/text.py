@@ -27,7 +27,7 @@ def one_line(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: 0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15", 3700 -> "1:01:40"."""
+    """Return seconds for people: 0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15"."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
