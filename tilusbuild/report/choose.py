@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from tilusbuild.engine import events
-from tilusbuild.engine.events import CompositeReporter, Event, Reporter
+from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.report.progress import Progress
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, counted, duration, one_line
