@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilusbuild.toolchain.packages import compiler_roots
+from tilusbuild.toolchain.cuda import compiler_roots
 
 ROOT = Path(__file__).resolve().parents[1]
 TILUSBUILD = (sys.executable, "-m", "tilusbuild")

@@ -15,14 +15,14 @@ from support.recipes import make_recipe, make_toolchain
 from tilusbuild.compile import Prune, compile_device, nvrtc_tools
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.module import options_text
-from tilusbuild.compile.pipelines.kernel_nvrtc import (
+from tilusbuild.compile.pipelines.nvrtc import (
     BARE,
     VALUED,
     dated,
     own_flags,
     refused_flags,
 )
-from tilusbuild.compile.tools import tools_of
+from tilusbuild.compile.steps import tools_of
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool

@@ -14,7 +14,7 @@ from tilusbuild.binary import read_needs
 from tilusbuild.compile import LauncherStore, options_text
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.toolchain.disassembler import disassembler
+from tilusbuild.toolchain.cuda import disassembler
 
 np = pytest.importorskip("numpy")
 tvm_ffi = pytest.importorskip("tvm_ffi")

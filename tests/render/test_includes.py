@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.render.includes import Macros, scan
+from tilusbuild.render.preprocessor import Macros, scan
 
 
 def asked(text):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.render.lexing import lines_inside
+from tilusbuild.render.preprocessor import lines_inside
 from tilusbuild.render.renderer import Renderer
 
 

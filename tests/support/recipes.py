@@ -20,8 +20,7 @@ from tilusbuild.compile import (
 )
 from tilusbuild.compile.pipelines import CPU, HOST, KERNEL_NVCC, KERNEL_NVRTC, Pipeline
 from tilusbuild.compile.pipelines.kernel import image_name
-from tilusbuild.compile.steps import steps
-from tilusbuild.compile.tools import tools_of
+from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.expr import parse
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import parse_argument, resolve, signature
@@ -118,7 +117,7 @@ def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     """The module's files, and in a tree the launcher where compile.sh finds it."""
     module.mkdir(parents=True)
     made = None
-    if recipe.pipeline.ships_launcher:
+    if recipe.pipeline.script.ships_launcher:
         with LocalRunner() as running:
             found = launcher_object(recipe, toolchain, str(module.parent), running, LauncherStore())
         assert isinstance(found, bytes), found

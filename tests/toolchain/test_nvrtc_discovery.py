@@ -13,7 +13,7 @@ from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError
 from tilusbuild.toolchain import (
     DigestMemory,
-    Nvrtc,
+    NvrtcLibrary,
     ToolchainRequest,
     discover,
     discover_nvrtc,
@@ -23,7 +23,7 @@ from tilusbuild.toolchain import (
 World = Any
 
 
-def find(world: World, nvcc: str | None = None) -> Nvrtc:
+def find(world: World, nvcc: str | None = None) -> NvrtcLibrary:
     request = ToolchainRequest(nvcc, False, str(world.root))
     return discover_nvrtc(request, world.env, world.runner, world.memory)
 
@@ -91,7 +91,7 @@ def test_headers_are_of_its_own_release(world: World) -> None:
     [
         (finished(status=-11), "ended with status -11"),
         (finished("nvrtc: NVRTC cannot be loaded: wrong ELF class\n", status=2), "wrong ELF class"),
-        (finished("what?\n"), "does not say which release it is"),
+        (finished("what?\n"), "does not report its release"),
     ],
 )
 def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: str) -> None:

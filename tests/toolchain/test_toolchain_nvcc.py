@@ -13,8 +13,8 @@ from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.digests import walk
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain.cuda import compiler_roots
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
-from tilusbuild.toolchain.packages import compiler_roots
 
 pytestmark = pytest.mark.nvcc
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.toolchain import package_dir
-from tilusbuild.toolchain.packages import (
+from tilusbuild.toolchain.cuda import (
     compiler_roots,
     mixed_releases,
     pip_command,

@@ -120,7 +120,7 @@ class ProgramCompiler:
         module = os.path.join(stage, "module")
         os.makedirs(module)
         made: bytes | None = None
-        if recipe.pipeline.ships_launcher:
+        if recipe.pipeline.script.ships_launcher:
             answer = launcher_object(
                 recipe, self._toolchain, stage, runner, self._launchers, self._timeout
             )

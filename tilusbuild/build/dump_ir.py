@@ -16,7 +16,7 @@ from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import RenderedProgram
-from tilusbuild.render.resolved import resolved
+from tilusbuild.render.renderer import resolved
 from tilusbuild.table import table
 
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"

@@ -154,11 +154,11 @@ class Project:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         pairs = list(chosen_pairs(self.manifest, selection))
         compiler = self.settings.device_compiler.value
-        needs: set[str] = set()
+        compilers: set[str] = set()
         for script, target in pairs:
             has_kernel = self.manifest.scripts[script].kernel is not None
-            needs |= pipeline_for(target.kind, has_kernel, compiler).needs
-        toolchain = self.toolchain(cuda="nvcc" in needs, nvrtc="nvrtc" in needs)
+            compilers.add(pipeline_for(target.kind, has_kernel, compiler).compiler)
+        toolchain = self.toolchain(cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
         if found := refusals(self.manifest, pairs, toolchain):
             raise InputError(*found)
         return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
@@ -210,12 +210,9 @@ def _tools(
 ) -> Iterator[Diagnostic]:
     place = manifest.place_of_value("target", target.name, "arch")
     try:
-        pipeline.check_archs(toolchain, target.archs, place)
+        pipeline.check_archs(toolchain, target.archs, target.ptx, place)
     except InputError as error:
         yield from error.diagnostics
-    if problem := pipeline.tools_problem(target.archs, target.ptx, toolchain):
-        message, hint = problem
-        yield Diagnostic(message, place, hint)
 
 
 def _flags(

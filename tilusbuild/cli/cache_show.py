@@ -189,7 +189,7 @@ def _disassembled(library: str) -> str:
 
     from tilusbuild.binary import BinaryError
     from tilusbuild.binary.fatbin import extract_cubins
-    from tilusbuild.toolchain.disassembler import disassembler
+    from tilusbuild.toolchain.cuda import disassembler
 
     tool = disassembler(None)
     if tool is None:

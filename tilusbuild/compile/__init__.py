@@ -9,7 +9,7 @@ from tilusbuild.compile.program import (
     compile_program,
     launcher_object,
 )
-from tilusbuild.compile.tools import nvrtc_tools
+from tilusbuild.compile.steps import nvrtc_tools
 from tilusbuild.state.envelope import LauncherStore
 
 __all__ = [

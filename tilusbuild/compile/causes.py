@@ -1,8 +1,8 @@
-"""What ended a step of a compile: the one place that tells the program's faults from the machine's.
+"""The cause of a failed step: the one place that tells a program's faults from the machine's.
 
-Facts come first: the time limit, the signal, the error number. Only a tool that ran to its end and
-failed is judged by its words, by the one table below. Whoever decides something reads the `Cause`;
-the reason is for people.
+Facts come first: the time limit, the signal, the error number. Only when a tool ran to its end and
+failed is its output searched, by the one table below. Decisions rest on the `Cause`; the reason is
+for people.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MESSAGES: Sequence[tuple[Cause, re.Pattern[str]]] = tuple(
         (Cause.CRASH, r"internal compiler error|nvrtc: fatal"),
     )
 )
-"""What tools print when it is the machine, or they, that failed. The first match wins: a compiler
-that meets a full disk often crashes of it."""
+"""What tools print when the machine, or they themselves, failed. The first match wins: a compiler
+that meets a full disk often crashes because of it."""
 
 _ERROR_MARKS = ("undefined reference", "error:", "error ", "fatal", "Error:")
 
 
 class StepError(Exception):
-    """A step, or a check of what it made, ended the compile. `reason` is one line for people."""
+    """A step, or a check of its output, ended the compile. `reason` is one line for people."""
 
     def __init__(self, cause: Cause, reason: str) -> None:
         super().__init__(reason)
@@ -56,7 +56,7 @@ class StepError(Exception):
 
 
 def not_started(tool: str, error: OSError) -> StepError:
-    """Return what it means that a tool could not be started."""
+    """Return the error for a tool that could not be started."""
     cause = Cause.TOOL
     if error.errno in _DISK_ERRORS:
         cause = Cause.DISK
@@ -66,12 +66,12 @@ def not_started(tool: str, error: OSError) -> StepError:
 
 
 def failure(
-    tool: str, finished: CompletedCommand, log: str, said: str | None = None
+    tool: str, finished: CompletedCommand, log: str, explanation: str | None = None
 ) -> StepError | None:
-    """Return what ended a step, or None when its tool reports success.
+    """Return the error of a finished step, or None if its tool reports success.
 
-    `log` is what the tool printed, and `said` the reason to give when the program is to blame,
-    should a check know a better one than the first error in the log.
+    `log` is the tool's output. `explanation` replaces the first error of the log as the reason if
+    the source is at fault.
     """
     if finished.timed_out:
         return StepError(Cause.TIME, f"{tool} was stopped after {finished.seconds:.0f} s")
@@ -90,12 +90,12 @@ def failure(
         return StepError(Cause.CRASH, ended)
     if matched is not None:
         return StepError(*matched)
-    reason = said or _first_error(log) or f"{tool} ended with status {finished.status}"
+    reason = explanation or _first_error(log) or f"{tool} ended with status {finished.status}"
     return StepError(Cause.SOURCE, reason)
 
 
 def _match(log: str) -> tuple[Cause, str] | None:
-    """Return the first cause of the table that the log shows, and the line that shows it."""
+    """Return the first cause of the table that matches the log, and the matching line."""
     for cause, pattern in _MESSAGES:
         if match := pattern.search(log):
             start = log.rfind("\n", 0, match.start()) + 1
@@ -104,12 +104,10 @@ def _match(log: str) -> tuple[Cause, str] | None:
 
 
 def _signal(status: int) -> int:
-    """Return the signal that a status stands for, as ours or as a shell's; 0 for none.
-
-    255 is no signal: tools that give up with exit(-1) end so.
-    """
+    """Return the signal that a status stands for, as a runner or as a shell reports it; 0: none."""
     if status < 0:
         return -status
+    # 255 is not a signal: it is the status of tools that end with exit(-1).
     return status - 128 if 128 < status < 255 else 0
 
 
@@ -121,7 +119,7 @@ def _signal_name(number: int) -> str:
 
 
 def _first_error(log: str) -> str | None:
-    """Return the first line that a compiler marks as an error; else the first line, if any."""
+    """Return the first line with a compiler's error mark; else the first line, if any."""
     lines = log.splitlines()
     for mark in _ERROR_MARKS:
         for line in lines:

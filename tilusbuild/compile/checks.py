@@ -1,6 +1,6 @@
-"""What must hold before a compile counts: the launch fits the hardware, the code is what was asked.
+"""Checks of a compile: the launch fits the hardware, the code is for the kernel and the targets.
 
-Each check gives the reason why the program is not built, as one line, or None.
+Each check returns the reason why the program is not built, as one line, or None.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
 MAX_BLOCK = (1024, 1024, 64)
 
 
-# Attributes of `.nv.info.<kernel>`, undocumented: one entry a parameter (index, then offset and
-# position in halves of a word, then the size above bit 18), and the bytes of all of them. A test
-# holds them to kernels of known parameters.
+# Undocumented attributes of `.nv.info.<kernel>`: one entry per parameter (index, then offset and
+# position in halves of a word, then the size above bit 18), and the size of all of them in bytes.
+# A test compares them with kernels of known parameters.
 _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
 _SIZED = 4
 _POINTER_BYTES = 8
 
 
 def fixed(launch: Geometry, places: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the values of those numbers of a launch, if the schedule alone decides all of them."""
+    """Return the numbers of a launch at `places`; None if one of them depends on an argument."""
     if any(launch.sources[place] for place in places):
         return None
     return tuple(launch.constants[place] for place in places)
 
 
 def launch_problem(recipe: Recipe) -> str | None:
-    """Return why no device of the target can run a launch of this size, known before anything
+    """Return why no device of the target can run a launch of this size, before anything
     compiles."""
     try:
         launch = geometry(recipe)
@@ -75,7 +75,7 @@ def launch_problem(recipe: Recipe) -> str | None:
 
 
 def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -> str | None:
-    """Return why the compiled kernel could not be launched as the schedule wants."""
+    """Return why the compiled kernel cannot be launched as the schedule declares."""
     launch = geometry(recipe)
     block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
     threads = math.prod(block) if block is not None else None
@@ -109,7 +109,7 @@ def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -
 def prune_reason(
     recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]], ptxas: Sequence[PtxasUsage]
 ) -> str | None:
-    """Return which limit of the script the kernel exceeds."""
+    """Return which limit of `[script.x.prune]` the kernel exceeds."""
     limits = recipe.prune
     if limits is None:
         return None
@@ -119,10 +119,10 @@ def prune_reason(
         if reason := _low_occupancy(recipe, limits, arch, usage):
             return reason
     if limits.max_spill_bytes is not None:
-        for said in ptxas:
-            if said.kernel == recipe.symbol and said.spill_bytes > limits.max_spill_bytes:
+        for report in ptxas:
+            if report.kernel == recipe.symbol and report.spill_bytes > limits.max_spill_bytes:
                 return (
-                    f"{said.spill_bytes} bytes of spills on {said.arch}, "
+                    f"{report.spill_bytes} bytes of spills on {report.arch}, "
                     f"more than {limits.max_spill_bytes}"
                 )
     return None
@@ -149,7 +149,7 @@ def _low_occupancy(recipe: Recipe, limits: Prune, arch: Arch, usage: KernelUsage
 
 
 def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
-    """Return why the kernel cannot be found under its name in the code."""
+    """Return why the code has no kernel of the declared name."""
     if recipe.symbol in names:
         return None
     mangled = [
@@ -162,22 +162,21 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
 
 
 def link_problem(recipe: Recipe, log: str) -> str | None:
-    """Return what a linker's complaint about the template's own function means."""
+    """Return the meaning of a linker's error about the template's own function."""
     if not re.search(rf"undefined reference to [`']{re.escape(recipe.symbol)}'", log):
         return None
     return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
 
 
 def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
-    """Return why the linked library is not what was asked for. This is never the program's own
-    fault."""
+    """Return what is wrong with the linked library. This is never the program's own fault."""
     try:
         needs = read_needs(data)
     except BinaryError as error:
-        return f"lib.so is no usable library: {error}"
+        return f"lib.so is not a library: {error}"
     if missing := needs.missing(*EXPORTS):
         return f"lib.so does not export {', '.join(missing)}"
-    if recipe.pipeline.needs_no_library and needs.libraries:
+    if recipe.pipeline.launcher.starts_kernel and needs.libraries:
         return f"lib.so needs {', '.join(needs.libraries)}, and must need nothing"
     held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     asked = asked_images(recipe)
@@ -187,8 +186,7 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
 
 
 def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
-    """Return the (kind, arch) of the code that the recipe's library must hold, no more and no
-    less."""
+    """Return the (kind, arch) of the code that the recipe's library must hold, exactly."""
     if not recipe.pipeline.launcher.cuda:
         return set()
     codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
@@ -204,7 +202,7 @@ def _listed(images: set[tuple[str, str]]) -> str:
 
 
 def images_of(data: bytes) -> tuple[CodeImage, ...]:
-    """Return the code in a library; none for what is no library."""
+    """Return the code in a library; none for data that is not a library."""
     try:
         return read_archs(data)
     except BinaryError:
@@ -212,12 +210,12 @@ def images_of(data: bytes) -> tuple[CodeImage, ...]:
 
 
 def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
-    """Return the size of each parameter in bytes, in order; None when the cubin does not say it.
+    """Return the size of each parameter in bytes, in order; None if the cubin does not record it.
 
-    A launch hands the driver a row of pointers, and nothing at run time notices when the kernel
-    reads them as something else: a missing or an extra parameter, and a 32-bit integer declared as
-    64 bits, must be found here. Raises `BinaryError` for what is not a cubin.
+    Raises `BinaryError` for data that is not a cubin.
     """
+    # A launch passes an array of pointers to the driver, which cannot check what they point to: a
+    # missing or an extra parameter, or a 32-bit integer declared as 64 bits, must be found here.
     elf = open_cubin(cubin)
     section = elf.named(f".nv.info.{kernel}")
     if section is None:
@@ -242,7 +240,7 @@ def parameter_sizes(cubin: bytes, kernel: str) -> tuple[int, ...] | None:
 
 
 def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
-    """Return why the kernel's parameters are not the declared arguments, as one line."""
+    """Return how the kernel's parameters differ from the declared arguments."""
     if sizes is None:
         return None
     arguments = signature.arguments

@@ -1,8 +1,8 @@
 """The command that compiles a program's source, for editors and code browsers.
 
 It is the pipeline's own first command with the project's directories in place of their copies, so
-that an editor that follows an include opens the user's file. `clang_command` says the same in
-clang's words, for clangd, which knows few of nvcc's options and nothing of NVRTC.
+that an editor that follows an include opens the user's file. `clang_command` is its equivalent for
+clangd, which knows few of nvcc's options and none of NVRTC's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.steps import HERE, SOURCE, defines
-from tilusbuild.compile.tools import tools_of
+from tilusbuild.compile.steps import HERE, SOURCE, defines, tools_of
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -45,8 +44,8 @@ def compile_command(
 def clang_command(
     recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """As `compile_command`, for clang. Of the user's flags it has those that every compiler knows:
-    definitions, and directories and files to include."""
+    """Return the equivalent of `compile_command` for clang. Of the user's flags it has those that
+    every compiler knows: definitions, and directories and files to include."""
     if not recipe.pipeline.launcher.cuda:
         return compile_command(recipe, toolchain, source, directories)
     root = _toolkit(toolchain)
@@ -73,7 +72,7 @@ def clang_command(
 
 
 def _toolkit(toolchain: Toolchain) -> str | None:
-    """Return the directory of the toolkit, or of what NVRTC has of one."""
+    """Return the directory of the toolkit, or of NVRTC's headers."""
     if toolchain.cuda is not None:
         return toolchain.cuda.root
     headers = toolchain.nvrtc.include_dir if toolchain.nvrtc is not None else None

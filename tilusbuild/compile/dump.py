@@ -1,8 +1,8 @@
-"""What `--dump-ir` shows of a compile: what went in and came out of each step, for people to read.
+"""`--dump-ir`: the inputs and outputs of each step of a compile, for people to read.
 
-A dump is beside a program and no part of it: it is made by compiling once more with the compiler's
-intermediate files kept and line numbers on, so neither the library nor its record changes. What a
-step does not give, or a machine has no tool for, is left out.
+A dump stands beside a program and is not part of it: the program is compiled once more, with the
+compiler's intermediate files kept and line numbers on, so neither the library nor `meta.json`
+changes. An output that a step does not have, or that needs a missing tool, is left out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from tilusbuild.binary import BinaryError
 from tilusbuild.binary.fatbin import Cubin, extract_cubins
 from tilusbuild.compile.model import Outcome, Recipe
 from tilusbuild.compile.program import Compile
-from tilusbuild.compile.steps import Step
-from tilusbuild.compile.tools import tools_of
+from tilusbuild.compile.steps import Step, tools_of
 from tilusbuild.process.base import Runner
 from tilusbuild.state.envelope import LauncherStore
-from tilusbuild.toolchain.disassembler import disassembler
+from tilusbuild.toolchain.cuda import disassembler
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -38,7 +37,7 @@ def dump_module(
 ) -> Outcome:
     """Write `module/ir` in a stage whose `module` directory holds the module's files.
 
-    Return how the compile itself ended. Raises `CancelledError` and `OSError` (of the stage's file
+    Return the outcome of the compile. Raises `CancelledError` and `OSError` (of the stage's file
     system)."""
     directory, work = os.path.join(stage, "module", "ir"), os.path.join(stage, "work")
     os.makedirs(directory, exist_ok=True)
@@ -75,12 +74,12 @@ class Dump:
         self._times.append(f"{seconds:9.3f} s  {what}\n")
 
     def finish(self, outcome: Outcome) -> None:
-        """Write what is known of the compile as a whole."""
+        """Write the texts about the whole compile."""
         self._write(USAGE, "".join(self._usage(outcome)))
         self._write(TIMINGS, "".join(self._times))
 
     def run(self, step: Step) -> bool:
-        """Run a command; return whether it made its output."""
+        """Run a command. Return whether it made its output."""
         try:
             finished = self._compiling.execute(step)
         except OSError:
@@ -106,7 +105,7 @@ class Dump:
                 self._write(name, self._compiling.scrub(finished.output))
 
     def copy(self, made: str, name: str) -> None:
-        """Add a file that a command made, without paths and times of this run."""
+        """Add the output `made` of a command as `name`, without the paths and times of this run."""
         with open(os.path.join(self.work, made), "rb") as file:
             self._write(name, self._compiling.scrub(file.read()))
 

@@ -1,8 +1,8 @@
-"""The launch of a kernel, divided: what a schedule fixes, and what is computed at each call.
+"""The launch of a kernel in two parts: constants of the schedule, and C for each call.
 
-What a schedule fixes (block, shared memory, the tile sizes in the grid) stands in the table
-`tilus_constants`, which the program's own object holds beside the device code; what the arguments
-decide becomes C. So the schedules of an instance share one launcher.
+The numbers that a schedule fixes (block, shared memory, the tile sizes in the grid) stand in the
+table `tilus_constants`, in the program's own object beside the device code. The expressions over
+arguments become C of the launcher, which the schedules of an instance therefore share.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _PLACES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem"
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A launch with its constants taken out: the table of the program, C for the rest."""
+    """A launch as the program's table of constants and the launcher's C expressions."""
 
     constants: tuple[int, ...]
     """The values of `tilus_constants`: a slot for each of the seven numbers, then named ones."""
     texts: tuple[str, ...]
     """The seven numbers as C: a slot, or an expression over slots and arguments."""
     sources: tuple[str, ...]
-    """For messages: `grid.x = cdiv(n, block_n)`; empty for what is a slot."""
+    """For messages: `grid.x = cdiv(n, block_n)`; empty for a slot."""
 
 
 def geometry(recipe: Recipe) -> Geometry:
-    """Divide a launch into what the schedule fixes and what the arguments decide.
+    """Divide a launch into the constants of the schedule and expressions over arguments.
 
-    Raises `ValueError` when an expression has no value, is no integer, or uses an unknown name.
+    Raises `ValueError` if an expression has no value, is not an integer, or has an unknown name.
     """
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
@@ -69,8 +69,8 @@ def _places(launch: Launch) -> list[Expr | None]:
 
 MAX_SHAPES = 256
 _shapes: dict[object, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-"""`texts` and `sources` by all that decides them: schedules whose constants differ in whole numbers
-only have the same, and there may be a hundred thousand of them."""
+"""`texts` and `sources` by all that they depend on. Schedules that differ only in the values of
+integers share them: a plan may have a hundred thousand schedules."""
 
 
 def _shape(recipe: Recipe, places: list[Expr | None]) -> object:
@@ -87,12 +87,13 @@ def _shape(recipe: Recipe, places: list[Expr | None]) -> object:
 def _values(
     recipe: Recipe, places: list[Expr | None], texts: tuple[str, ...], sources: tuple[str, ...]
 ) -> tuple[int, ...] | None:
-    """Return the constants of a known shape; None when something is wrong with them."""
+    """Return the constants of a known shape; None for an error, which the slow way then reports."""
     constants: list[Value] = []
     try:
         for place, source in zip(places, sources, strict=True):
-            given = None if source else place
-            constants.append(int(not source) if given is None else given.evaluate(recipe.constants))
+            # A slot of an expression over arguments holds 0, and that of a missing size 1.
+            fixed = None if source else place
+            constants.append(int(not source) if fixed is None else fixed.evaluate(recipe.constants))
     except ExprError:
         return None
     constants += [recipe.constants[name] for name in _table_names(recipe, places)]
@@ -107,7 +108,7 @@ def _place(
     numbers: dict[str, str],
     table: dict[str, int],
 ) -> tuple[int, str | None]:
-    """Return a number's value for its slot, or 0 and its C text."""
+    """Return a number of the launch: (value, None), or (0, C text) if it depends on arguments."""
     if expression is None:
         return 1, None
     try:
@@ -131,7 +132,7 @@ def _place(
 
 
 def _table_names(recipe: Recipe, places: Iterable[Expr | None]) -> list[str]:
-    """Return the integer constants that stand beside an argument in some expression."""
+    """Return the integer constants of the expressions over arguments: they get slots too."""
     arguments = {argument.name for argument in recipe.signature.arguments}
     used = {
         name
@@ -147,7 +148,7 @@ def _table_names(recipe: Recipe, places: Iterable[Expr | None]) -> list[str]:
 
 
 def numbers_in_c(signature: Signature) -> dict[str, str]:
-    """Return the arguments that an expression can read, as C."""
+    """Return the arguments that an expression may use, by name, as C."""
     return {
         argument.name: f"number[{index}]"
         for index, argument in enumerate(signature.arguments)
@@ -160,14 +161,14 @@ def _fits(value: int) -> bool:
     return INT64_LIMITS[0] <= value <= INT64_LIMITS[1]
 
 
-def _int64(what: str, value: int) -> int:
+def _int64(name: str, value: int) -> int:
     if not _fits(value):
-        raise ValueError(f"{what} is {value}, which 64 bits cannot hold")
+        raise ValueError(f"{name} is {value}, which 64 bits cannot hold")
     return value
 
 
 def program_source(recipe: Recipe, image: str) -> str:
-    """Return the assembly of a program's own object: its device code and its constants."""
+    """Return the assembly of a program's own object: device code, constants, architectures."""
     archs = ", ".join(arch.name for arch in recipe.archs) + (" and PTX" if recipe.ptx else "")
     numbers = "\n".join(f"    .quad {value}" for value in geometry(recipe).constants)
     return f"""\

@@ -1,7 +1,7 @@
-"""The generated launcher: C that checks the arguments of a call and launches, one per signature.
+"""The generated launcher: C that checks the arguments of a call and launches the kernel.
 
 A launcher depends on the signature, the symbol, the kind of the launcher and those launch
-expressions that read an argument: the schedules of an instance share it. Raises `ValueError` for a
+expressions that use an argument: the schedules of an instance share it. Raises `ValueError` for a
 recipe that no launcher can serve.
 """
 
@@ -19,7 +19,7 @@ from tilusbuild.runtime.dtypes import DTYPES, integer_limits
 from tilusbuild.signature import Argument, Dim, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
-"""What every `lib.so` offers."""
+"""The functions that every `lib.so` exports."""
 
 _MAX_RANK = 32
 _FIELDS = {
@@ -30,17 +30,17 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class LauncherKind:
-    """What a launcher does once the arguments are checked."""
+    """What a launcher does after it has checked the arguments."""
 
     part: str
     """The C fragment that does it, in `launcher_parts`."""
     cuda: bool
-    """Whether it has to do with a GPU: devices, streams, tensors that lie on one."""
+    """Whether it is for a GPU: with devices and streams, and tensors in device memory."""
     starts_kernel: bool
-    """Whether it starts the kernel itself, with the launch that the manifest declares; else it
-    calls the template's function."""
+    """Whether it starts the kernel itself, with the manifest's launch; else it calls the template's
+    function. Such a library is linked by ld alone and needs no other library."""
     passes_stream: bool
-    """Whether that function takes a stream and returns an error number."""
+    """Whether the template's function takes a stream and returns an error number."""
 
 
 KERNEL_LAUNCHER = LauncherKind("kernel", cuda=True, starts_kernel=True, passes_stream=False)
@@ -63,8 +63,7 @@ def _source(
     signature: Signature,
     geometry_texts: tuple[tuple[str, str], ...],
 ) -> str:
-    """Return all that a launcher depends on: the schedules of an instance get the same text, made
-    once."""
+    """Return the launcher's C from all that it depends on."""
     _check(kind, symbol, signature)
     arguments = signature.arguments
     dims = _Dims(signature)
@@ -108,7 +107,7 @@ def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
 
 
 class _Dims:
-    """All shapes in one row, as the C table has them."""
+    """The dimensions of all arguments, in the order of the C table `tl_dims`."""
 
     def __init__(self, signature: Signature) -> None:
         self._numbers = numbers_in_c(signature)
@@ -168,8 +167,7 @@ def _tables(symbol: str, arguments: Iterable[Argument], dims: _Dims) -> str:
 
 
 def _range(argument: Argument) -> tuple[int, int]:
-    """Return what an integer may be: its type's values, those of its range, none below 0 for a
-    size."""
+    """Return an integer argument's limits: of its type, of its range, and from 0 for a size."""
     if argument.dtype == "bool":
         return 0, 1
     low, high = integer_limits(argument.dtype) or (0, 0)
@@ -233,8 +231,8 @@ static int tl_geometry(const int64_t *number, int64_t *geometry) {{
 
 
 def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, ...]) -> str:
-    """Return the call of the template's own function, under a name of ours: it may be a word of
-    C."""
+    """Return the call of the template's function."""
+    # Declared under another name: the function's own may be a keyword of C (`restrict`).
     types = [_c_type(argument) for argument in arguments]
     values = [
         f"value[{index}].{'pointer' if argument.dims is not None else _FIELDS[argument.dtype]}"
@@ -293,8 +291,8 @@ def _c_int(value: int) -> str:
 
 
 def _c_string(text: str) -> str:
-    """Return a C string literal. Every byte that is no plain character is an octal escape of 3
-    digits."""
+    """Return a C string literal; quotes, `?` and bytes outside ASCII are octal escapes."""
+    # Always 3 digits: C takes a digit that follows a shorter escape into it.
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
         for byte in text.encode("utf-8", "surrogateescape")

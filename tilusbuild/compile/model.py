@@ -1,4 +1,4 @@
-"""What a compile is told and what it answers, as values.
+"""The input and the result of a compile, as values.
 
 A `Recipe` holds everything that decides the bytes of a `lib.so` but the toolchain: equal recipes
 and equal toolchains give equal libraries, wherever they are compiled.
@@ -55,7 +55,7 @@ class Recipe:
     launch: Launch | None
     """Where the pipeline's launcher starts a kernel."""
     constants: Mapping[str, Value]
-    """What the launch's expressions see: parameters, schedule, derived values."""
+    """The names that the launch's expressions see: parameters, schedule, derived values."""
     include_digest: str | None = None
     include_roots: tuple[tuple[str, bool], ...] = ()
     """(directory in the include layout, found by #include "…" only), in order of search."""
@@ -66,6 +66,15 @@ class Recipe:
     host_march: str | None = None
     """None: x86-64-v2, or armv8-a."""
     prune: Prune | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFlag:
+    """A flag that a pipeline's compiler does not know: its index among the flags, and a hint."""
+
+    index: int
+    flag: str
+    hint: str
 
 
 @dataclass(slots=True)
@@ -83,7 +92,7 @@ class Outcome:
     """How a compile ended."""
 
     cause: Cause | None
-    """None: the library is there."""
+    """None: the library was made."""
     log: str
     """What the compilers printed, free of times and temporary names."""
     usages: tuple[KernelUsage, ...] = ()
@@ -94,12 +103,12 @@ class Outcome:
     """Bytes: the largest of the compile's processes."""
     reason: str = ""
     """One line: why it is not built."""
-    files: tuple[str, ...] = field(default=())
-    """What the compile added, relative to the stage."""
+    files: tuple[str, ...] = ()
+    """The files that the compile added, relative to the stage."""
 
     @property
     def status(self) -> Status:
-        """What became of the program."""
+        """The status of the program."""
         return Status.BUILT if self.cause is None else self.cause.status
 
     @property

@@ -1,35 +1,62 @@
-"""What exists of a program before it is compiled: `options.txt`, and the files of its module.
+"""The texts of a program before it is compiled: `options.txt`, the module's files, `compile.sh`.
 
-Commands are the pipeline's own, tools and directories left as placeholders. Nothing here says where
-anything is installed, so the same options have the same text on every machine.
+`options.txt` holds the pipeline's commands with placeholders for tools and directories. It does not
+depend on where anything is installed, so the same options have the same text on every machine.
+`compile.sh` holds the same commands and needs nothing but the tree and the tools. It works in a
+directory of its own, so that a read-only tree can be compiled too, and does not touch a `lib.so`
+that already holds the bytes it made.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.script import compile_script
-from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT, NVRTC_COMMAND, steps
-from tilusbuild.compile.tools import tools_of
+from tilusbuild.compile.steps import (
+    ENVIRONMENT,
+    LAUNCHER,
+    LAUNCHER_OBJECT,
+    LAUNCHER_STEP,
+    NVRTC_COMMAND,
+    Step,
+    steps,
+    tools_of,
+)
 from tilusbuild.state.files import sha256_bytes, sha256_text
 from tilusbuild.toolchain import nvrtc_command
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
 
+
 OPTIONS_FORMAT = "tilusbuild options 1"
 
 
-def options_text(recipe: Recipe, toolchain: Toolchain, beyond: Sequence[str] = ()) -> str:
+@dataclass(frozen=True, slots=True)
+class ScriptParts:
+    """What a pipeline puts into `compile.sh`."""
+
+    tools: str = "NVCC, CXX, CC, AS and LD"
+    """The variables that the script takes, for its comment."""
+    start: str = ""
+    """Commands that run first; `@SHARED@` stands for the digest of the launcher's directory."""
+    headers: str = ""
+    """Commands that run when the private directory has its files."""
+    ships_launcher: bool = False
+    """Whether the cache holds the launcher's object, so that the script needs no C compiler."""
+
+
+def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequence[str] = ()) -> str:
     """Return `options.txt`: the half of a program's identity that says how it is compiled.
 
-    Its digest with `program.txt`'s names the program. `beyond` are lines of the fingerprint that
-    this program has and others of the toolchain do not. Raises `ValueError`.
+    The program is named by the digest of this text and `program.txt`. `external_headers` are lines
+    for headers outside the toolchain's own fingerprint (`external_header_digests`). Raises
+    `ValueError` for a recipe that no launcher can serve.
     """
     pipeline = recipe.pipeline
     archs = [arch.name for arch in recipe.archs] + (["ptx"] if recipe.ptx else [])
@@ -48,7 +75,7 @@ def options_text(recipe: Recipe, toolchain: Toolchain, beyond: Sequence[str] = (
         "",
         "[toolchain]",
         *pipeline.fingerprint(recipe, tools_of(toolchain)),
-        *beyond,
+        *external_headers,
     ]
     return "\n".join(lines) + "\n"
 
@@ -58,7 +85,7 @@ _digest = lru_cache(maxsize=64)(sha256_text)
 
 @lru_cache(maxsize=1024)
 def _word(word: str) -> str:
-    """Return an argument as a shell would take it, on one line; placeholders stay bare."""
+    """Return an argument quoted for a shell, on one line; placeholders stay as they are."""
     if word.startswith("{") and word.endswith("}"):
         return word
     return shlex.quote(word).replace("\n", "'$'\\n''")
@@ -67,10 +94,10 @@ def _word(word: str) -> str:
 def module_files(
     recipe: Recipe, toolchain: Toolchain, launcher: str | None = None
 ) -> Mapping[str, bytes]:
-    """Return what `module/` holds before the compile: the source and everything generated.
+    """Return the files of `module/` before the compile: the source and everything generated.
 
-    `launcher` is the digest of the launcher's directory; None works it out, which takes no object.
-    Raises `ValueError` for a recipe that no launcher can serve.
+    `launcher` is the digest of the launcher's directory; None: it is computed, for a pipeline that
+    does not ship the launcher's object. Raises `ValueError` if no launcher can serve the recipe.
     """
     pipeline = recipe.pipeline
     texts = {"source.cu": recipe.source, **pipeline.fixed_files, **pipeline.generated(recipe)}
@@ -81,22 +108,166 @@ def module_files(
 
 
 def launcher_directory(
-    recipe: Recipe, made: bytes | None = None
+    recipe: Recipe, launcher_o: bytes | None = None
 ) -> tuple[str, Mapping[str, bytes]]:
     """Return the launcher as a directory that programs share: its digest, and its files by name.
 
     It is laid out like a directory of headers, so that one rule finds, checks and collects both.
-    `made` is the launcher's object, for programs whose `compile.sh` must do without a compiler for
-    it (`launcher_object`). Raises `ValueError` for a recipe that no launcher can serve.
+    `launcher_o` is the launcher's object (`launcher_object`), for pipelines that ship it. Raises
+    `ValueError` for a recipe that no launcher can serve.
     """
-    return _launcher_directory(launcher_source(recipe), made)
+    return _launcher_directory(launcher_source(recipe), launcher_o)
 
 
 @lru_cache(maxsize=64)
-def _launcher_directory(source: str, made: bytes | None) -> tuple[str, Mapping[str, bytes]]:
+def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Mapping[str, bytes]]:
     files = {LAUNCHER: source.encode()}
-    if made is not None:
+    if launcher_o is not None:
         with open(nvrtc_command.__file__, "rb") as script:
-            files |= {LAUNCHER_OBJECT: made, NVRTC_COMMAND: script.read()}
+            files |= {LAUNCHER_OBJECT: launcher_o, NVRTC_COMMAND: script.read()}
     manifest = "".join(f"{sha256_bytes(data)}  {name}\n" for name, data in files.items())
     return sha256_text(manifest), {**files, "MANIFEST": manifest.encode()}
+
+
+# All but the last add directories or options to those that gcc, ld and nvcc are given. CDPATH makes
+# `cd` print the directory.
+_UNSET = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "GCC_EXEC_PREFIX",
+    "COMPILER_PATH",
+    "DEPENDENCIES_OUTPUT",
+    "CDPATH",
+)
+
+_VARIABLES = {
+    "{nvcc}": '"$NVCC"',
+    "{nvrtc}": '"${nvrtc[@]}"',
+    "{link_flags}": '"${link_flags[@]}"',
+    "{fatbinary}": '"$nvcc_folder/fatbinary"',
+    "{cxx}": '"$CXX"',
+    "{cc}": '"$CC"',
+    "{as}": '"$AS"',
+    "{ld}": '"$LD"',
+    "{sed}": "sed",
+}
+
+
+def compile_script(
+    recipe: Recipe, inputs: Iterable[str], launcher: str, toolchain: Iterable[str]
+) -> str:
+    """Return `compile.sh` of a program whose `module/` holds the files `inputs`.
+
+    `launcher` is the digest of the launcher's directory; `toolchain` are the fingerprint's lines,
+    which the script repeats in a comment. Words from the manifest are quoted for the shell.
+    """
+    pipeline = recipe.pipeline
+    ready = LAUNCHER_OBJECT if pipeline.script.ships_launcher else LAUNCHER
+    ready_made = (LAUNCHER_STEP,) if pipeline.script.ships_launcher else ()
+    commands = [step for step in steps(recipe) if step not in ready_made]
+    used = {word for step in commands for word in step.argv}
+    return "".join(
+        [
+            _HEAD.replace("@TOOLS@", pipeline.script.tools),
+            "".join(f"#   {line}\n" for line in toolchain),
+            _START.replace("@UNSET@", " ".join(_UNSET)),
+            pipeline.script.start.replace("@SHARED@", launcher),
+            "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
+            _NVCC_DIRECTORY if "{nvcc}" in used else "",
+            f'cp -- {shlex.join(inputs)} "$work"\n',
+            f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n',
+            'touch -d @1 -- "$work"/*\n',
+            _include(recipe),
+            pipeline.script.headers,
+            'cd -- "$work"\n\n',
+            "run() { env "
+            + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
+            + ' "$@"; }\n\n',
+            "\n".join(_command(step) for step in commands),
+            _END,
+        ]
+    )
+
+
+def _command(step: Step) -> str:
+    return "run " + " ".join(_VARIABLES.get(word) or shlex.quote(word) for word in step.argv) + "\n"
+
+
+def _include(recipe: Recipe) -> str:
+    if recipe.include_digest is None:
+        return ""
+    headers = f'"$module../../../include/{recipe.include_digest}" "$work/include"\n'
+    links = "".join(
+        f'ln -s -- {shlex.quote(directory)} "$work/{link}"\n'
+        for link, directory in recipe.pipeline.include_links(recipe).items()
+    )
+    if not recipe.pipeline.copies_headers(recipe):
+        return f"ln -s -- {headers}{links}"
+    return f"cp -R -- {headers}" + 'find "$work/include" -exec touch -d @1 {} +\n' + links
+
+
+_HEAD = """\
+#!/bin/bash
+# Compiles source.cu to lib.so: the same bytes as the build that wrote this script.
+#
+#   ./compile.sh [OUTPUT]      @TOOLS@ say which tools to use
+#
+# The tools that made the recorded lib.so:
+"""
+
+_START = """\
+set -euo pipefail
+unset @UNSET@
+export LC_ALL=C
+module=${BASH_SOURCE[0]}
+case $module in */*) module=${module%/*}/ ;; *) module=./ ;; esac
+case $module in /*) ;; *) module=$PWD/$module ;; esac
+output=${1:-${OUT:-${module}lib.so}}
+case $output in /*) ;; *) output=$PWD/$output ;; esac
+work=$(mktemp -d "${TMPDIR:-/tmp}/tilusbuild-XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
+mkdir -- "$work/tmp"
+cd -- "$module"
+
+"""
+
+_DEFAULTS = {
+    "{nvcc}": "NVCC=${NVCC:-nvcc}",
+    "{cxx}": "CXX=${CXX:-g++}",
+    "{cc}": "CC=${CC:-gcc}",
+    "{as}": "AS=${AS:-as}",
+    "{ld}": "LD=${LD:-ld}",
+}
+
+_NVCC_DIRECTORY = """\
+nvcc_folder=$("$NVCC" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#[$] _HERE_=//p')
+link_flags=()
+if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
+  link_flags=("-L$nvcc_folder/../lib")
+fi
+"""
+
+_END = """
+digest() { sha256sum < "$1" | cut -d ' ' -f 1; }
+made=$(digest lib.so)
+recorded=
+if [ -r "$module../meta.json" ]; then
+  recorded=$(tr -d ' \\n' < "$module../meta.json" |
+    sed -n 's/.*"module\\/lib\\.so":{[^}]*"sha256":"\\([0-9a-f]*\\)".*/\\1/p')
+fi
+if [ -e "$output" ] && [ "$(digest "$output")" = "$made" ]; then
+  echo "$made  unchanged" >&2
+elif [ -n "$recorded" ] && [ "$made" != "$recorded" ] && [ "$output" = "${module}lib.so" ]; then
+  echo "these tools make other bytes than the recorded lib.so, which is kept" >&2
+  echo "  recorded $recorded" >&2
+  echo "  made     $made (name an output to have it)" >&2
+  exit 1
+else
+  cp -- lib.so "$output"
+  echo "$made  written" >&2
+fi
+"""

@@ -1,8 +1,9 @@
-"""Compile one program: run its steps in a private directory, judge what came out, keep what is
-good.
+"""Compile one program: run its steps in a private directory, check their outputs, keep `lib.so`.
 
-The stage's `module` directory holds what `module_files` gave; after `built` it holds `lib.so`
-too, and always `nvcc_output.txt`. Nothing else is left in the stage, however the compile ends."""
+The stage's `module` directory holds the files of `module_files` before, and `nvcc_output.txt`
+after the compile; `lib.so` too if the program is built. Nothing else is left in the stage, however
+the compile ends.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +18,17 @@ from tilusbuild.compile import checks
 from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import Findings, Outcome, Recipe
-from tilusbuild.compile.script import ENVIRONMENT
 from tilusbuild.compile.steps import (
     CC_FLAGS,
+    ENVIRONMENT,
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
     Step,
+    Tools,
     steps,
+    tools_of,
 )
-from tilusbuild.compile.tools import Tools, tools_of
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.status import Cause
@@ -43,8 +45,8 @@ def launcher_object(
     launchers: LauncherStore,
     timeout: float | None = None,
 ) -> bytes | Outcome:
-    """Return the launcher, compiled: once for all programs of a script. An outcome when it could
-    not be.
+    """Return the launcher's object, compiled once for all programs of a script, or the outcome of
+    a failed compile.
 
     Raises `CancelledError` and `OSError`.
     """
@@ -68,7 +70,7 @@ def compile_program(
     launchers: LauncherStore,
     timeout: float | None = None,
 ) -> Outcome:
-    """Make `module/lib.so` in the stage, whose `module` directory holds the module's files.
+    """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files.
 
     `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
     process. Raises `CancelledError` and `OSError` (of the stage's file system).
@@ -86,9 +88,9 @@ def compile_program(
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """What came of a compile. `image` is a cubin, a fatbin for several architectures or PTX, and
-    empty unless `outcome.status` is "built". The log names lines of the rendered source:
-    `render.messages.map_messages` has the template's."""
+    """The result of `compile_device`. `image` is a cubin, or a fatbin for several architectures or
+    PTX; empty unless `outcome.status` is "built". The log names lines of the rendered source:
+    `render.messages.map_messages` replaces them by the template's."""
 
     outcome: Outcome
     image: bytes
@@ -102,10 +104,10 @@ def compile_device(
     runner: Runner,
     timeout: float | None = None,
 ) -> DeviceCode:
-    """Compile a kernel's device code alone, for who launches it through the driver.
+    """Compile a kernel's device code alone, for callers that launch it through the driver.
 
     With NVRTC's tools (`nvrtc_tools`) neither nvcc, nor a host compiler, nor binutils is needed.
-    It happens in a directory below `directory`, which is removed again. `include_dir` is the
+    It runs in a temporary directory in `directory`. `include_dir` is the
     directory of the recipe's headers, `timeout` is in seconds for each process. Raises
     `CancelledError` and `OSError` (of the directory's file system)."""
     image = recipe.pipeline.device_image(recipe)
@@ -141,7 +143,7 @@ def _finish(stage: str, outcome: Outcome) -> Outcome:
 
 @dataclass(slots=True)
 class Compile:
-    """One compile in progress: what it has printed, used and found so far."""
+    """One compile in progress, with its logs, resource use and findings so far."""
 
     recipe: Recipe
     tools: Tools
@@ -156,7 +158,7 @@ class Compile:
     found: Findings = field(default_factory=Findings)
 
     def prepare(self, include_dir: str | None) -> None:
-        """Make the private directory: copies of the inputs with a fixed time, links to headers."""
+        """Create the private directory: copies of inputs with a fixed time, links to headers."""
         pipeline = self.recipe.pipeline
         module = os.path.join(self.stage, "module")
         os.makedirs(os.path.join(self.work, "tmp"))
@@ -164,6 +166,7 @@ class Compile:
             source = os.path.join(module, name)
             if os.path.exists(source):
                 shutil.copyfile(source, os.path.join(self.work, name))
+                # With -lineinfo, ptxas writes its inputs' times into the code.
                 os.utime(os.path.join(self.work, name), (1, 1))
         headers = os.path.join(self.work, "include")
         if include_dir is not None and pipeline.copies_headers(self.recipe):
@@ -177,7 +180,7 @@ class Compile:
             os.symlink(directory, os.path.join(self.work, link))
 
     def run(self, *, until: str | None = None) -> Outcome:
-        """Run all steps and publish the library; with `until`, end when that output is made."""
+        """Run all steps and publish the library; with `until`, stop when that output is made."""
         cause: Cause | None = None
         reason = ""
         try:
@@ -241,7 +244,7 @@ class Compile:
         return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.directories})
 
     def launcher(self) -> bytes:
-        """Return the launcher's object, made unless it is in the store."""
+        """Return the launcher's object from the store, or compile it."""
         source = launcher_source(self.recipe)
 
         def make() -> bytes:
@@ -274,8 +277,8 @@ _TEMPORARY = re.compile(r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{
 def scrub(output: bytes, directories: Mapping[str, str]) -> str:
     """Return a tool's output as text that is the same wherever and whenever it was printed.
 
-    `directories` maps absolute directories to what stands for them; "" drops one. Temporary
-    names with process ids in them go, and ptxas's times."""
+    `directories` maps absolute directories to their replacements; "" drops one. Temporary names
+    with process ids in them and ptxas's times are replaced too."""
     text = output.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "�")
     # The longest first: the private directory may lie below another one of these.
     for directory, name in sorted(directories.items(), key=lambda item: -len(item[0])):

@@ -1,27 +1,44 @@
-"""A compile as a list of commands, and the words that several pipelines' commands share.
+"""A compile as a list of commands, the arguments that pipelines share, and the tools' paths.
 
-The compile, `compile.sh` and `options.txt` all come from the same list. Commands run in a private
+The compile, `compile.sh` and `options.txt` all use the same list. Commands run in a private
 directory that holds `source.cu`, the generated files, and `include`, a link to the program's
-headers. Inputs are named through /proc/self/cwd, so that what compilers write of their inputs'
-names is the same wherever that directory is. Tools are placeholders (`{nvcc}`), and no other
-argument depends on where anything is installed.
+headers. Tools are placeholders (`{nvcc}`), which `Tools` replaces with paths; no other argument
+depends on where anything is installed.
 """
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import Recipe
 
+if TYPE_CHECKING:
+    from tilusbuild.toolchain import NvrtcLibrary, Toolchain
+
+
+# Compilers write names of inputs into debug information, `assert` and symbols. Through this link
+# the names are the same in every directory.
 HERE = "/proc/self/cwd"
 SOURCE = f"{HERE}/source.cu"
+
+ENVIRONMENT = {
+    "SOURCE_DATE_EPOCH": "0",  # __DATE__ is constant
+    "PWD": HERE,  # gcc writes it into debug information as the compile's directory
+    # nvcc passes the names of its temporary files to a shell without quoting them: a user's TMPDIR
+    # with a blank in it would break the compile.
+    "TMPDIR": f"{HERE}/tmp",  # noqa: S108
+}
+"""The variables of every command, besides those of the toolchain's environment."""
 
 LAUNCHER = "launcher.c"
 LAUNCHER_OBJECT = "launcher.o"
 
 NVRTC_COMMAND = "nvrtc_command.py"
-"""The driver of NVRTC, as its copy in the tree is called."""
+"""The name of the copy of NVRTC's driver in the cache tree."""
 
 EXPORTS_MAP = "exports.map"
 EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
@@ -35,12 +52,13 @@ CC_FLAGS = (
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
 )
-"""For the launcher: what a distribution's compiler adds by default changes no call of it."""
+"""For the launcher. The last two undo what distributions' compilers add by default: calls of
+glibc's checking functions."""
 
 LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
 """For the linker, of every library."""
 EXPORT_FLAGS = (f"--version-script={EXPORTS_MAP}", "--as-needed", "-z", "defs")
-"""Where objects that a compiler made are linked, which hold more names than the library offers."""
+"""For libraries of objects that a compiler made: they export nothing but the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +88,12 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
 
 
 def default_march(machine: str | None = None) -> str:
-    """Return what code for the host may assume of its CPU, when nobody says."""
+    """Return the `-march` of host code when the manifest has none."""
     return {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}[machine or platform.machine()]
 
 
 def host_march(recipe: Recipe) -> str:
-    """Return the CPU that host code is compiled for."""
+    """Return the `-march` of a recipe's host code."""
     return recipe.host_march or default_march()
 
 
@@ -85,10 +103,10 @@ def defines(recipe: Recipe) -> list[str]:
 
 
 def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
-    """Return the words for the program's header directories.
+    """Return the options for the program's header directories.
 
-    `quoted` is how the compiler takes one that only #include "…" searches: in the word after it,
-    or, given two words (nvcc's -Xcompiler), in a word that the first of them passes on.
+    `quoted` is the option for a directory that only `#include "…"` searches: `("-iquote",)`, or
+    `("-Xcompiler", "-iquote")` for nvcc, which must also pass on the directory with `-Xcompiler`.
     """
     found: list[str] = []
     links = {directory: link for link, directory in recipe.pipeline.include_links(recipe).items()}
@@ -102,3 +120,68 @@ def includes(recipe: Recipe, quoted: tuple[str, ...]) -> list[str]:
         else:
             found += [quoted[0], quoted[1], quoted[0], directory]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of one toolchain as a compile uses them: paths, environment, fingerprints."""
+
+    paths: Mapping[str, tuple[str, ...]]
+    environment: Mapping[str, str]
+    directories: Mapping[str, str]
+    """Absolute paths of directories and tools, and their names in a log."""
+    cuda_fingerprint: tuple[str, ...]
+    cc_fingerprint: tuple[str, ...]
+    nvrtc_fingerprint: tuple[str, ...] = ()
+    joiner_fingerprint: tuple[str, ...] = ()
+    """Of libnvfatbin, which joins the code of several architectures."""
+    cuda_headers: str | None = None
+    """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
+
+    def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return a command with its placeholders replaced by paths."""
+        return tuple(word for part in argv for word in self.paths.get(part, (part,)))
+
+
+def tools_of(toolchain: Toolchain) -> Tools:
+    """Return the tools of a toolchain; a missing tool's placeholder stays unreplaced."""
+    paths: dict[str, tuple[str, ...]] = {
+        "{cxx}": (toolchain.cxx.path,),
+        "{cc}": (toolchain.cc.path,),
+        "{as}": (toolchain.as_.path,),
+        "{ld}": (toolchain.ld.path,),
+        "{sed}": ("sed",),
+    }
+    host = {"g++": toolchain.cxx, "gcc": toolchain.cc, "as": toolchain.as_, "ld": toolchain.ld}
+    directories = {tool.path: name for name, tool in host.items()}
+    cuda = toolchain.cuda
+    if cuda is not None:
+        paths["{nvcc}"] = (cuda.nvcc,)
+        paths["{link_flags}"] = tuple(cuda.link_flags)
+        paths["{fatbinary}"] = (os.path.join(os.path.dirname(cuda.nvcc), "fatbinary"),)
+        directories[cuda.root] = "{cuda}"
+    nvrtc = toolchain.nvrtc
+    if nvrtc is not None:
+        paths["{nvrtc}"] = nvrtc.command
+    return Tools(
+        paths=paths,
+        environment=toolchain.environment(),
+        directories=directories,
+        cuda_fingerprint=tuple(toolchain.fingerprint_cuda),
+        cc_fingerprint=tuple(toolchain.fingerprint_host),
+        nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
+        joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
+        cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
+    )
+
+
+def nvrtc_tools(nvrtc: NvrtcLibrary) -> Tools:
+    """Return the tools of `compile_device` on a machine that has NVRTC and no other compiler."""
+    return Tools(
+        paths={"{nvrtc}": nvrtc.command},
+        environment={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+        directories={},
+        cuda_fingerprint=(),
+        cc_fingerprint=(),
+        cuda_headers=nvrtc.include_dir,
+    )

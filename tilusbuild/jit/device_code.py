@@ -24,11 +24,11 @@ from tilusbuild.runtime.script import Script, script_of
 from tilusbuild.runtime.sealed import unseal
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.status import Status
-from tilusbuild.toolchain import Host, HostTool, Toolchain, ToolchainRequest, discover_nvrtc
+from tilusbuild.toolchain import HostCompiler, Toolchain, ToolchainRequest, ToolFile, discover_nvrtc
 
 _ENVELOPE = Envelope("device code 2")
-_NONE = HostTool("-", "", "-", "-")
-_NO_HOST = Host(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
+_NONE = ToolFile("-", "", "-", "-")
+_NO_HOST = HostCompiler(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
 
 
 @dataclass(frozen=True, slots=True)

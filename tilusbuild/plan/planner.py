@@ -265,7 +265,7 @@ class ProgramJob:
     def readable(self, log: str) -> str:
         """Return a compiler's log with the template's places, and what helps when a header is
         missing."""
-        from tilusbuild.render.missing import misses_header, missing_header_help
+        from tilusbuild.render.messages import misses_header, missing_header_help
 
         schedule = self.schedule
         text = self.script_instance.readable(schedule, log)
@@ -276,7 +276,7 @@ class ProgramJob:
         except InputError:
             notes = ()
         pipeline = self.script_instance.pipeline
-        helping = missing_header_help(log, notes, nvrtc=not pipeline.has_c_library)
+        helping = missing_header_help(log, notes, nvrtc=pipeline.compiler == "NVRTC")
         return text.rstrip("\n") + "\n" + helping
 
 

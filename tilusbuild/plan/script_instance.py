@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 
 from tilusbuild.compile import Launch, Prune, Recipe, options_text, pipeline_for
-from tilusbuild.compile.tools import tools_of
+from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import Manifest, expression, signature_of

@@ -15,7 +15,7 @@ from tilusbuild.errors import TilusbuildError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. `env` is the whole environment, not an addition to ours."""
+    """A process to start. `env` is its whole environment, not an addition to this process's."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -23,18 +23,18 @@ class Command:
     timeout: float | None = None
     """Seconds until the whole process group is killed."""
     nice: int = 0
-    """How much less urgent than we are, 0 to 19."""
+    """Added to this process's niceness, 0 to 19."""
     output_limit: int = 4 << 20
-    """Bytes of output kept: the first half and the last half of what was printed. Between the two
-    stands a line that says how much was left out."""
+    """Bytes of output kept. Longer output keeps its first and its last half of that, with a line
+    between them on how much was left out."""
     on_output: Callable[[bytes], None] | None = field(default=None, compare=False)
-    """Called in `Runner.run`, on its thread, with each piece of output as it comes. Who is far
-    behind hears, in place of some pieces, a line that says so."""
+    """Called in `Runner.run`, on its thread, with each piece of output as it comes. If it falls far
+    behind, a line that says so replaces some pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedCommand:
-    """How a process ended. `status` is its exit status, or minus the signal that ended it."""
+    """The result of a process. `status` is its exit status, or minus the signal that ended it."""
 
     status: int
     output: bytes
@@ -50,11 +50,11 @@ class CompletedCommand:
 
 
 class CancelledError(Exception):
-    """The runner was closed or interrupted while the command ran; its processes are gone."""
+    """The runner was closed or interrupted while the command ran; its processes are dead."""
 
 
 class RunnerLostError(TilusbuildError):
-    """What starts the processes was itself killed: they are gone, and it is of no more use."""
+    """The warden was killed: its processes are dead, and the runner cannot be used any more."""
 
 
 class Runner(Protocol):
@@ -74,7 +74,7 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """As `cancel`, and release what the runner holds. No process of ours is left."""
+        """As `cancel`, and release the runner's resources. No process that it started is left."""
         ...
 
 

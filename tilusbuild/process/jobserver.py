@@ -7,10 +7,10 @@ byte back afterwards. What is kept here:
 - The token that we were started with is never read and never written: one compile may always run.
 - A byte is read only when a compile is there to run with it, and only by the build's own thread; it
   is written back once. `close` writes back what is left.
-- Before a byte is used, and before one is written back, `note` is told what is held then. Who notes
-  it outside this process can give it back when we are killed. Between the two a byte can be lost,
-  but never be there twice: make would start more than it was asked to.
-- Nobody looks again and again: a thread sleeps until there may be a byte.
+- Before a byte is used, and before one is written back, `note` is called with the bytes held then:
+  the warden writes them back if this process is killed. A byte can be lost in between, but never be
+  there twice: make would start more jobs than its -j.
+- Nothing polls: a thread sleeps until there may be a byte.
 - Reading never blocks, and changes nothing for others: whether a read waits belongs to an open
   file, so we open the pipe again.
 """
@@ -42,7 +42,7 @@ _AUTH = ("--jobserver-auth=", "--jobserver-fds=")
 
 
 class JobserverError(Exception):
-    """Make offers a jobserver that cannot be used; the text says why and what to do."""
+    """Make offers a jobserver that cannot be used; the text is the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,9 @@ def announced_jobserver(environment: Mapping[str, str]) -> Address | None:
 
 
 def _is_end(number: int, mode: int) -> bool:
-    """Return whether a descriptor is that end of a pipe. Its number may be another file's by
-    now."""
+    """Return whether a descriptor is that end of a pipe."""
+    # Make does not pass the pipe on to a recipe without "+", but MAKEFLAGS still has the numbers,
+    # which may be another file's by now.
     import fcntl
 
     try:
@@ -93,7 +94,7 @@ def _is_end(number: int, mode: int) -> bool:
 
 
 def _ignored(path: str, held: bytes) -> None:
-    """For a jobserver whose bytes nobody else needs."""
+    """Ignore the tokens: for a jobserver that nobody else uses."""
 
 
 class Jobserver:
@@ -110,7 +111,7 @@ class Jobserver:
             self._read = os.open(address.read, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._write = os.open(address.write, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
-                raise JobserverError(f"make's jobserver is no pipe: {address.read}")
+                raise JobserverError(f"make's jobserver is not a pipe: {address.read}")
             os.set_blocking(self._write, True)
         except OSError as error:
             self._close_ends()
@@ -124,7 +125,7 @@ class Jobserver:
 
     @property
     def path(self) -> str:
-        """Under which other processes of this user find it, for as long as it is open."""
+        """The path for other processes of this user, while it is open."""
         return f"/proc/{os.getpid()}/fd/{self._write}"
 
     def __enter__(self) -> Self:
@@ -139,7 +140,7 @@ class Jobserver:
         self.close()
 
     def try_acquire(self) -> bool:
-        """One more token, if there is one now."""
+        """Take one more token if there is one now. Return whether it did."""
         try:
             token = os.read(self._read, 1)
         except BlockingIOError:
@@ -154,7 +155,7 @@ class Jobserver:
         return True
 
     def release(self) -> None:
-        """Give one back that was taken."""
+        """Give one token back."""
         token, self._held = self._held[-1:], self._held[:-1]
         # Noted before it is written, for the same reason as in `try_acquire`.
         self._note(self.path, self._held)
@@ -167,10 +168,10 @@ class Jobserver:
         self._sleeper.wait(callback)
 
     def idle(self) -> None:
-        """No compile of ours runs now."""
+        """Note that no compile runs now."""
 
     def close(self) -> None:
-        """Give back what is held. May be called again."""
+        """Give back all tokens. May be called again."""
         if self._write < 0:
             return
         if self._sleeper is not None:
@@ -187,9 +188,9 @@ class Jobserver:
 
 
 class TokenPool(Jobserver):
-    """A jobserver of ours, which compilers with threads of their own may be clients of.
+    """A jobserver of our own, for compilers with threads.
 
-    It is a pipe without a name: others find it at `path`, and nothing is left when we are killed.
+    It is a pipe without a name, which others open by `path`: nothing is left if we are killed.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -208,11 +209,11 @@ class TokenPool(Jobserver):
         return f" -j{len(self._tokens) + 1} --jobserver-auth=fifo:{self.path}"
 
     def idle(self) -> None:
-        """Make it whole: a compiler that was killed did not give back what it had."""
+        """Refill the pool: a compiler that was killed did not give back its tokens."""
         if self._held:
             return
-        # nvcc that was killed with `--threads` gave nothing back. Nothing runs now, so whatever is
-        # missing is lost: empty the pipe, and fill it.
+        # Nothing runs now, so whatever is missing was lost with a killed nvcc: empty the pipe, and
+        # fill it.
         with suppress(BlockingIOError):
             while os.read(self._read, len(self._tokens) + 1):
                 pass
@@ -234,8 +235,7 @@ class _Sleeper:
         self._thread.start()
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when there is something to read; without effect while one waits
-        already."""
+        """Call `callback` when there is something to read; no effect while another one waits."""
         if self._callback is None:
             self._callback = callback
             self._asked.release()

@@ -1,9 +1,9 @@
 """The runner of real processes: it asks a spawn server (`warden.py`) to start them.
 
-Why not `subprocess` from our own threads: a fork of a large process is slow, its children could
-not be tied to our life by PR_SET_PDEATHSIG (which follows the thread that forked), orphans of a
-compiler would fall to init, and a Ctrl-C in the terminal would reach compilers before us. The
-server is started at the first command; a runner that runs nothing costs nothing.
+Why not `subprocess` from our own threads: a fork of a large process is slow; PR_SET_PDEATHSIG could
+not kill the children with this process, since it follows the thread that forked; a compiler's
+orphans would be reparented to init; and a Ctrl-C in the terminal would reach compilers before us.
+The server is started by the first command; a runner that runs nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHANNEL = 3
-"""The descriptor under which the warden finds its end of the socket."""
+"""The warden's descriptor of its end of the socket."""
 
 _SWEEPS = 500
-"""How often, 10 ms apart, what a killed warden left is killed: a process may be uninterruptible."""
+"""How often, 10 ms apart, a killed warden's processes are killed: one may be uninterruptible."""
 
 
 _FAR_BEHIND = 256
-"""Pieces of output, of at most 64 KiB each, that wait for who hears them."""
+"""Pieces of output, of at most 64 KiB each, that wait for a slow `on_output`."""
 _GAP = b"\n[... output left out ...]\n"
 
 
-class _Pending:
-    """A command in flight. The reader thread sets `frame` (or nobody does), then says `end`."""
+class _PendingCommand:
+    """A command in flight. The reader thread sets `frame` and calls `end`; without `frame` the
+    warden has died."""
 
     __slots__ = ("_pieces", "cancelled", "frame", "scope")
 
@@ -60,7 +61,7 @@ class _Pending:
         self._pieces.put(None)
 
     def wait(self, on_output: Callable[[bytes], None] | None) -> None:
-        """Until the end; tell `on_output` of what is printed meanwhile."""
+        """Wait until the end, and call `on_output` with the output in the meantime."""
         while (piece := self._pieces.get()) is not None:
             if on_output is not None:
                 on_output(piece)
@@ -96,7 +97,7 @@ class LocalRunner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingCommand] = {}
         self._last_number = 0
         self._owner = os.getpid()
         self._socket: socket.socket | None = None
@@ -104,7 +105,7 @@ class LocalRunner:
         self._warden = 0
         self._closed = False
         self._held = threading.Event()
-        """The warden knows where tokens go, or is no more."""
+        """Set while the warden has confirmed the tokens, or is dead."""
         self._lost: str | None = None
 
     def __enter__(self) -> Self:
@@ -115,7 +116,7 @@ class LocalRunner:
 
     @property
     def asked(self) -> int:
-        """How many commands it was asked to run so far."""
+        """The number of commands so far."""
         return self._last_number
 
     def scope(self) -> Scope:
@@ -133,7 +134,7 @@ class LocalRunner:
             number, pending = self._submit(payload, scope)
         try:
             pending.wait(command.on_output)
-        except BaseException:  # KeyboardInterrupt: nobody waits for the command any more
+        except BaseException:  # KeyboardInterrupt: nothing waits for the command any more
             with self._lock:
                 self._send(warden.KILL, number)
             raise
@@ -167,7 +168,7 @@ class LocalRunner:
                 self._send(warden.KILL, warden.EVERYTHING)
 
     def close(self) -> None:
-        """As `cancel`, and end the spawn server. When it returns, no process of ours is left."""
+        """As `cancel`, and end the spawn server. When it returns, none of its processes is left."""
         with self._lock:
             self._closed = True
             for pending in self._pending.values():
@@ -180,7 +181,7 @@ class LocalRunner:
             self._reader.join()
         self._socket.close()
 
-    def _submit(self, payload: bytes, scope: Scope | None) -> tuple[int, _Pending]:
+    def _submit(self, payload: bytes, scope: Scope | None) -> tuple[int, _PendingCommand]:
         if self._closed or (scope is not None and scope.cancelled):
             raise CancelledError
         if self._lost is not None:
@@ -190,7 +191,7 @@ class LocalRunner:
         if self._socket is None:
             self._start()
         self._last_number += 1
-        pending = self._pending[self._last_number] = _Pending(scope)
+        pending = self._pending[self._last_number] = _PendingCommand(scope)
         self._send(warden.RUN, self._last_number, payload)
         return self._last_number, pending
 
@@ -201,8 +202,8 @@ class LocalRunner:
         try:
             self._socket.sendall(frame)
         except OSError:
-            pass  # the warden is gone: the reader thread sees it, and tells every waiter
-        except BaseException:  # KeyboardInterrupt amid a frame: the stream makes no sense now
+            pass  # the warden is dead: the reader thread notices, and ends every pending command
+        except BaseException:  # KeyboardInterrupt in a frame: the rest of the stream is garbage
             self._socket.shutdown(socket.SHUT_RDWR)
             raise
 
@@ -270,7 +271,7 @@ class LocalRunner:
         pending.end()
 
     def _warden_ended(self) -> None:
-        """It was told to end, or killed: then the session that it led is ours to kill."""
+        """End all pending commands; first, if the warden was killed, its session."""
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
         except ChildProcessError:
@@ -291,7 +292,7 @@ class LocalRunner:
         for pending in waiting:
             pending.end()
 
-    def _answer(self, pending: _Pending, command: Command) -> CompletedCommand:
+    def _answer(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
         if pending.cancelled:
             raise CancelledError
         if pending.frame is None:

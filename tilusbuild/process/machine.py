@@ -1,9 +1,9 @@
-"""What the kernel grants this process: processors, memory, and how hard memory is pressed.
+"""The processors and memory that this process may use, and the pressure on memory.
 
-The whole machine is only the outermost limit. Affinity, and the control groups around us with their
-quotas, each grant less, version 1 and 2 of them alike, and the least counts: a container on a large
-machine often sees all of it and may use two processors. Where the system does not say, there is no
-limit. Tests give a directory of their own for `/`.
+The whole machine is only the outermost limit: affinity and control groups, of version 1 or 2, each
+grant less, and the least counts. A container on a large machine often sees all of it and may use
+two processors. A file that is missing or unreadable means no limit. Tests pass a directory of their
+own for `/`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _UNLIMITED = 1 << 60
-"""Version 1 writes some such number of bytes where there is no limit."""
+"""Bytes: version 1 writes such a large number for no limit."""
 _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A control group that we are in, or one around it."""
+    """A control group of this process, or one around it."""
 
     directory: str
     unified: bool
-    """Version 2, whose files have other names."""
+    """Whether it is of version 2, whose files have other names."""
 
 
 class Machine:
-    """Looks under `root`."""
+    """Reads /proc and the control groups below `root`."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
@@ -54,23 +54,22 @@ class Machine:
         return max(1, cores)
 
     def free_memory(self) -> int | None:
-        """Return bytes that could be had now, page cache that can be dropped included; None: not
-        said."""
+        """Return the bytes available now, with droppable page cache; None if unknown."""
         amounts = [_field(self._meminfo, "MemAvailable:", 1024)]
         amounts += [_room(group) for group in self._memory_groups]
         known = [amount for amount in amounts if amount is not None]
         return max(0, min(known)) if known else None
 
     def memory_pressure(self) -> float:
-        """Return the share of the last ten seconds, 0 to 1, in which nothing could go on for want
-        of memory, on the machine or in a group around us."""
+        """Return the share of the last ten seconds, 0 to 1, in which all tasks were stalled on
+        memory, on the machine or in a group of this process."""
         return max(map(_stalled, self._pressure))
 
     def _under(self, path: str) -> str:
         return os.path.join(self._root, path.lstrip("/"))
 
     def _groups(self, controller: str) -> Iterator[Group]:
-        """Ours and those around it, inside first, in the hierarchies that have a controller."""
+        """Yield this process's group and those around it, innermost first, for a controller."""
         membership = _memberships(self._under("/proc/self/cgroup"))
         for mounted, point, kind, options in _mounts(self._under("/proc/self/mountinfo")):
             if kind == "cgroup2":
@@ -81,7 +80,7 @@ class Machine:
                 continue
             if path is None:
                 continue
-            # In a container the mount may show an inner part of the hierarchy only.
+            # In a container the mount may show only an inner part of the hierarchy.
             inside = os.path.relpath(path, mounted) if path.startswith("/") else "."
             parts = [part for part in inside.split("/") if part not in ("", ".", "..")]
             if inside.startswith(".."):
@@ -96,7 +95,7 @@ def usable_cores() -> int:
 
 
 def _memberships(path: str) -> dict[str, str]:
-    """Return our group by controller; of version 2, by ""."""
+    """Return this process's group by controller; "" for version 2."""
     found = {}
     for line in _lines(path):
         number, _, rest = line.partition(":")
@@ -108,7 +107,7 @@ def _memberships(path: str) -> dict[str, str]:
 
 
 def _mounts(path: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """(root, mount point, file system, its options) of each mount; see proc_pid_mountinfo(5)."""
+    """Yield (root, mount point, file system, options) of each mount: proc_pid_mountinfo(5)."""
     for line in _lines(path):
         before, _, after = line.partition(" - ")
         words, rest = before.split(" "), after.split(" ")
@@ -123,7 +122,7 @@ def _plain(text: str) -> str:
 
 
 def _quota(group: Group) -> float | None:
-    """Processors that a group's quota grants, or None for no limit."""
+    """Return the processors that a group's quota grants, or None for no limit."""
     if group.unified:
         words = _text(group.directory, "cpu.max").split()
     else:
@@ -136,10 +135,8 @@ def _quota(group: Group) -> float | None:
 
 
 def _room(group: Group) -> int | None:
-    """Return bytes until a group's limit, or None when it has none.
-
-    Over `memory.high` a group is not killed but slowed down until it crawls: that is a limit too.
-    """
+    """Return the bytes until a group's limit, or None if it has none."""
+    # Above `memory.high` a group is not killed but throttled until it crawls: that is a limit too.
     if group.unified:
         limits = [_number(group.directory, name) for name in ("memory.max", "memory.high")]
         used = _number(group.directory, "memory.current")
@@ -148,11 +145,11 @@ def _room(group: Group) -> int | None:
         limits = [_number(group.directory, "memory.limit_in_bytes")]
         used = _number(group.directory, "memory.usage_in_bytes")
         droppable = "total_inactive_file"
-    given = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
-    if not given or used is None:
+    limits_set = [limit for limit in limits if limit is not None and limit < _UNLIMITED]
+    if not limits_set or used is None:
         return None
     cache = _field(os.path.join(group.directory, "memory.stat"), droppable, 1) or 0
-    return min(given) - used + cache
+    return min(limits_set) - used + cache
 
 
 def _stalled(path: str) -> float:

@@ -1,15 +1,15 @@
-"""Tools that stay: commands of one program are answered by processes that have it loaded already.
+"""Resident processes: commands of one program are answered by processes that have it loaded.
 
-Loading a compiler that is a library costs more than a small compile. So one process for each
-command that runs at once is started by the ordinary runner, connects to a socket of ours, and is
-asked again and again; `toolchain/nvrtc_command.py` is the other side. The seam stays that of
-`Runner`, and so does what it promises:
+Loading a compiler that is a library costs more than a small compile. So the ordinary runner starts
+one process for each command that runs at the same time; it connects to our socket and answers one
+request after the other (`toolchain/nvrtc_command.py` is the other side). The interface and its
+guarantees are those of `Runner`:
 
 - a process that dies takes one command with it, whose end is then that process's own; the next
   command gets another process;
 - a command that is late or cancelled is killed with its process, which is the runner's: nothing
   outlives it, and a Ctrl-C in the terminal reaches none of them;
-- peak memory is told for each command.
+- peak memory is reported for each command.
 
 Why processes and not threads of ours: a compiler that crashes, hangs or meets the OOM killer must
 not take the builder with it. Why not a fork for each command: the kernel copies and faults in
@@ -40,7 +40,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0
-"""How long a process that has hung up may take to end."""
+"""How long a process may take to end after it has closed its connection."""
 
 _OWN_FAILURE = 70
 """The status of a command whose process ended without an answer and without a signal."""
@@ -61,26 +61,26 @@ class ResidentPool:
         return command.argv[: len(self.argv)] == self.argv
 
     def runner(self, inner: Scope) -> ResidentRunner:
-        """Return a runner that asks these processes what they can answer, and `inner` the rest."""
+        """Return a runner for one job; `inner` runs the commands of other programs."""
         return ResidentRunner(self, inner)
 
     def close(self) -> None:
-        """End those that wait, for good. Those that work are their runners' to cancel."""
+        """End the idle processes, and keep none from now on. Runners cancel the busy ones."""
         with self._guard:
             self._closed = True
         self.drain()
 
     def drain(self) -> None:
-        """End those that wait: before the runner under them is cancelled, so that none is asked
-        that is about to be killed."""
+        """End the idle processes: before the runner below is cancelled, so that no command is given
+        to a process that is about to be killed."""
         with self._guard:
             idle, self._idle = self._idle, []
         for resident in idle:
             resident.release()
 
     def take(self, command: Command) -> _Resident:
-        """One that nobody else uses; a new one is started as the command would be, and all
-        commands of a pool are started alike. Raises `OSError` and `CancelledError`."""
+        """Return an idle process, or start one in the way of `command`, which is the same for all
+        commands of a pool. Raises `OSError` and `CancelledError`."""
         while (resident := self._waiting()) is not None:
             if not resident.over.is_set():
                 return resident
@@ -88,7 +88,7 @@ class ResidentPool:
         return _Resident(self._runner.scope(), self.argv, command)
 
     def give_back(self, resident: _Resident) -> None:
-        """Take one back that can be asked again."""
+        """Take back a process that can answer further requests."""
         with self._guard:
             if not self._closed:
                 self._idle.append(resident)
@@ -154,7 +154,7 @@ class _Resident:
         self.over = threading.Event()
         self._scope = scope
         self._end: CompletedCommand | BaseException | None = None
-        # A name in no file system: nothing to clean up, and no length to run into.
+        # An abstract name: no file to clean up, and no limit of a path's length to run into.
         name = f"tilusbuild-{os.getpid()}-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("\0" + name)
@@ -170,21 +170,21 @@ class _Resident:
             self._end = error
         self.over.set()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the one who waits for it to connect
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes a thread in accept()
         self._listener.close()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the process."""
         self._scope.cancel()
 
     def release(self) -> None:
-        """As `kill`, when nobody asks it any more."""
+        """As `kill`, and close the connection: the process is not used any more."""
         self.kill()
         if self._channel is not None:
             self._channel.close()
 
     def ask(self, command: Command, words: tuple[str, ...]) -> tuple[CompletedCommand, bool]:
-        """Return how a command ended, and whether the process can be asked again.
+        """Return a command's result, and whether the process can answer further requests.
 
         Raises `CancelledError`, `OSError` when it cannot be started, `RunnerLostError`.
         """
@@ -193,7 +193,7 @@ class _Resident:
         began = time.monotonic()
         limit = command.timeout
         try:
-            # To be there takes its own time, which is no command's.
+            # Python's start and the library's load do not count against the command's limit.
             channel = self._connected(limit and began + max(limit, _SECONDS_TO_START))
             late = limit and time.monotonic() + limit
             channel.sendall(FRAME.pack(len(request)) + request)
@@ -220,12 +220,12 @@ class _Resident:
             if _user(channel) == os.getuid():
                 self._channel = channel
                 self._listener.close()
-            else:  # whoever can list the machine's sockets can connect to one
+            else:  # abstract sockets have no permissions, and all users can list their names
                 channel.close()
         return self._channel
 
     def _last(self, began: float) -> CompletedCommand:
-        """Return the end of the process as that of the command that it did not answer."""
+        """Return the end of the process as the result of the command that it did not answer."""
         if isinstance(self._end, BaseException):
             raise self._end
         end = self._end or CompletedCommand(_OWN_FAILURE, b"", 0.0, 0)
@@ -244,7 +244,7 @@ def _user(channel: socket.socket) -> int:
 
 
 def _left(late: float | None) -> float | None:
-    """Return seconds until a time limit. Raises `TimeoutError` when there are none."""
+    """Return the seconds until a time limit, None without one. Raises `TimeoutError`."""
     if late is None:
         return None
     left = late - time.monotonic()
@@ -254,7 +254,7 @@ def _left(late: float | None) -> float | None:
 
 
 def _read(channel: socket.socket, size: int, late: float | None) -> bytes:
-    """So many bytes. Raises `EOFError`, `TimeoutError` and `OSError`."""
+    """Return the next `size` bytes. Raises `EOFError`, `TimeoutError` and `OSError`."""
     received = bytearray()
     while len(received) < size:
         channel.settimeout(_left(late))

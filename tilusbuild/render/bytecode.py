@@ -2,7 +2,7 @@
 
 Loading bytecode runs it, so only a directory and files that this user owns and nobody else can
 write are trusted, and the content is checked before `marshal`, which crashes on garbage, sees it.
-A file that is missing, foreign, old or corrupt means that the template is compiled again.
+If the file is missing, another user's, old or corrupt, the template is compiled again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
 
 
 def _implementation() -> str:
-    """Return what else than its source decides a template's bytecode: us, Jinja2, and Python."""
+    """Return all but its source that decides a template's bytecode: tilusbuild, Jinja2, Python."""
     directory = os.path.dirname(os.path.abspath(__file__))
     ours = [sha256_file(os.path.join(directory, name)) for name in ("environment.py", "cuda.py")]
     return "\n".join([*ours, jinja2.__version__, sys.version])
 
 
 class PrivateBytecode(BytecodeCache):
-    """Keeps one file a template below `directory`, which is made when it is first written to."""
+    """Keeps one file per template in `directory`, which is created by the first write."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class PrivateBytecode(BytecodeCache):
 
 
 def _envelope(bucket: Bucket) -> Envelope:
-    """Return the form of the bucket's file: only that of this very template, as it is now."""
+    """Return the envelope of the bucket's file: it fits this template with this content only."""
     return Envelope(f"template 2 {bucket.key} {bucket.checksum}")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tilusbuild.errors import Diagnostic, Place, input_error
-from tilusbuild.render.includes import Include, Macros, Scan, scan
+from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
 from tilusbuild.state.files import sha256_bytes, sha256_file, sha256_text
 
 MANIFEST = "MANIFEST"

@@ -1,4 +1,4 @@
-"""What a template can use beyond Jinja2's own filters: types, integer arithmetic, C++ spelling.
+"""The functions, filters and tests of templates: types, integer arithmetic, C++ spelling.
 
 The arithmetic is that of the manifest's expressions, so `cdiv` in a template and in a rule agree.
 Everything here is a pure function of its arguments: a rendering depends on nothing else.
@@ -26,16 +26,16 @@ class RaisedError(TemplateRuntimeError):
 
 
 class RefusedError(TemplateRuntimeError):
-    """A value that a template uses in a way that has no meaning; the text says which and why."""
+    """A template used a value that does not fit; the text is the reason."""
 
 
 def raise_error(message: object) -> str:
-    """`{{ raise("…") }}`: end the rendering with this message and the place of the call."""
+    """End the rendering with this message at the place of the call: `{{ raise("…") }}`."""
     raise RaisedError(str(message))
 
 
 def known_dtype(dtype: object) -> str:
-    """`dtype`, when it is the name of an element type."""
+    """Return `dtype` if it is the name of an element type. Raises `RefusedError`."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     hint = did_you_mean(str(dtype), DTYPES) or f"known: {', '.join(DTYPES)}"
@@ -69,7 +69,7 @@ def size_of(dtype: object) -> int:
 
 
 def hexadecimal(value: object, digits: int = 0) -> str:
-    """`{{ 255 | hex }}` is `0xff`; `digits` pads with zeros."""
+    """Return an integer in hexadecimal: `{{ 255 | hex }}` is `0xff`; `digits` pads with zeros."""
     if type(value) is not int:
         raise RefusedError(f"hex needs an integer, not {value!r:.60}")
     sign = "-" if value < 0 else ""
@@ -77,18 +77,17 @@ def hexadecimal(value: object, digits: int = 0) -> str:
 
 
 def is_pow2(value: object) -> bool:
-    """The test `is pow2`: a power of two."""
+    """Return whether a value is a power of two: the test `is pow2`."""
     return type(value) is int and value > 0 and value & (value - 1) == 0
 
 
 def is_divisible(value: int, divisor: int) -> bool:
-    """The test `is divisible(16)`."""
+    """Return whether a value is divisible: the test `is divisible(16)`."""
     return bool(ARITHMETIC["divides"](divisor, value))
 
 
 def spell(value: object) -> object:
-    """Return what `{{ value }}` writes: C++ has no True, no None, and no address of a Python
-    object."""
+    """Return what `{{ value }}` writes. Raises `RefusedError` for a value that C++ cannot spell."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
@@ -106,7 +105,7 @@ def spell(value: object) -> object:
 
 @lru_cache(maxsize=4096)
 def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
-    """`name(values…)` as the manifest's expressions mean it."""
+    """Return `name(values…)`, computed as an expression of a manifest."""
     literals = ", ".join(repr(int(v) if isinstance(v, bool) else v) for v in values)
     try:
         return parse(f"{name}({literals})").evaluate({})
@@ -128,7 +127,7 @@ def _arithmetic(name: str) -> Callable[..., Any]:
 
 
 def counted_range(*bounds: int) -> range:
-    """`range` with a limit that says what it is."""
+    """Return `range(*bounds)`. Raises `RefusedError` above the sandbox's limit."""
     numbers = range(*bounds)
     if len(numbers) > MAX_RANGE:
         raise RefusedError(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")

@@ -1,12 +1,15 @@
-"""The Jinja2 environment: sandboxed, strict, deterministic, and bounded.
+"""The Jinja2 environment and its loader: sandboxed, strict, deterministic, and bounded.
 
-A template reads what it is given and nothing else: no Python internals, no file outside the project
-and the shipped templates, no random numbers. What it may use is bounded in steps (turns of a loop
-and calls) and in characters, so that a mistake ends in an error and not in a full memory.
+A template reads its context, the project's templates and the shipped ones under `tilusbuild/`, and
+nothing else: no Python internals, no other file, no random numbers. A template's name never leads
+out of these directories, neither by `..` nor by a symbolic link. Each template is read once in a
+loader's life, so one plan sees one content. A rendering is bounded in steps (loop iterations and
+calls) and in characters, so that a mistake ends in an error and not in exhausted memory.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +17,11 @@ from functools import partial
 from typing import Any
 
 from jinja2 import (
+    BaseLoader,
     BytecodeCache,
     StrictUndefined,
     Template,
+    TemplateNotFound,
     UndefinedError,
     filters,
     nodes,
@@ -27,24 +32,100 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
-from tilusbuild.render import cuda
-from tilusbuild.render.loader import ProjectLoader
+from tilusbuild.render import cuda, templates_directory
 
 SHARED_NAMES = ("target", "arch", "args", "script")
-"""What an imported template sees without `with context`: not the schedule."""
+"""The names that an imported template sees without `with context`: not the schedule."""
 MAX_STEPS = 1_000_000
-"""Turns of loops and calls in one rendering."""
+"""Loop iterations and calls in one rendering."""
 MAX_CHARACTERS = 64 << 20
-"""Length of one rendering, and of a text that one operation makes."""
+"""Length of one rendering, and of the text that one operation returns."""
 MAX_EXPONENT_BITS = 1 << 16
-"""Length of an integer that `**` makes."""
+"""Length of an integer that `**` returns."""
 
-# Their results change from run to run, or depend on where Python put an object.
+# Their results differ from run to run, or hold the address of a Python object.
 _NOT_DETERMINISTIC = {"filters": ("random", "pprint"), "globals": ("lipsum",)}
 
 
+SHIPPED = "tilusbuild/"
+
+
+class BadTemplateError(TemplateNotFound):
+    """A template cannot be used; the message is the reason."""
+
+    def __init__(self, name: str, message: str, line: int | None = None) -> None:
+        super().__init__(name, message)
+        self.bad_line = line
+
+
+class ProjectLoader(BaseLoader):
+    """Finds templates below `root` and in the shipped directory."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)
+        self.shipped = os.path.realpath(templates_directory())
+        self._texts: dict[str, str] = {}
+
+    def path(self, name: str) -> str:
+        """Return the file of a template, whether it exists or not. Raises `BadTemplateError`."""
+        if not name or name.startswith("/") or "\0" in name:
+            raise BadTemplateError(
+                name, f'the template "{name}" is not a path relative to the project'
+            )
+        if ".." in name.split("/"):
+            raise BadTemplateError(name, f'the template "{name}" leads out of the project')
+        base = self.shipped if name.startswith(SHIPPED) else self.root
+        path = os.path.join(base, name)
+        real = os.path.realpath(path)
+        if real != base and not real.startswith(base.rstrip("/") + "/"):
+            raise BadTemplateError(
+                name, f'the template "{name}" is a link that leads out of the project'
+            )
+        return path
+
+    def text(self, name: str) -> str:
+        """Return the content of a template. Raises `TemplateNotFound`, and `BadTemplateError` if
+        it cannot be read or is not UTF-8."""
+        if (known := self._texts.get(name)) is not None:
+            return known
+        path = self.path(name)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            raise TemplateNotFound(name) from None
+        except OSError as error:
+            raise BadTemplateError(name, f'the template "{name}": {error.strerror}') from None
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise BadTemplateError(name, f'the template "{name}" is not UTF-8', line) from None
+        return self._texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
+
+    def get_source(
+        self, environment: Any, template: str
+    ) -> tuple[str, str | None, Callable[[], bool] | None]:
+        return self.text(template), self.path(template), lambda: True
+
+    def list_templates(self) -> list[str]:
+        """Return the names of templates, for suggestions."""
+        names = []
+        for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
+            for directory, directories, files in os.walk(os.path.join(base, top)):
+                directories[:] = sorted(f for f in directories if not f.startswith("."))
+                names += [
+                    os.path.relpath(os.path.join(directory, file), base)
+                    for file in sorted(files)
+                    if file.endswith((".j2", ".jinja", ".cu", ".cuh", ".h"))
+                ]
+                if len(names) > 10_000:
+                    break
+        return names
+
+
 class LimitExceededError(TemplateRuntimeError):
-    """A template used more than a rendering may."""
+    """A template exceeded a limit of a rendering."""
 
 
 class UndefinedNameError(UndefinedError):
@@ -57,7 +138,7 @@ class UndefinedNameError(UndefinedError):
 
 
 class Strict(StrictUndefined):
-    """`StrictUndefined` whose error remembers which name it was."""
+    """`StrictUndefined` whose error holds the name."""
 
     __slots__ = ()
 
@@ -75,7 +156,7 @@ class Strict(StrictUndefined):
 
 
 class Steps:
-    """An iterable that charges each turn; `loop.length` needs the length where there is one."""
+    """An iterable that counts each iteration; `loop.length` needs the length, if there is one."""
 
     def __init__(self, environment: Environment, items: Iterable[Any]) -> None:
         self._environment = environment
@@ -92,8 +173,8 @@ class Steps:
 
 
 class ProjectTemplate(Template):
-    """A template whose imports see the rendering's shared names, however deep, and are made once
-    a rendering."""
+    """A template whose imports see the rendering's shared names, however deep, and are evaluated
+    once in a rendering."""
 
     def _get_default_module(self, ctx: Context | None = None) -> Any:
         local = self.environment.local  # type: ignore[attr-defined]
@@ -136,7 +217,7 @@ class Environment(ImmutableSandboxedEnvironment):
         self.tests.update(cuda.TESTS)
 
     def begin(self, context: Mapping[str, Any], used: Callable[[str], None]) -> None:
-        """Start a rendering in this thread; `used` is told the name of every template asked for."""
+        """Start a rendering in this thread; `used` is called with the name of each template."""
         self.local.steps = MAX_STEPS
         self.local.used = used
         self.local.modules = {}
@@ -147,15 +228,15 @@ class Environment(ImmutableSandboxedEnvironment):
         self.local.steps -= 1
         if self.local.steps < 0:
             raise LimitExceededError(
-                f"a rendering may take {MAX_STEPS:,} steps (turns of loops and calls), no more"
+                f"a rendering may take {MAX_STEPS:,} steps (loop iterations and calls), no more"
             )
 
     def finalized(self, value: object) -> object:
-        """Hook of `{{ }}`."""
+        """Return what `{{ value }}` writes: Jinja2 calls it."""
         return cuda.spell(value)
 
     def join_path(self, template: str, parent: str) -> str:
-        """`./x` and `../x` are relative to the directory of the template that names them."""
+        """Return a template's name; `./x` and `../x` are relative to the directory of `parent`."""
         if not template.startswith(("./", "../")):
             return template
         parts = parent.split("/")[:-1]

@@ -1,17 +1,18 @@
-"""A compiler's log with every place in the rendered source told as the template's line.
+"""A compiler's log for people: places as lines of the template, and help for missing headers.
 
-The compiler's own words and its echo of the source stay as they are, with the values that the
-template put in; the template's line follows where it reads differently. A place that cannot be
-traced stays a place in the rendered source.
+The compiler's own words and its echo of the source stay as they are, with the values of this
+schedule; the template's line follows if its text is different. A place that cannot be traced stays
+a place in the rendered source.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tilusbuild.errors import Diagnostic
 from tilusbuild.render.linemap import LineMap, Origin
 
 _SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
@@ -31,8 +32,7 @@ class _Head:
 
 
 def map_messages(log: str, line_map: LineMap, source: str = "source.cu") -> str:
-    """Return the log with the places in `source` replaced. Lines that name no place are
-    unchanged."""
+    """Return the log with the places in `source` replaced; other lines are unchanged."""
     return "\n".join(_Mapper(line_map, source).map(log.split("\n")))
 
 
@@ -71,8 +71,7 @@ class _Mapper:
         return None
 
     def _plain(self, text: str) -> str:
-        """Return a line that starts no message about the source, with the references that it
-        makes."""
+        """Return a line that does not start a message about the source, its references mapped."""
         if match := self._included.fullmatch(text):
             origin = self._map.origin(int(match[2]))
             return f"{match[1]}{origin}{match[3]}" if origin else text
@@ -83,12 +82,12 @@ class _Mapper:
         return self._references(text)
 
     def _references(self, text: str) -> str:
-        def told(match: re.Match[str]) -> str:
+        def mapped(match: re.Match[str]) -> str:
             named = match[2] is not None
             origin = self._map.origin(int(match[1])) if named or self._in_source else None
             return f"at {origin}" if origin else match[0]
 
-        return self._reference.sub(told, text)
+        return self._reference.sub(mapped, text)
 
     def _first(self) -> Origin | None:
         """Return the template that the rendering began with."""
@@ -118,25 +117,25 @@ class _Mapper:
         column = self._column(head)
         origin = self._map.origin(head.line, column)
         if origin is None:
-            yield from [_place_as_it_was(head), *(self._references(text) for text in echo)]
+            yield from [_unmapped(head), *(self._references(text) for text in echo)]
             return
-        there = self._map.template_column(head.line, column) if column else None
+        template_column = self._map.template_column(head.line, column) if column else None
         rest = self._references(head.rest)
         if head.edg:
             yield f"{origin.template}({origin.line}){rest}"
         else:
-            yield f"{origin}{f':{there}' if there else ''}:{rest}"
+            yield f"{origin}{f':{template_column}' if template_column else ''}:{rest}"
         for text in echo:
             number = f"{head.line:>5}"
             if not head.edg and text.startswith(f"{number} |"):
                 text = f"{origin.line:>5}{text[5:]}"
             yield self._references(text)
-        yield from self._snippet(head, origin, there, echo)
+        yield from self._snippet(head, origin, template_column, echo)
 
     def _snippet(
         self, head: _Head, origin: Origin, column: int | None, echo: list[str]
     ) -> Iterator[str]:
-        """Yield the template's line, where it says more than the echo, and who called for it."""
+        """Yield the template's line, if its text is not the echo's, and who called it."""
         text = self._map.template_line(origin)
         if text is not None and not (echo and text == self._map.rendered[head.line - 1]):
             width = 1
@@ -152,7 +151,7 @@ class _Mapper:
             yield f"  called from {name}:{line}"
 
     def _column(self, head: _Head) -> int | None:
-        """Return the index, from 1, of the character at a column of gcc's, which counts cells."""
+        """Return the index, from 1, of the character at gcc's column: gcc counts terminal cells."""
         if head.column is None or not 1 <= head.line <= len(self._map.rendered):
             return None
         cell = 1
@@ -167,7 +166,7 @@ class _Mapper:
         return len(text) + 1
 
 
-def _place_as_it_was(head: _Head) -> str:
+def _unmapped(head: _Head) -> str:
     if head.edg:
         return f"source.cu({head.line}){head.rest}"
     column = f":{head.column}" if head.column else ""
@@ -180,3 +179,67 @@ def _pointed_at(echo: list[str]) -> str | None:
         return None
     match = re.match(r"[A-Za-z_]\w*", echo[-2][echo[-1].index("^") :])
     return match[0] if match else None
+
+
+_MISSING = re.compile(
+    r"fatal error: (?P<gcc>.+): No such file or directory|cannot open source file \"(?P<edg>.+)\""
+)
+
+
+_LIBRARY = frozenset(
+    [
+        *("algorithm", "array", "atomic", "bit", "cassert", "cfloat", "chrono", "climits", "cmath"),
+        *(
+            "complex",
+            "concepts",
+            "cstddef",
+            "cstdint",
+            "cstdio",
+            "cstdlib",
+            "cstring",
+            "functional",
+        ),
+        *("initializer_list", "iostream", "iterator", "limits", "memory", "numeric", "optional"),
+        *("ratio", "span", "stdexcept", "string", "tuple", "type_traits", "utility", "variant"),
+        *("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h"),
+        *("stdlib.h", "string.h", "vector"),
+    ]
+)
+"""Headers of the C and C++ libraries that device code includes with nvcc."""
+
+
+def misses_header(log: str) -> bool:
+    """Return whether a compiler reports a missing header."""
+    return _MISSING.search(log) is not None
+
+
+def missing_header_help(log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = False) -> str:
+    """Return lines to append to a compiler's log: "" if no header is missing.
+
+    `notes` are the closure's: a compile sees a copy of the headers that can be found in the text of
+    its source. A name that macros assemble in a way that is not followed must be declared.
+    """
+    found = _MISSING.search(log)
+    if found is None:
+        return ""
+    name = found["gcc"] or found["edg"]
+    if nvrtc and name in _LIBRARY:
+        return _of_the_library(name) + "\n"
+    lines = [note.render() for note in notes] or [_general(name)]
+    return "\n".join(lines) + "\n"
+
+
+def _of_the_library(name: str) -> str:
+    plain = name.removesuffix(".h")
+    own = f"c{plain}" if name.endswith(".h") else plain
+    return (
+        f"{name}: NVRTC has no C and C++ library; if anything of it is needed,"
+        f"\n  the toolkit's <cuda/std/{own}> may have it"
+    )
+
+
+def _general(name: str) -> str:
+    return (
+        f"{name}: a compile sees only those headers of include-dirs that it is seen to need;"
+        f'\n  declare another one with headers = ["{name}"] in [build] or in the script'
+    )

@@ -1,4 +1,4 @@
-"""From Jinja2's exceptions to located diagnostics: the line, what is wrong, what would be right.
+"""From Jinja2's exceptions to located diagnostics.
 
 The place is the innermost template line that was running. The lines that included, imported or
 called it follow in the hint, innermost first.
@@ -19,12 +19,18 @@ from jinja2.utils import missing
 
 from tilusbuild.errors import InputError, Place, did_you_mean, input_error
 from tilusbuild.render.cuda import RaisedError
-from tilusbuild.render.environment import SHARED_NAMES, Environment, UndefinedNameError
-from tilusbuild.render.loader import SHIPPED, BadTemplateError, ProjectLoader
+from tilusbuild.render.environment import (
+    SHARED_NAMES,
+    SHIPPED,
+    BadTemplateError,
+    Environment,
+    ProjectLoader,
+    UndefinedNameError,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TemplateLine:
     """A line of a template, counted from 1."""
 
     template: str
@@ -35,8 +41,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What a diagnostic says, before its place is known. `word` stands at the column to show."""
+class TemplateProblem:
+    """A diagnostic before its place is known. `word` stands at the column to show."""
 
     message: str
     hint: str | None = None
@@ -49,14 +55,14 @@ def explain(
     context: Mapping[str, Any],
     environment: Environment,
 ) -> InputError | None:
-    """`error` as the user's mistake; None when no template had a part in it."""
+    """Return `error` as the user's mistake; None for an error outside any template."""
     loader = environment.templates
     stack = _stack(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
-        place: Line | None = Line(error.name or template, error.lineno)
+        place: TemplateLine | None = TemplateLine(error.name or template, error.lineno)
         callers = stack
     elif isinstance(error, BadTemplateError) and error.bad_line is not None:
-        place, callers = Line(str(error.name or template), error.bad_line), stack
+        place, callers = TemplateLine(str(error.name or template), error.bad_line), stack
     elif stack:
         place, callers = stack[-1], stack[:-1]
     elif isinstance(error, TemplateError):
@@ -64,7 +70,7 @@ def explain(
     else:
         return None
     if isinstance(error, RaisedError):
-        # The library refuses an argument: the line to mend is the project's.
+        # A shipped macro refuses an argument: the line to correct is the project's that called it.
         while place and callers and place.template.startswith(SHIPPED):
             place = callers.pop()
     inner = place.template if place else template
@@ -78,20 +84,22 @@ def explain(
     )
 
 
-def _stack(traceback: TracebackType | None) -> list[Line]:
+def _stack(traceback: TracebackType | None) -> list[TemplateLine]:
     """Return the template lines that were running, outermost first."""
-    lines: list[Line] = []
+    lines: list[TemplateLine] = []
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, Template) and template.name is not None:
-            line = Line(template.name, template.get_corresponding_lineno(traceback.tb_lineno))
+            line = TemplateLine(
+                template.name, template.get_corresponding_lineno(traceback.tb_lineno)
+            )
             if not lines or lines[-1] != line:
                 lines.append(line)
         traceback = traceback.tb_next
     return lines
 
 
-def _place(line: Line, word: str | None, loader: ProjectLoader) -> Place:
+def _place(line: TemplateLine, word: str | None, loader: ProjectLoader) -> Place:
     """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
     lines = _lines(loader, line.template)
     at = line.line
@@ -99,7 +107,7 @@ def _place(line: Line, word: str | None, loader: ProjectLoader) -> Place:
         text = lines[at - 1]
         found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
         if found:
-            # Which of several was reached is not known.
+            # With several, the one that was reached is unknown.
             column = found[0].start() + 1 if len(found) == 1 else None
             return Place(line.template, at, column, text, len(word))
         if re.search(r"[%}]\}", text):
@@ -122,11 +130,11 @@ def _problem(
     outer: str,
     context: Mapping[str, Any],
     environment: Environment,
-) -> Problem:
+) -> TemplateProblem:
     if isinstance(error, UndefinedNameError) and error.name is not None:
         return _undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
-        return Problem(
+        return TemplateProblem(
             str(error.message), "templates lie in the project's directory", str(error.name)
         )
     if isinstance(error, TemplateNotFound):
@@ -134,18 +142,18 @@ def _problem(
     if isinstance(error, TemplateSyntaxError):
         return _syntax(error, environment)
     if isinstance(error, SecurityError):
-        return Problem(f"not allowed in a template: {error}")
+        return TemplateProblem(f"not allowed in a template: {error}")
     if isinstance(error, RecursionError):
-        return Problem("templates or macros include or call each other without end")
+        return TemplateProblem("templates or macros include or call each other without end")
     if isinstance(error, MemoryError):
-        return Problem("the template needs more memory than there is")
+        return TemplateProblem("the template needs more memory than there is")
     if isinstance(error, ZeroDivisionError):
-        return Problem("division by zero")
+        return TemplateProblem("division by zero")
     if isinstance(error, (TemplateError, UndefinedError)):
-        return Problem(str(error))
+        return TemplateProblem(str(error))
     if isinstance(error, (TypeError, ValueError, OverflowError, AttributeError)):
-        return Problem(str(error))
-    return Problem(f"{type(error).__name__}: {error}")
+        return TemplateProblem(str(error))
+    return TemplateProblem(f"{type(error).__name__}: {error}")
 
 
 def _undefined(
@@ -155,29 +163,29 @@ def _undefined(
     outer: str,
     context: Mapping[str, Any],
     environment: Environment,
-) -> Problem:
+) -> TemplateProblem:
     if error.owner is not missing:
-        return Problem(
+        return TemplateProblem(
             f'{_describe(error.owner)} has no "{name}"',
             did_you_mean(name, _members(error.owner)),
             str(name),
         )
     if not str(error).endswith("is undefined"):
-        return Problem(str(error), word=name)
+        return TemplateProblem(str(error), word=name)
     if name in context and inner != outer:
         shared = ", ".join(SHARED_NAMES)
         hint = (
             f"an imported template sees {shared}, and not the schedule: "
             'pass the value to the macro, or import "with context"'
         )
-        return Problem(f'"{name}" is undefined here', hint, name)
+        return TemplateProblem(f'"{name}" is undefined here', hint, name)
     near = did_you_mean(name, [*context, *environment.globals])
     script = _script(context)
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
     if near is None or near.startswith("known"):
         names = ", ".join(sorted(n for n in context))
         near = f"a template sees {names}" if names else "the context is empty"
-    return Problem(f'"{name}" is undefined', f"{near}\n{declare}", name)
+    return TemplateProblem(f'"{name}" is undefined', f"{near}\n{declare}", name)
 
 
 def _script(context: Mapping[str, Any]) -> str:
@@ -202,30 +210,30 @@ def _members(owner: object) -> Iterable[str]:
     return [name for name in dir(owner) if not name.startswith("_")]
 
 
-def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
+def _not_found(error: TemplateNotFound, environment: Environment) -> TemplateProblem:
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     quoted = " or ".join(f'"{name}"' for name in names)
     known = environment.list_templates()
     hint = did_you_mean(str(names[0]), known) or "names are relative to the project's directory"
-    return Problem(f"no template {quoted}", hint)
+    return TemplateProblem(f"no template {quoted}", hint)
 
 
-def _syntax(error: TemplateSyntaxError, environment: Environment) -> Problem:
+def _syntax(error: TemplateSyntaxError, environment: Environment) -> TemplateProblem:
     message = error.message or "syntax error"
     if isinstance(error, TemplateAssertionError):
         named = re.match(r"No (filter|test) named '(.*)'", message)
         if named:
             table: Mapping[str, Any] = getattr(environment, f"{named[1]}s")
             known = [name for name in table if not name.startswith("_")]
-            return Problem(
+            return TemplateProblem(
                 f'there is no {named[1]} "{named[2]}"', did_you_mean(named[2], known), named[2]
             )
     if message == "tag name expected":
-        return Problem(
+        return TemplateProblem(
             'a tag has no name: "{%" starts a tag',
             'in C++ text write "{ %", as in asm("… { %0, %1 }")',
         )
     if message.startswith("Unexpected end of template"):
-        return Problem(message[0].lower() + message[1:])
+        return TemplateProblem(message[0].lower() + message[1:])
     got = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
-    return Problem(message[0].lower() + message[1:], word=got[1] if got else None)
+    return TemplateProblem(message[0].lower() + message[1:], word=got[1] if got else None)

@@ -1,38 +1,43 @@
-"""The renderer: a template's name and a context in, CUDA source out; mistakes as `InputError`.
+"""The renderer: from a template's name and a context to source; mistakes are `InputError`s.
 
-A rendering is a function of the templates' content and of the context. It reads each template once
-in its life, writes nothing but bytecode, and ends: steps, length and recursion are bounded.
+A rendering is a function of the templates' content and of the context. A renderer reads each
+template once in its life and writes nothing but bytecode. A rendering ends: steps, length and
+recursion are bounded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateNotFound, meta
 
-from tilusbuild.errors import TilusbuildError
+from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.render.bytecode import PrivateBytecode
-from tilusbuild.render.environment import MAX_CHARACTERS, Environment, LimitExceededError
-from tilusbuild.render.loader import ProjectLoader
+from tilusbuild.render.environment import (
+    MAX_CHARACTERS,
+    Environment,
+    LimitExceededError,
+    ProjectLoader,
+)
 from tilusbuild.render.problems import explain
 from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
-    from tilusbuild.render.linemap import LineMap
-    from tilusbuild.render.marking import MarkingEnvironment
+    from tilusbuild.render.linemap import LineMap, MarkingEnvironment
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
-    """A rendering: its text, and the templates that had a part in it, in the order of first use."""
+class Rendering:
+    """A rendered text, and the templates that it used, in the order of first use."""
 
     text: str
     templates: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    """Templates that were asked for and are not there (`ignore missing`, or the first of a list):
-    when one appears, the text may change."""
+    """Templates that were used and do not exist (`ignore missing`, or the first of a list): when
+    one appears, the text may change."""
 
 
 class Renderer:
@@ -44,7 +49,7 @@ class Renderer:
         self._environment = Environment(self._loader, bytecode_cache=cache)
         self._marking: MarkingEnvironment | None = None
 
-    def render(self, template: str, context: Mapping[str, Any]) -> Rendered:
+    def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
         """Render a template by its name relative to the project, `/` between its parts.
 
         Raises `InputError`, located in the template whose line is at fault.
@@ -52,31 +57,28 @@ class Renderer:
         used: dict[str, None] = {}
         text = render_text(self._environment, template, context, used)
         absent = tuple(name for name in used if not self._exists(name))
-        return Rendered(text, tuple(name for name in used if name not in absent), absent)
+        return Rendering(text, tuple(name for name in used if name not in absent), absent)
 
     def path(self, template: str) -> str:
-        """Return the file of a template. Raises `InputError` for a name that leads out of the
-        project."""
+        """Return the file of a template. Raises `InputError` for a name outside the project."""
         try:
             return self._loader.path(template)
         except TemplateNotFound as error:
             raise self._explained(error, template, {}) from None
 
     def digest(self, template: str) -> str:
-        """Return the sha256 of a template's text as it is rendered; "" when there is none."""
+        """Return the sha256 of a template's text; "" if it does not exist."""
         try:
             return sha256_text(self._loader.text(template))
         except TemplateNotFound:
             return ""
 
     def line_map(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
-        """Return where each line of `text`, which `render` gave for the same arguments, comes from.
+        """Return the line map of `text`, which `render` returned for the same arguments.
 
-        Takes a second rendering, so ask when there is something to locate. A line that cannot be
-        traced with certainty has no place.
+        Takes a second rendering.
         """
-        from tilusbuild.render.linemap import build
-        from tilusbuild.render.marking import MarkingEnvironment
+        from tilusbuild.render.linemap import MarkingEnvironment, build
 
         if self._marking is None:
             self._marking = MarkingEnvironment(self._loader)
@@ -124,7 +126,7 @@ class Renderer:
 def render_text(
     environment: Environment, template: str, context: Mapping[str, Any], used: dict[str, None]
 ) -> str:
-    """Render within bounds; fills `used` with the names asked for. Raises `InputError`."""
+    """Render within bounds; add the names of used templates to `used`. Raises `InputError`."""
     environment.begin(context, lambda name: used.setdefault(name))
     try:
         compiled = environment.get_template(template)
@@ -143,3 +145,28 @@ def render_text(
         if explained is None:
             raise
         raise explained from error
+
+
+_INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=quote)[^%]*%\}""")
+
+
+def resolved(renderer: Renderer, template: str, around: tuple[str, ...] = ()) -> str:
+    """Return a template with the templates that it includes in their place, for people to read.
+
+    Only includes by a literal name are followed. Raises `InputError` and `OSError` when the
+    template cannot be read.
+    """
+    with open(renderer.path(template), encoding="utf-8", errors="replace") as file:
+        text = file.read()
+
+    def included(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name in (template, *around):
+            return match[0]
+        try:
+            inner = resolved(renderer, name, (template, *around))
+        except (InputError, OSError):
+            return match[0]
+        return f"{{# {name} #}}{inner}{{# end of {name} #}}"
+
+    return _INCLUDE.sub(included, text)

@@ -10,20 +10,19 @@ from tilusbuild.toolchain.discovery import (
     discover,
     discover_nvrtc,
 )
-from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.host import Host, HostTool
-from tilusbuild.toolchain.nvrtc import Nvrtc
-from tilusbuild.toolchain.packages import package_dir
+from tilusbuild.toolchain.headers import HeaderDirectories, package_dir
+from tilusbuild.toolchain.host import HostCompiler, ToolFile
+from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
 __all__ = [
     "Cuda",
     "DigestMemory",
     "Finding",
     "HeaderDirectories",
-    "Host",
-    "HostTool",
-    "Nvrtc",
+    "HostCompiler",
+    "NvrtcLibrary",
     "SearchResult",
+    "ToolFile",
     "Toolchain",
     "ToolchainRequest",
     "diagnose",

@@ -1,22 +1,25 @@
-"""A CUDA toolkit: what makes it one, whether it is whole, and what it is by content.
+"""A CUDA toolkit, installed or from NVIDIA's wheels: its parts, their checks and its fingerprint.
 
-A toolkit is asked where it is (`nvcc --dryrun` prints the variables it works with), because `nvcc`
-may be a link or a shell script that runs another one, and because installers, distributions, conda
-and wheels lay their files out differently. Only those variables are read, never its command lines,
-which change with every release.
+The paths of a toolkit's parts come from `nvcc --dryrun`, which prints the variables that it works
+with: `nvcc` may be a link or a shell script that runs another one, and installers, distributions,
+conda and wheels lay their files out differently. Of that output only the variables are read, never
+the command lines, which change with every release.
 """
 
 from __future__ import annotations
 
+import glob
+import importlib.util
 import os
 import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.host import HostTool
-from tilusbuild.toolchain.packages import mixed_releases, pip_command, wheel_releases
+from tilusbuild.toolchain.host import ToolFile
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
 _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
@@ -32,8 +35,8 @@ _HEADERS = {
 }
 
 
-class Rejected(Exception):  # noqa: N818 - a finding
-    """Why a candidate is not taken; `remedy` is a command that would help, or None."""
+class RejectedError(Exception):
+    """A candidate cannot be used; `remedy` is a command that would help, or None."""
 
     def __init__(self, reason: str, remedy: str | None = None) -> None:
         super().__init__(reason)
@@ -42,18 +45,18 @@ class Rejected(Exception):  # noqa: N818 - a finding
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """A toolkit that compiles.
+    """A complete toolkit.
 
-    `nvcc` is the real program (no wrapper), `version` its full version ("13.0.88"), `archs` the
-    names of the real architectures that it compiles for. `tools` are its programs and
-    `libdevice` and `library_dir` its directories; `link_flags` are what nvcc needs to find its
-    own libraries where its profile looks in vain, as in wheels."""
+    `nvcc` is the real program, not a wrapper, `version` its full version ("13.0.88"), `archs` the
+    names of the real architectures that it compiles for. `tools` are its programs, `libdevice` and
+    `library_dir` directories; `link_flags` lead nvcc to its own libraries where its profile names
+    a directory that does not exist, as in wheels."""
 
     nvcc: str
     root: str
     version: str
     archs: tuple[str, ...]
-    tools: tuple[HostTool, ...]
+    tools: tuple[ToolFile, ...]
     include_dirs: tuple[str, ...]
     libdevice: str
     library_dir: str
@@ -66,15 +69,15 @@ class Cuda:
         return int(major), int(minor)
 
     def knows(self, arch: Arch) -> bool:
-        """Return whether it compiles for a GPU architecture."""
+        """Return whether nvcc compiles for a GPU architecture."""
         return arch.name in self.archs
 
-    def tool(self, name: str) -> HostTool | None:
-        """One of its programs ("ptxas"), by name."""
+    def tool(self, name: str) -> ToolFile | None:
+        """Return the toolkit's program of a name ("ptxas"), if it has one."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """Return lines: versions and digests, no path. Raises `OSError`."""
+        """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories(self.include_dirs, (), ())
         bin_dir = os.path.dirname(self.nvcc)
         profile = os.path.join(bin_dir, "nvcc.profile")
@@ -91,18 +94,18 @@ class Cuda:
 
 
 def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
-    """Return the toolkit that `nvcc` belongs to. Raises `Rejected`.
+    """Return the toolkit that `nvcc` belongs to. Raises `RejectedError`.
 
-    `ccbin` is the host compiler: nvcc answers nothing about itself without one.
+    `ccbin` is the host compiler: without one, `nvcc --dryrun` fails.
     """
     if not os.path.isfile(nvcc):
-        raise Rejected("no such file")
+        raise RejectedError("no such file")
     if not os.access(nvcc, os.X_OK):
-        raise Rejected("not executable", f"chmod +x {nvcc}")
+        raise RejectedError("not executable", f"chmod +x {nvcc}")
     try:
         return _examine(nvcc, probe, ccbin)
     except (ProbeError, OSError) as error:
-        raise Rejected(str(error)) from error
+        raise RejectedError(str(error)) from error
 
 
 def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
@@ -129,8 +132,8 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     _check_headers(includes, releases, version)
     _check_one_release(probe, version, programs, releases)
     memory = probe.memory
-    tools = [HostTool("nvcc", real, version, memory.digest(real))]
-    tools += [HostTool(n, path, version, memory.digest(path)) for n, path in programs.items()]
+    tools = [ToolFile("nvcc", real, version, memory.digest(real))]
+    tools += [ToolFile(n, path, version, memory.digest(path)) for n, path in programs.items()]
     library_dir, link_flags = _libraries(root, variables.get("LIBRARIES", ""))
     return Cuda(
         nvcc=real,
@@ -148,14 +151,14 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
 def _variables(nvcc: str, probe: Probe, ccbin: str) -> dict[str, str]:
     with open(nvcc, "rb") as file:
         is_program = file.read(4) == b"\x7fELF"
-    # What a script answers depends on whatever it looks at.
+    # A wrapper script's answer may depend on anything, so it is not remembered by the content.
     arguments = ("-ccbin", ccbin, "--dryrun", "-x", "cu", "-E", "/dev/null")
-    said = probe.ask(nvcc, *arguments, remember=is_program)
-    return {name: value.strip() for name, value in _VARIABLE.findall(said)}
+    output = probe.ask(nvcc, *arguments, remember=is_program)
+    return {name: value.strip() for name, value in _VARIABLE.findall(output)}
 
 
 def _archs(probe: Probe, nvcc: str) -> tuple[str, ...]:
-    # `--list-gpu-code` leaves out the names with a suffix.
+    # Not `--list-gpu-code`: it leaves out the names with a suffix (sm_90a).
     names = set(_REAL_ARCH.findall(probe.ask(nvcc, "--help")))
     return tuple(sorted(names, key=lambda name: (int(re.sub(r"\D", "", name)), name)))
 
@@ -163,7 +166,7 @@ def _archs(probe: Probe, nvcc: str) -> tuple[str, ...]:
 def _version(probe: Probe, nvcc: str) -> str:
     found = _VERSION.search(probe.ask(nvcc, "--version"))
     if not found:
-        raise Rejected("says no version that is one of nvcc's")
+        raise RejectedError("prints no version of nvcc")
     return found[1]
 
 
@@ -172,33 +175,34 @@ def _check_whole(root: str, version: str, programs: dict[str, str], libdevice: s
     remedy = pip_command(version) if wheels else None
     for name, path in programs.items():
         if not os.path.isfile(path):
-            raise Rejected(f"incomplete: no {name} ({path})", remedy)
+            raise RejectedError(f"incomplete: no {name} ({path})", remedy)
         if not os.access(path, os.X_OK):
-            raise Rejected(f"{name} is not executable", f"chmod +x {path}")
+            raise RejectedError(f"{name} is not executable", f"chmod +x {path}")
     if not os.path.isdir(libdevice):
-        raise Rejected(f"incomplete: no libdevice ({libdevice})", remedy)
+        raise RejectedError(f"incomplete: no libdevice ({libdevice})", remedy)
 
 
 def _check_headers(directories: tuple[str, ...], releases: object, version: str) -> None:
-    lacking = [
+    missing = [
         (header, wheel)
         for header, wheel in _HEADERS.items()
         if not any(os.path.isfile(os.path.join(directory, header)) for directory in directories)
     ]
-    # libcu++ came with CUDA 11: an older toolkit lacks no part of itself.
-    if lacking and int(version.partition(".")[0]) >= 11:
-        names = ", ".join(header for header, _ in lacking)
-        raise Rejected(f"incomplete: no {names}", pip_command(version) if releases else None)
+    # libcu++ came with CUDA 11: an older toolkit is complete without it.
+    if missing and int(version.partition(".")[0]) >= 11:
+        names = ", ".join(header for header, _ in missing)
+        raise RejectedError(f"incomplete: no {names}", pip_command(version) if releases else None)
 
 
 def _check_one_release(
     probe: Probe, version: str, programs: dict[str, str], releases: object
 ) -> None:
-    """Parts of another release do not fit, and fail late with messages about PTX versions."""
+    """Raise `RejectedError` for parts of another release: they would fail during a compile,
+    with a message about PTX versions."""
     if isinstance(releases, dict) and releases:
         mixed = mixed_releases(releases, version)
         if mixed:
-            raise Rejected(f"mixed releases: {mixed}", pip_command(version))
+            raise RejectedError(f"mixed releases: {mixed}", pip_command(version))
     found = {
         "ptxas": _VERSION.search(probe.ask(programs["ptxas"], "--version")),
         "cicc": embedded_version(probe, programs["cicc"]),
@@ -206,11 +210,11 @@ def _check_one_release(
     for name, match in found.items():
         theirs = match if isinstance(match, str) else match[1] if match else None
         if theirs and theirs.split(".")[:2] != version.split(".")[:2]:
-            raise Rejected(f"mixed releases: nvcc is {version}, but {name} is {theirs}")
+            raise RejectedError(f"mixed releases: nvcc is {version}, but {name} is {theirs}")
 
 
 def embedded_version(probe: Probe, program: str) -> str | None:
-    """Return the version that a program carries in its data: cicc prints none."""
+    """Return the version in a program's data, for programs that do not print one (cicc)."""
     key = f"embedded version {probe.memory.digest(program)}"
     known = probe.memory.recall(key)
     if known is None:
@@ -222,7 +226,7 @@ def embedded_version(probe: Probe, program: str) -> str | None:
 
 
 def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
-    """Return the directory of cudart, and the flag that leads nvcc there when its own do not."""
+    """Return the directory of cudart, and the `-L` that nvcc needs to find it, if any."""
     own = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', listed)]
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
     for directory in (*own, *fallbacks):
@@ -238,3 +242,102 @@ def _is_libdevice(name: str) -> bool:
 
 def _is_linked_library(name: str) -> bool:
     return name in ("libcudart_static.a", "libcudadevrt.a")
+
+
+NVDISASM = "nvdisasm"
+
+
+def disassembler(cuda: Cuda | None) -> str | None:
+    """Return the path of nvdisasm, which shows SASS: beside nvcc, on PATH, or in NVIDIA's wheels.
+
+    It reads cubins of its own release and of older ones. No compile needs it."""
+    return next((path for path in _places(cuda) if os.access(path, os.X_OK)), None)
+
+
+def _places(cuda: Cuda | None) -> Iterator[str]:
+    if cuda is not None:
+        yield os.path.join(os.path.dirname(cuda.nvcc), NVDISASM)
+    if (found := shutil.which(NVDISASM)) is not None:
+        yield found
+    for root in wheel_roots():
+        yield os.path.join(root, "bin", NVDISASM)
+
+
+_WHEELS = {
+    "nvidia_cuda_nvcc": "nvidia-cuda-nvcc",
+    "nvidia_nvvm": "nvidia-nvvm",
+    "nvidia_cuda_crt": "nvidia-cuda-crt",
+    "nvidia_cuda_runtime": "nvidia-cuda-runtime",
+    "nvidia_cuda_cccl": "nvidia-cuda-cccl",
+}
+"""The wheels that a compiler consists of: metadata directory -> name on the index."""
+
+_SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
+_DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
+
+
+def wheel_roots(directories: Iterable[str] | None = None) -> list[str]:
+    """Return the CUDA roots in NVIDIA's wheels (`site-packages/nvidia/cu13`), newest first.
+
+    `directories` are those of the namespace package `nvidia`; None: of this Python environment.
+    """
+    if directories is None:
+        try:
+            spec = importlib.util.find_spec("nvidia")
+        except (ImportError, ValueError):
+            spec = None
+        directories = list(spec.submodule_search_locations or ()) if spec else []
+    roots = [
+        root
+        for directory in directories
+        for root in glob.glob(f"{glob.escape(directory)}/cu[0-9]*")
+    ]
+    return sorted(
+        set(roots), key=lambda root: (-int(re.sub(r"\D", "", os.path.basename(root)) or 0), root)
+    )
+
+
+def compiler_roots(directories: Iterable[str] | None = None) -> list[str]:
+    """Return those of `wheel_roots` that have nvcc."""
+    roots = wheel_roots(directories)
+    return [root for root in roots if os.path.exists(os.path.join(root, "bin", "nvcc"))]
+
+
+def wheel_releases(root: str) -> Mapping[str, str]:
+    """Return the versions of the compiler wheels in a root: {"nvidia-nvvm": "13.0.88"}.
+
+    Empty for a root outside NVIDIA's wheels.
+    """
+    site = os.path.dirname(os.path.dirname(root))
+    if os.path.basename(os.path.dirname(root)) != "nvidia":
+        return {}
+    releases = {}
+    for directory in sorted(os.listdir(site)):
+        match = _DIST_INFO.fullmatch(directory)
+        if match and match["name"] in _WHEELS:
+            releases[_WHEELS[match["name"]]] = match["version"]
+    return releases
+
+
+def mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
+    """Return which wheels are missing or of another release than nvcc; None if all fit."""
+    release = _release(nvcc)
+    wrong = [
+        f"{name} {releases[name]}" if name in releases else f"no {name}"
+        for name in _WHEELS.values()
+        if name not in releases or _release(releases[name]) != release
+    ]
+    return f"nvcc is {nvcc}, but there is {', '.join(wrong)}" if wrong else None
+
+
+def pip_command(nvcc: str) -> str:
+    """Return the command that installs the wheels of one release for an nvcc of that version."""
+    pins = [f"nvidia-cuda-nvcc=={nvcc}", *(f"{name}=={nvcc}" for name in _SAME_BUILD)]
+    release = ".".join(map(str, _release(nvcc)))
+    rest = [n for n in _WHEELS.values() if n not in (*_SAME_BUILD, "nvidia-cuda-nvcc")]
+    pins += [f"'{name}=={release}.*'" for name in rest]
+    return "pip install " + " ".join(pins)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])

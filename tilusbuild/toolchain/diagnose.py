@@ -1,6 +1,6 @@
-"""What `tilusbuild doctor` knows: each component, whether it is there, and what it would give.
+"""The findings of `tilusbuild doctor`: each component, whether it is found, what it is needed for.
 
-Nothing here raises for something that is missing, starts a GPU, or prints.
+Nothing here raises for a missing component, initialises a GPU, or prints.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from tilusbuild.process.base import Runner
 from tilusbuild.runtime.cuda_driver import CudaDriver
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import Cuda
-from tilusbuild.toolchain.disassembler import NAME as NVDISASM
-from tilusbuild.toolchain.disassembler import disassembler
+from tilusbuild.toolchain.cuda import NVDISASM, Cuda, disassembler
 from tilusbuild.toolchain.discovery import (
     NVRTC_REMEDY,
     SearchResult,
@@ -27,7 +25,7 @@ from tilusbuild.toolchain.discovery import (
     find_cuda,
     find_nvrtc,
 )
-from tilusbuild.toolchain.host import Host, find_host
+from tilusbuild.toolchain.host import HostCompiler, find_host
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
 Status = Literal["ok", "missing", "warning"]
@@ -35,8 +33,8 @@ Status = Literal["ok", "missing", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One component. `gives` is what it is good for, `remedy` how to get it; `searched` where
-    it was looked for, when there was more than one place."""
+    """One component: `gives` is what it is needed for, `remedy` the command that installs it,
+    `searched` the places that were searched, if there is more than one."""
 
     component: str
     status: Status
@@ -49,7 +47,7 @@ class Finding:
 def diagnose(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> tuple[Finding, ...]:
-    """Return every component, in the order in which a project comes to need them."""
+    """Return a finding for every component, in the order in which a project comes to need them."""
     return tuple(_findings(request, Probe(runner, env, memory)))
 
 
@@ -74,7 +72,7 @@ def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
     yield _bubblewrap(probe)
 
 
-def _host(probe: Probe) -> tuple[Host | None, Finding]:
+def _host(probe: Probe) -> tuple[HostCompiler | None, Finding]:
     gives = "launchers, the host and cpu pipelines; nvcc preprocesses with it"
     try:
         host = find_host(probe)
@@ -88,7 +86,9 @@ def _host(probe: Probe) -> tuple[Host | None, Finding]:
     return host, Finding("g++", "ok", detail, gives)
 
 
-def _nvcc(request: ToolchainRequest, probe: Probe, host: Host) -> tuple[Cuda | None, Finding]:
+def _nvcc(
+    request: ToolchainRequest, probe: Probe, host: HostCompiler
+) -> tuple[Cuda | None, Finding]:
     gives = "compiling for GPUs"
     try:
         cuda, searched = find_cuda(request, probe, host)
@@ -110,7 +110,7 @@ def _driver() -> Finding:
     except DriverError as error:
         return Finding("GPU driver", "missing", str(error), gives, "install NVIDIA's driver")
     try:
-        version = driver.version()  # needs no cuInit, and so touches no device
+        version = driver.version()  # without cuInit, which would initialise the devices
     except (DriverError, AttributeError) as error:
         detail = f"libcuda.so.1 is there, but does not answer: {error}"
         return Finding("GPU driver", "warning", detail, gives)
@@ -144,13 +144,13 @@ def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
         what = "none that can be used" if looked else "no libnvrtc"
         return Finding("NVRTC", "missing", what, gives, NVRTC_REMEDY, looked)
     detail = f"{nvrtc.version} ({nvrtc.library})"
-    lacks = [
+    missing = [
         *([] if nvrtc.include_dir else ["no headers of its release (cuda_fp16.h and the like)"]),
         *([] if nvrtc.joiner else ["no libnvfatbin (several architectures in one library)"]),
     ]
-    if lacks:
+    if missing:
         return Finding(
-            "NVRTC", "warning", f"{detail}; {', '.join(lacks)}", gives, NVRTC_REMEDY, looked
+            "NVRTC", "warning", f"{detail}; {', '.join(missing)}", gives, NVRTC_REMEDY, looked
         )
     return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, looked)
 

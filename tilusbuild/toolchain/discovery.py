@@ -1,9 +1,9 @@
-"""Where the compilers are: one search, in a documented order, that can report where it searched.
+"""Find the compilers: one search, in a documented order, that reports every place it searched.
 
 The order: the path in the manifest and nothing else; or `CUDA_HOME`, `CUDA_PATH`, every nvcc on
 PATH, `/usr/local/cuda` and `/usr/local/cuda-*` (newest first), NVIDIA's wheels in the environment.
-The first that is whole and meets the manifest's requirement is taken. Where something was found
-decides nothing else: fingerprints hold versions and content, never a path.
+The first that is complete and meets the manifest's requirement is taken. The place has no other
+effect: fingerprints hold versions and content, never a path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,12 +20,11 @@ from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import Cuda, Rejected, examine
+from tilusbuild.toolchain.cuda import Cuda, RejectedError, compiler_roots, examine
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.host import Host, HostTool, find_host
-from tilusbuild.toolchain.nvrtc import Nvrtc, candidates, places
+from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
+from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
-from tilusbuild.toolchain.packages import compiler_roots
 from tilusbuild.toolchain.probe import Probe
 
 if TYPE_CHECKING:
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
 _INSTALLED_UNDER = "/usr/local"
 NVRTC_REMEDY = "pip install 'tilusbuild[nvrtc]'"
 
-_Tool = TypeVar("_Tool", Cuda, Nvrtc)
+_Tool = TypeVar("_Tool", Cuda, NvrtcLibrary)
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolchainRequest:
-    """What a project asks for.
+    """A project's requirements on its compilers.
 
     `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any;
-    `place` is where the manifest says so.
+    `place` is its place in the manifest.
     """
 
     nvcc: str | None = None
@@ -55,7 +54,7 @@ class ToolchainRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A place that was searched, whether the tool is there, and why it was taken or not."""
+    """A place that was searched, whether it has the tool, and why that was taken or not."""
 
     where: str
     found: bool
@@ -72,30 +71,30 @@ class Toolchain:
     """
 
     cuda: Cuda | None
-    host: Host
+    host: HostCompiler
     fingerprint_cuda: tuple[str, ...]
     fingerprint_host: tuple[str, ...]
     searched: tuple[SearchResult, ...]
-    nvrtc: Nvrtc | None = None
-    """What compiles the kernel pipeline's device code, instead of nvcc."""
+    nvrtc: NvrtcLibrary | None = None
+    """The compiler of the kernel pipeline's device code; None: nvcc."""
     fingerprint_nvrtc: tuple[str, ...] = ()
     fingerprint_joiner: tuple[str, ...] = ()
-    """What programs of several architectures add to that."""
+    """Further lines for programs of several architectures."""
 
     @property
-    def cxx(self) -> HostTool:
+    def cxx(self) -> ToolFile:
         return self.host.cxx
 
     @property
-    def cc(self) -> HostTool:
+    def cc(self) -> ToolFile:
         return self.host.cc
 
     @property
-    def ld(self) -> HostTool:
+    def ld(self) -> ToolFile:
         return self.host.ld
 
     @property
-    def as_(self) -> HostTool:
+    def as_(self) -> ToolFile:
         return self.host.as_
 
     def environment(self) -> dict[str, str]:
@@ -112,7 +111,7 @@ class Toolchain:
 
     @property
     def device_compiler(self) -> str:
-        """What compiles kernels: NVRTC is looked for only where it is asked for."""
+        """ "nvcc" or "nvrtc", which compiles kernels. NVRTC is searched for only on request."""
         return "nvcc" if self.nvrtc is None else "nvrtc"
 
     def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
@@ -123,7 +122,7 @@ class Toolchain:
         return HeaderDirectories(toolkit, self.host.compiler_headers, self.host.system_headers)
 
     def witnesses(self) -> tuple[str, ...]:
-        """Return the files that say whether anything has changed: every tool, by path."""
+        """Return the paths of all tools: while none of them changes, the toolchain is the same."""
         tools = [self.cxx, self.cc, self.as_, self.ld, *self.host.parts]
         tools += self.cuda.tools if self.cuda else ()
         libraries = self.nvrtc.files if self.nvrtc else ()
@@ -142,18 +141,20 @@ class Toolchain:
             if diagnostics:
                 raise InputError(*diagnostics)
             return
-        diagnostics = [_unknown_arch(arch, self.cuda, place) for arch in archs if self._lacks(arch)]
+        diagnostics = [
+            _unknown_arch(arch, self.cuda, place) for arch in archs if self._is_unsupported(arch)
+        ]
         if diagnostics:
             raise InputError(*diagnostics)
 
-    def _lacks(self, arch: Arch) -> bool:
+    def _is_unsupported(self, arch: Arch) -> bool:
         return not arch.is_cpu and (self.cuda is None or not self.cuda.knows(arch))
 
 
 def discover(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> Toolchain:
-    """Find the compilers. Raises `InputError`: where it searched, and what would help."""
+    """Find the compilers. Raises `InputError`, which names the places searched and a remedy."""
     probe = Probe(runner, env, memory)
     host = find_host(probe)
     fingerprint_host = host.fingerprint(memory)
@@ -179,7 +180,7 @@ def discover(
 
 def discover_nvrtc(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
-) -> Nvrtc:
+) -> NvrtcLibrary:
     """Find NVRTC alone, on a machine that need not have any compiler. Raises `InputError`."""
     nvrtc, searched = find_nvrtc(request, Probe(runner, env, memory))
     if nvrtc is None:
@@ -187,23 +188,25 @@ def discover_nvrtc(
     return nvrtc
 
 
-def find_nvrtc(request: ToolchainRequest, probe: Probe) -> tuple[Nvrtc | None, list[SearchResult]]:
+def find_nvrtc(
+    request: ToolchainRequest, probe: Probe
+) -> tuple[NvrtcLibrary | None, list[SearchResult]]:
     """Return the NVRTC of a request, or None, and every place that was searched.
 
-    It is searched for where nvcc is, and a requirement on nvcc's version holds for it too. Raises
+    The places are those of nvcc, and a requirement on nvcc's version holds for NVRTC too. Raises
     `InputError` for a malformed requirement.
     """
     roots = places(probe, _path_of(request), _INSTALLED_UNDER)
     directories = [root for _, root in roots]
 
-    def examined(path: str) -> tuple[Nvrtc, str]:
+    def examined(path: str) -> tuple[NvrtcLibrary, str]:
         return examine_nvrtc(path, probe, directories), path
 
     return _search(request, candidates(roots), examined)
 
 
 def find_cuda(
-    request: ToolchainRequest, probe: Probe, host: Host
+    request: ToolchainRequest, probe: Probe, host: HostCompiler
 ) -> tuple[Cuda | None, list[SearchResult]]:
     """Return the toolkit of a request, or None, and every place that was searched.
 
@@ -222,9 +225,9 @@ def _search(
     places: Iterable[tuple[str, str | None]],
     examined: Callable[[str], tuple[_Tool, str]],
 ) -> tuple[_Tool | None, list[SearchResult]]:
-    """Return the first tool that is whole and meets the requirement, and a note on every place.
+    """Return the first tool that is complete and meets the requirement, and a note on every place.
 
-    `examined` gives the tool at a path, and what identifies it; it raises `Rejected`.
+    `examined` returns the tool at a path and its identity; it raises `RejectedError`.
     """
     requirement = _requirement(request)
     taken: _Tool | None = None
@@ -239,7 +242,7 @@ def _search(
             continue
         try:
             found, identity = examined(path)
-        except Rejected as rejected:
+        except RejectedError as rejected:
             exists = os.path.exists(path)
             searched.append(SearchResult(where, exists, str(rejected), rejected.remedy))
             continue
@@ -256,7 +259,7 @@ def _search(
 
 
 def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
-    """(where, path of an nvcc or None when there is none), in the order of preference."""
+    """Yield (place, path of an nvcc or None), in the order of preference."""
     declared = _path_of(request)
     if declared is not None:
         yield f"toolchain.nvcc ({declared})", declared
@@ -315,10 +318,9 @@ def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
         ) from error
 
 
-def _no_cuda(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
-    looked = list(searched)
-    lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in looked)]
-    remedies = dict.fromkeys(entry.remedy for entry in looked if entry.remedy)
+def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> InputError:
+    lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in searched)]
+    remedies = dict.fromkeys(entry.remedy for entry in searched if entry.remedy)
     lines += [f"to mend it: {remedy}" for remedy in remedies]
     if not remedies:
         lines.append("to install one: pip install 'tilusbuild[cuda]'")
@@ -340,7 +342,7 @@ def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> In
     )
 
 
-def _unknown_to_nvrtc(arch: Arch, nvrtc: Nvrtc, place: Place | None) -> Diagnostic:
+def _unknown_to_nvrtc(arch: Arch, nvrtc: NvrtcLibrary, place: Place | None) -> Diagnostic:
     known = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
     return Diagnostic(
         f"NVRTC {nvrtc.version} does not compile for {arch.name}", place, f"it knows {known}"

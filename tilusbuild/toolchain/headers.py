@@ -1,4 +1,4 @@
-"""Which headers of the toolkit and the system a fingerprint covers: `core` always, others if used.
+"""The headers outside a project, and which of them a fingerprint covers: core ones, others if used.
 
 A compile sees whole include directories, but a toolkit's holds headers of libraries and profilers
 that few programs include, and `/usr/include` holds what any package left there. So that a toolkit
@@ -15,6 +15,7 @@ rebuild the world, a fingerprint has two parts:
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterable
@@ -148,3 +149,25 @@ def outermost(directories: Iterable[str]) -> list[str]:
     """Return those of `directories` that lie in no other one of them, in their order."""
     kept = list(dict.fromkeys(directories))
     return [f for f in kept if not any(f != other and f.startswith(other + "/") for other in kept)]
+
+
+def package_dir(package: str, path: str) -> str:
+    """Return the directory `path` of an installed Python package. Raises `LookupError`.
+
+    `package` may be dotted; a namespace package's first directory that has `path` is taken.
+    """
+    # The package is not imported: that runs its code, and may take seconds.
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError, AttributeError):
+        spec = None
+    if spec is None:
+        raise LookupError(f'no package "{package}" is installed in this Python environment')
+    directories = list(spec.submodule_search_locations or ())
+    if not directories:
+        raise LookupError(f'"{package}" is a module, not a package with files')
+    for directory in directories:
+        found = os.path.realpath(os.path.join(directory, path))
+        if os.path.isdir(found):
+            return found
+    raise LookupError(f'package "{package}" ({directories[0]}) has no directory "{path}"')

@@ -1,4 +1,4 @@
-"""The host compiler: g++ and what it runs, found on PATH and known by content.
+"""The host compiler: g++ on PATH, the programs that it runs, and their fingerprint.
 
 nvcc preprocesses with it, launchers and the cpu pipeline are compiled with it, so all its parts
 are in every fingerprint: the drivers (which hold the specs), the compilers proper, the assembler,
@@ -25,8 +25,8 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True, slots=True)
-class HostTool:
-    """A program: where it is found, its version ("-" when it has none of its own), its content."""
+class ToolFile:
+    """A tool's file: its path, its version ("-" for a file without one) and its digest."""
 
     name: str
     path: str
@@ -35,29 +35,29 @@ class HostTool:
 
     @property
     def line(self) -> str:
-        """The tool in a fingerprint."""
+        """The tool's line in a fingerprint."""
         return f"{self.name} {self.version} {self.digest}"
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """The host's tools. `parts` are those that the others run or link; `target` is "x86_64-…".
+class HostCompiler:
+    """The host's tools. `parts` are files that the others run or link; `target` is "x86_64-…".
 
     `libc` is the version of the C library's headers ("2.36", or "-" when it is not glibc).
     """
 
-    cxx: HostTool
-    cc: HostTool
-    ld: HostTool
-    as_: HostTool
-    parts: tuple[HostTool, ...]
+    cxx: ToolFile
+    cc: ToolFile
+    ld: ToolFile
+    as_: ToolFile
+    parts: tuple[ToolFile, ...]
     target: str
     libc: str
     compiler_headers: tuple[str, ...]
     system_headers: tuple[str, ...]
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """Return lines: versions and digests, no path. Raises `OSError`."""
+        """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories((), self.compiler_headers, self.system_headers)
         tools = (self.cxx, self.cc, *self.parts, self.as_, self.ld)
         return (
@@ -68,11 +68,10 @@ class Host:
         )
 
 
-def find_host(probe: Probe) -> Host:
-    """Return the g++ that PATH has first, with gcc, as and ld. Raises `InputError`, all that lack
-    at once.
+def find_host(probe: Probe) -> HostCompiler:
+    """Return the first g++ on PATH with its gcc, as and ld. Raises `InputError`.
 
-    Compiler wrappers (ccache and the like) are passed over: what they cache, tilusbuild caches.
+    Compiler wrappers (ccache and the like) are skipped: what they cache, tilusbuild caches.
     """
     cxx, cc = _compiler(probe, "g++"), _compiler(probe, "gcc")
     if cxx is None or cc is None:
@@ -84,7 +83,7 @@ def find_host(probe: Probe) -> Host:
         raise _missing(f"{cxx}: {error}", "apt install --reinstall g++") from error
 
 
-def _examine(probe: Probe, cxx: str, cc: str) -> Host:
+def _examine(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     memory = probe.memory
     version = probe.ask(cxx, "-dumpfullversion", "-dumpversion").strip()
     target = probe.ask(cxx, "-dumpmachine").strip()
@@ -102,10 +101,10 @@ def _examine(probe: Probe, cxx: str, cc: str) -> Host:
         raise _missing("the C library's headers are not installed", "apt install libc6-dev")
     linked = {name: _file(probe, cxx, name) for name in _LINKED}
 
-    def tool(name: str, path: str, version: str) -> HostTool:
-        return HostTool(name, path, version, memory.digest(os.path.realpath(path)))
+    def tool(name: str, path: str, version: str) -> ToolFile:
+        return ToolFile(name, path, version, memory.digest(os.path.realpath(path)))
 
-    def binutil(name: str) -> HostTool:
+    def binutil(name: str) -> ToolFile:
         path = paths[name] or name
         first = probe.ask(path, "--version").splitlines()[0]
         found = _VERSION.findall(first)
@@ -113,7 +112,7 @@ def _examine(probe: Probe, cxx: str, cc: str) -> Host:
 
     parts = [tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
     parts += [tool(name, file, "-") for name, file in linked.items() if file]
-    return Host(
+    return HostCompiler(
         cxx=tool("g++", cxx, version),
         cc=tool("gcc", cc, probe.ask(cc, "-dumpfullversion", "-dumpversion").strip()),
         ld=binutil("ld"),
@@ -135,14 +134,15 @@ def _compiler(probe: Probe, name: str) -> str | None:
 
 def _part(probe: Probe, driver: str, name: str) -> str | None:
     """Return a program that a driver runs: its own, or one of that name on PATH."""
-    said = probe.ask(driver, f"-print-prog-name={name}").strip()
-    return said if os.path.isabs(said) and os.path.isfile(said) else probe.which(name)
+    # Without such a program of its own, gcc prints the bare name.
+    path = probe.ask(driver, f"-print-prog-name={name}").strip()
+    return path if os.path.isabs(path) and os.path.isfile(path) else probe.which(name)
 
 
 def _file(probe: Probe, driver: str, name: str) -> str | None:
     """Return a file that a driver links."""
-    said = probe.ask(driver, f"-print-file-name={name}").strip()
-    return os.path.realpath(said) if os.path.isabs(said) and os.path.isfile(said) else None
+    path = probe.ask(driver, f"-print-file-name={name}").strip()
+    return os.path.realpath(path) if os.path.isabs(path) and os.path.isfile(path) else None
 
 
 def _search_directories(
@@ -151,16 +151,17 @@ def _search_directories(
     """Return the directories of `#include <…>`: those that the compiler brings, and the
     system's."""
 
-    def ground(said: str) -> str:
+    def basis(output: str) -> str:
+        # g++ alone does not decide the answer: cc1plus searches, and directories come and go.
         searching = probe.memory.digest(cc1plus) if cc1plus else ""
-        return f"{searching}\n{_mentioned_directories(said)}"
+        return f"{searching}\n{_mentioned_directories(output)}"
 
-    said = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=ground)
-    _, _, tail = said.partition("#include <...> search starts here:\n")
+    output = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=basis)
+    _, _, tail = output.partition("#include <...> search starts here:\n")
     listed = [line.strip() for line in tail.partition("End of search list.")[0].splitlines()]
     directories = [os.path.realpath(directory) for directory in listed if directory]
     if not directories:
-        raise ProbeError("does not say where its headers are")
+        raise ProbeError("does not print its include directories")
     own = [
         os.path.isfile(os.path.join(directory, "stddef.h"))
         or os.path.isfile(os.path.join(directory, "bits", "c++config.h"))
@@ -179,10 +180,10 @@ def _search_directories(
 _MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
 
 
-def _mentioned_directories(said: str) -> str:
-    """Return each directory that the compiler would search, and what it is: one that is not there
-    is passed over, and of two that are the same one is."""
-    directories = [listed or ignored for listed, ignored in _MENTIONED.findall(said)]
+def _mentioned_directories(output: str) -> str:
+    """Return each directory that the compiler would search, with its real path and whether it
+    exists: it skips missing directories, and one of two that are the same."""
+    directories = [listed or ignored for listed, ignored in _MENTIONED.findall(output)]
     return "\n".join(
         f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"
         for directory in directories

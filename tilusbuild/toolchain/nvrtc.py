@@ -17,21 +17,20 @@ from tilusbuild.arch import Arch
 from tilusbuild.process.base import Command
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain import nvrtc_command
-from tilusbuild.toolchain.cuda import Rejected, embedded_version
+from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.packages import wheel_roots
 from tilusbuild.toolchain.probe import Probe
 
 _SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Nvrtc:
-    """A library that compiles.
+class NvrtcLibrary:
+    """A complete NVRTC.
 
-    `numbers` are the architectures that it knows, without suffix; `include_dir` is the toolkit's
-    directory of headers of the same release, or None; `joiner` is libnvfatbin beside it, which
-    several architectures in one library need, or None."""
+    `numbers` are the architectures that it compiles for, without suffix; `include_dir` is the
+    toolkit's directory of headers of the same release, or None; `joiner` is libnvfatbin beside it,
+    which several architectures in one library need, or None."""
 
     library: str
     builtins: tuple[str, ...]
@@ -43,13 +42,13 @@ class Nvrtc:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What runs it as a command: see `nvrtc_command`."""
+        """The command that compiles with it (`nvrtc_command`), to be followed by arguments."""
         script = os.path.abspath(nvrtc_command.__file__)
         return (sys.executable, "-I", "-S", script, "--library", self.library)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What it consists of, by path."""
+        """The paths of its files."""
         return (self.library, *self.builtins, *([self.joiner] if self.joiner else []))
 
     def knows(self, arch: Arch) -> bool:
@@ -62,7 +61,7 @@ class Nvrtc:
         return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
     def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
-        """Return lines: versions and digests, no path. Raises `OSError`."""
+        """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         core = self.headers().core_of_toolkit(memory) if self.include_dir else "-"
         return (
             f"nvrtc {self.version} {memory.digest(self.library)}",
@@ -76,9 +75,9 @@ class Nvrtc:
 
 
 def places(probe: Probe, nvcc: str | None, installed_under: str) -> list[tuple[str, str]]:
-    """(where, root) of each toolkit that may be there, in the order of nvcc's search.
+    """Return (place, root) of each possible toolkit, in the order of nvcc's search.
 
-    `nvcc` is the path of an nvcc whose toolkit goes before all others, or None.
+    `nvcc` is the path of an nvcc whose toolkit takes precedence over all others, or None.
     """
     named = [(name, probe.env.get(name)) for name in ("CUDA_HOME", "CUDA_PATH")]
     installed = [f"{installed_under}/cuda", *glob.glob(f"{glob.escape(installed_under)}/cuda-*")]
@@ -93,7 +92,7 @@ def places(probe: Probe, nvcc: str | None, installed_under: str) -> list[tuple[s
 
 
 def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(where, library), each library once."""
+    """Yield (place, library), each library once."""
     seen: set[str] = set()
     for where, root in roots:
         for path in nvrtc_command.libraries_under(root):
@@ -107,8 +106,8 @@ def _root_of(nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
-def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
-    """Return the NVRTC that a library is. Raises `Rejected`.
+def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
+    """Return the NVRTC of a library. Raises `RejectedError`.
 
     Headers of its release are taken from its own toolkit, else from the first of `roots`.
     """
@@ -117,17 +116,17 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
     builtins = tuple(sorted(glob.glob(f"{beside}/libnvrtc-builtins.so.*[0-9]")))
     builtins = tuple(dict.fromkeys(map(os.path.realpath, builtins)))
     if not builtins:
-        raise Rejected("incomplete: no libnvrtc-builtins beside it")
+        raise RejectedError("incomplete: no libnvrtc-builtins beside it")
     try:
         release, numbers = _identity(library, builtins, probe)
         version = embedded_version(probe, library)
     except OSError as error:
-        raise Rejected(str(error)) from error
+        raise RejectedError(str(error)) from error
     except (ValueError, IndexError) as error:
-        raise Rejected("does not say which release it is") from error
+        raise RejectedError("does not report its release") from error
     own = (os.path.dirname(directory), os.path.dirname(os.path.dirname(os.path.dirname(directory))))
     joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
-    return Nvrtc(
+    return NvrtcLibrary(
         library=library,
         builtins=builtins,
         version=version or ".".join(map(str, release)),
@@ -141,18 +140,19 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> Nvrtc:
 def _identity(
     library: str, builtins: tuple[str, ...], probe: Probe
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """Its release and the architectures that it compiles for, asked once for each content."""
+    """Return a library's release and its architectures; remembered by the library's content."""
+    # Asked in a process of its own: a broken library would take this one with it.
     key = " ".join(("nvrtc identity", *map(probe.memory.digest, (library, *builtins))))
-    said = probe.memory.recall(key)
-    if said is None:
+    answer = probe.memory.recall(key)
+    if answer is None:
         script = os.path.abspath(nvrtc_command.__file__)
         argv = (sys.executable, "-I", "-S", script, "--library", library, "identify")
         finished = probe.runner.run(Command(argv, cwd="/", env={}, timeout=_SECONDS))
-        said = finished.output.decode("utf-8", "replace")
+        answer = finished.output.decode("utf-8", "replace")
         if not finished.ok:
-            lines = said.strip().splitlines()
-            raise Rejected(lines[-1] if lines else f"ended with status {finished.status}")
-        probe.memory.record(key, said)
-    first, second = said.splitlines()[:2]
+            lines = answer.strip().splitlines()
+            raise RejectedError(lines[-1] if lines else f"ended with status {finished.status}")
+        probe.memory.record(key, answer)
+    first, second = answer.splitlines()[:2]
     major, minor = first.split(".")
     return (int(major), int(minor)), tuple(int(number) for number in second.split())

@@ -1,7 +1,7 @@
-"""Asking programs about themselves, through the runner, and once for each content of the program.
+"""Run tools to ask about their versions and paths; answers are remembered by the tool's content.
 
-A program is asked in the user's environment less the variables that change what compilers do
-(`SCRUBBED`): an answer must be the tool's and not the shell's.
+A tool runs in the user's environment without the variables that change what compilers do
+(`SCRUBBED`), so that an answer depends on the tool and not on the shell.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ SCRUBBED = frozenset(
         "CCC_OVERRIDE_OPTIONS", "CL", "_CL_", "LANGUAGE", "LC_CTYPE", "LC_MESSAGES",
     }
 )  # fmt: skip
-"""Variables that add to what gcc, ld or nvcc are told, or that change the language they speak."""
+"""Variables that add options of gcc, ld or nvcc, or that change the language of their output."""
 
 _SECONDS = 60.0
 
 
 class ProbeError(Exception):
-    """A program could not be asked, or did not answer; the text says why."""
+    """A program could not be started, or failed; the text is the reason, without its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks programs. `env` is the user's environment."""
+    """Runs programs to ask them. `env` is the user's environment."""
 
     runner: Runner
     env: Mapping[str, str]
@@ -50,24 +50,24 @@ class Probe:
         """Return what a program prints, stdout and stderr together. Raises `ProbeError`.
 
         The answer is remembered by the program's content, its path and the arguments, unless it
-        may depend on more (`remember=False`: a script). What else it depends on may be told by
-        `rests_on`, which reads it off an answer, as it is now.
+        may depend on more (`remember=False`: a script). `rests_on` returns the present state of
+        whatever else an answer depends on: when it has changed, the program is asked again.
         """
         try:
             identity = "\0".join((self.memory.digest(program), program, *arguments))
         except OSError as error:
             raise ProbeError(error.strerror or str(error)) from error
         key = "answer " + sha256_text(identity)
-        ground = f"{key} rests on"
+        basis = f"{key} rests on"
         known = self.memory.recall(key) if remember else None
         if known is not None and rests_on is not None:
-            known = known if self.memory.recall(ground) == rests_on(known) else None
+            known = known if self.memory.recall(basis) == rests_on(known) else None
         if known is None:
             known = self._run(program, *arguments)
             if remember:
                 self.memory.record(key, known)
             if remember and rests_on is not None:
-                self.memory.record(ground, rests_on(known))
+                self.memory.record(basis, rests_on(known))
         return known
 
     def which(self, *names: str) -> str | None:
@@ -92,7 +92,7 @@ class Probe:
             raise ProbeError(f"cannot be started: {error.strerror or error}") from error
         text = finished.output.decode("utf-8", "replace")
         if not finished.ok:
-            said = text.strip().splitlines()
+            lines = text.strip().splitlines()
             how = "ran past a minute" if finished.timed_out else f"exit status {finished.status}"
-            raise ProbeError(f"does not run ({how})" + (f": {said[-1]}" if said else ""))
+            raise ProbeError(f"does not run ({how})" + (f": {lines[-1]}" if lines else ""))
         return text

@@ -1,13 +1,12 @@
-"""The pipelines, and which of them compiles what. `docs/adding-a-pipeline.md` adds one."""
+"""The pipelines in their order of precedence. `docs/adding-a-pipeline.md` adds one."""
 
 from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
-from tilusbuild.compile.pipelines.host import HOST
-from tilusbuild.compile.pipelines.kernel_nvcc import KERNEL_NVCC
-from tilusbuild.compile.pipelines.kernel_nvrtc import KERNEL_NVRTC
+from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
+from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 
 PIPELINES: list[Pipeline] = [CPU, KERNEL_NVRTC, KERNEL_NVCC, HOST]
-"""The first that applies is taken."""
+"""In order: the first whose `applies` returns True compiles a script."""
 
 
 def pipeline_for(target: str, has_kernel: bool, device_compiler: str) -> Pipeline:

@@ -13,11 +13,11 @@ from tilusbuild.compile.steps import (
     LIBRARY_FLAGS,
     SOURCE,
     Step,
+    Tools,
     defines,
     host_march,
     includes,
 )
-from tilusbuild.compile.tools import Tools
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
@@ -30,7 +30,7 @@ _COMPILE = (
     "c++",
     "-O3",
     "-fPIC",
-    # Names of entities in anonymous namespaces hold random digits otherwise.
+    # Otherwise names of entities in anonymous namespaces hold random digits.
     "-frandom-seed=0",
     # The same numbers whether or not the CPU can fuse a product with a sum.
     "-ffp-contract=off",
@@ -55,7 +55,7 @@ class Cpu(Pipeline):
             *recipe.flags,
         )
         linker = [f"-Wl,{flag}" for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS)]
-        # The flags once more: -fopenmp and its like mean something to the link, too.
+        # The flags again: -fopenmp and the like have a meaning for the link, too.
         objects = ("source.o", "launcher.o", *recipe.flags, "-ldl")
         return [
             Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
@@ -69,7 +69,7 @@ class Cpu(Pipeline):
         return toolchain.headers(cuda=False)
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
-        """The preprocessed source, and assembly."""
+        """Write the preprocessed source, and assembly."""
         first = self.commands(recipe)[0].argv
         source = first[: first.index("-o")]
         mode = source.index("-c")

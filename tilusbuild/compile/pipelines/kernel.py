@@ -1,8 +1,8 @@
-"""What the kernel pipelines share: device code alone, checked, then linked with a launcher.
+"""The common part of the kernel pipelines: device code alone, checked, then linked with a launcher.
 
-No host code of the template is compiled, which is most of the time that nvcc takes on a small
-kernel. The device code is read before the link: a kernel that cannot be launched, or exceeds a
-limit, costs no more.
+No host code of the template is compiled, which would be most of nvcc's time on a small kernel. The
+device code is checked before the link: a kernel that cannot be launched, or exceeds a limit, ends
+there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tilusbuild.compile.steps import LIBRARY_FLAGS, Step
 from tilusbuild.status import Cause
 
 _LINK = ("-shared", *LIBRARY_FLAGS, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
-"""No C library is named: its functions are found in the process, whatever its version is."""
+"""No C library is linked: its functions are found in the process, whatever its version is."""
 
 
 def image_name(recipe: Recipe) -> str:
-    """Return the file of device code that is linked."""
+    """Return the name of the file of device code that is linked."""
     return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
 
 
@@ -38,16 +38,15 @@ def code_names(recipe: Recipe) -> Iterator[list[str]]:
 
 
 class KernelPipeline(Pipeline):
-    """A pipeline of which subclasses compile the device code."""
+    """A pipeline whose subclass compiles the device code."""
 
     name = "kernel"
     launcher = KERNEL_LAUNCHER
     fixed_files: ClassVar[Mapping[str, str]] = {}
-    needs_no_library = True
 
     @abstractmethod
     def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        """Return the commands that make the device code."""
+        """Return the commands that make the device code, `image`."""
 
     def commands(self, recipe: Recipe) -> list[Step]:
         link = ("{ld}", *_LINK, "program.o", "launcher.o", "-o", "lib.so")
@@ -77,7 +76,7 @@ class KernelPipeline(Pipeline):
         return image_name(recipe)
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
-        """Hold the device code against what was declared."""
+        """Check the device code against the signature, the launch and the limits."""
         if step.output != image_name(recipe):
             return
         with open(path, "rb") as file:
@@ -101,8 +100,8 @@ class KernelPipeline(Pipeline):
             for kernel in kernels
             if kernel.name == recipe.symbol
         ]
-        for taken in sizes:
-            if problem := checks.parameter_problem(recipe.signature, taken):
+        for parameters in sizes:
+            if problem := checks.parameter_problem(recipe.signature, parameters):
                 raise StepError(Cause.SOURCE, problem)
         if problem := checks.kernel_problem(recipe, found.usages):
             raise StepError(Cause.SOURCE, problem)

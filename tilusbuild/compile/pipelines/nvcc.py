@@ -1,4 +1,9 @@
-"""What the pipelines that use nvcc have in common: its words, its traps, what it can keep."""
+"""The pipelines that use nvcc: `KernelNvcc` for device code alone, `HostPipeline` for templates
+that launch their kernels themselves (`entry = …`).
+
+Left alone, nvcc's output differs from run to run and from directory to directory; docs/pipelines.md
+lists the causes, and the options and steps here remove them.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,35 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile.model import Recipe
+from tilusbuild.arch import gencode
+from tilusbuild.binary import parse_ptxas
+from tilusbuild.compile.launcher import HOST_LAUNCHER
+from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
-from tilusbuild.compile.steps import HERE, Step, defines, includes
-from tilusbuild.compile.tools import Tools
+from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names
+from tilusbuild.compile.steps import (
+    EXPORT_FLAGS,
+    HERE,
+    LIBRARY_FLAGS,
+    SOURCE,
+    Step,
+    Tools,
+    defines,
+    host_march,
+    includes,
+)
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
+
 _LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
 )
-# nvcc cuts -I at commas, and hands it to a shell with quotes of its own around it.
-_TAKEN_APART = frozenset("'\"`,$\\\n")
+# nvcc splits the value of -I at commas, and passes it to a shell in quotes of its own.
+_UNSAFE_IN_NVCC = frozenset("'\"`,$\\\n")
 _OUTPUT_MODES = ("-cubin", "-fatbin", "-ptx", "-c")
 
 _KEPT = "kept"
@@ -36,10 +55,9 @@ def has_line_info(recipe: Recipe) -> bool:
 
 
 class NvccPipeline(Pipeline):
-    """A pipeline whose device code nvcc compiles."""
+    """The common part: nvcc's fingerprint, headers, command and intermediate files."""
 
     compiler = "nvcc"
-    needs = frozenset({"nvcc"})
 
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
         return tools.cuda_fingerprint
@@ -51,16 +69,16 @@ class NvccPipeline(Pipeline):
         return toolchain.cuda.version if toolchain.cuda is not None else None
 
     def include_links(self, recipe: Recipe) -> dict[str, str]:
-        """Links to the header directories whose own names nvcc would take apart."""
+        """Return links to the header directories whose own names nvcc would split or misquote."""
         names = [name for name, _ in recipe.include_roots]
         return {
             f"include-{number}": f"include/{name}"
             for number, name in enumerate(names)
-            if not _TAKEN_APART.isdisjoint(name)
+            if not _UNSAFE_IN_NVCC.isdisjoint(name)
         }
 
     def nvcc(self, recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
-        """Return nvcc's command without inputs and output; `mode` says what to make."""
+        """Return nvcc's command without inputs and output; `mode` is "-cubin", "-ptx", "-c", …"""
         return [
             "{nvcc}",
             mode,
@@ -84,7 +102,7 @@ class NvccPipeline(Pipeline):
         ]
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
-        """One run of nvcc for device and host, its intermediate files kept."""
+        """Run nvcc once for device and host, and keep its intermediate files."""
         first = self.commands(recipe)[0].argv
         source = list(first[: first.index("-o")])
         mode = next(i for i, word in enumerate(source) if word in _OUTPUT_MODES)
@@ -106,11 +124,109 @@ class NvccPipeline(Pipeline):
 
 
 def _arch_suffix(recipe: Recipe, number: str | None) -> str:
-    """Return the part of a name that says which architecture; nvcc leaves it out when there is
-    one."""
+    """Return the architecture's part of a dump's file name; nvcc omits a single architecture."""
     if number is None and len(recipe.archs) == 1:
         return f".{recipe.archs[0].name}"
     return f".sm_{number}" if number else ""
+
+
+_ANONYMOUS_FILES = (
+    "-e",
+    rf's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")({HERE}/)?#\1/tilusbuild/#',
+    "-e",
+    r's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")[^"]*/bin/\.\./[^"]*/?include/#\1/cuda/include/#',
+    "-e",
+    r's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")/tilusbuild//#\1/#',
+)
+
+
+class KernelNvcc(KernelPipeline, NvccPipeline):
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        return target == "cuda" and has_kernel and device_compiler == "nvcc"
+
+    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+        if has_line_info(recipe):
+            return self._by_way_of_ptx(recipe, image)
+        mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
+        code = gencode(recipe.archs, ptx=recipe.ptx)
+        return [Step("device", (*self.nvcc(recipe, mode, code), SOURCE, "-o", image), image)]
+
+    def _by_way_of_ptx(self, recipe: Recipe, image: str) -> list[Step]:
+        """Return the steps for line information: PTX, its `.file` lines renamed, then ptxas."""
+        # ptxas writes the name, time and size of each source file that it finds into the cubin. The
+        # new names lead to no file, and do not depend on the toolkit's directory.
+        made: list[Step] = []
+        images: list[str] = []
+        codes = gencode(recipe.archs, ptx=recipe.ptx)[1::2]
+        for code, names in zip(codes, code_names(recipe), strict=True):
+            virtual = code.removeprefix("arch=").split(",code=")[0]
+            stem = "program" if image.endswith(".cubin") else names[0]
+            ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
+            single = ("-gencode", f"arch={virtual},code={names[0]}")
+            to_ptx = self.nvcc(recipe, "-ptx", ("-arch", virtual))
+            made += [
+                Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx),
+                Step("names", ("{sed}", "-E", "-i", *_ANONYMOUS_FILES, ptx), ptx),
+                Step("device", (*self.nvcc(recipe, "-cubin", single), ptx, "-o", cubin), cubin),
+            ]
+            number = names[0].removeprefix("sm_")
+            images.append(f"--image3=kind=elf,sm={number},file={cubin}")
+            if len(names) > 1:
+                images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
+        if not image.endswith(".cubin"):
+            argv = ("{fatbinary}", f"--create={image}", "-64", *images)
+            made.append(Step("fatbinary", argv, image))
+        return made
+
+
+KERNEL_NVCC = KernelNvcc()
+
+
+_CUDART = ("-cudart", "static", "-cudadevrt", "none", "-nodlink")
+_LINK = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *_CUDART)
+
+
+class HostPipeline(NvccPipeline):
+    name = "host"
+    launcher = HOST_LAUNCHER
+
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        # Whatever the device compiler is: NVRTC compiles no host code.
+        return target == "cuda" and not has_kernel
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        options = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
+        compiler = self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
+        linker = [word for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS) for word in ("-Xlinker", flag)]
+        objects = ("source.o", "launcher.o", *_link_flags(recipe), "-ldl")
+        return [
+            Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
+            Step("link", (*_LINK, *linker, *objects, "-o", "lib.so"), "lib.so"),
+        ]
+
+    def copies_headers(self, recipe: Recipe) -> bool:
+        # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;
+        # nvcc's host compilation cannot.
+        return has_line_info(recipe)
+
+    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        if step.output == "lib.so":
+            found.ptxas = parse_ptxas(log)
+
+
+def _link_flags(recipe: Recipe) -> list[str]:
+    """Return the user's flags that are for the link."""
+    kept: list[str] = []
+    words = iter(recipe.flags)
+    for word in words:
+        if word in ("-l", "-L", "-Xlinker"):
+            kept += [word, next(words, "")]
+        elif word.startswith(("-l", "-L")) and not word.startswith("-lineinfo"):
+            kept.append(word)
+    return kept
+
+
+HOST = HostPipeline()
 
 
 FIRST_RELEASE = (13, 0)
@@ -119,11 +235,11 @@ _THREADS = ("-t", "--threads", "-threads")
 
 
 class ThreadsRunner:
-    """Has nvcc take jobserver tokens for its threads, in its commands on `runner`.
+    """Runs commands on `runner`; nvcc takes a jobserver token for each of its threads.
 
-    nvcc compiles for several architectures one after the other, unless the user gives it
-    `--threads`, which changes no byte of what it makes, but the order of what it prints. The
-    program's identity and its `compile.sh` say of threads what the user wrote and no more.
+    nvcc compiles for several architectures one after the other, unless the user's flags have
+    `--threads`, which changes the order of its messages and no byte of its output. `--jobserver` is
+    added only here: `options.txt` and `compile.sh` have the user's flags and no more.
     """
 
     def __init__(self, nvcc: str, makeflags: str, runner: Runner) -> None:
@@ -143,7 +259,7 @@ class ThreadsRunner:
                 env={**command.env, "MAKEFLAGS": self._makeflags},
             )
         )
-        # Each thread is a process with memory of its own, and the largest is all that is known.
+        # The threads are processes at the same time, and the peak is that of the largest one.
         return replace(finished, peak_rss=images * finished.peak_rss)
 
     def cancel(self) -> None:

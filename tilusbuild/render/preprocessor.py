@@ -1,9 +1,8 @@
-"""What a text can include, whatever its conditions say.
+"""C++ text as the preprocessor reads it: its comments and strings, and the headers it can include.
 
-That is every `#include`, `#include_next`, `#import` and `__has_include` outside comments and
-strings, and the macros that could name a header.
-
-A scan is a function of the text alone, so it is kept by the text's digest.
+A scan finds every `#include`, `#include_next`, `#import` and `__has_include` outside comments and
+strings, whatever the conditions around them, and the macros that could name a header. It is a
+function of the text alone, so it is remembered by the text's digest.
 """
 
 from __future__ import annotations
@@ -12,15 +11,53 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tilusbuild.render.lexing import BLOCK_COMMENT, SPLICE, TOKENS
+BLOCK_COMMENT = r"/\*(?:[^*]|\*(?!/))*(?:\*/|\Z)"
+BLANK = rf"(?:[^\S\n]|{BLOCK_COMMENT})*"
+
+# Python's matcher searches fast for the literal character that every alternative of TOKENS starts
+# with; so a prefix is a look-behind. Before a quote stands no letter, or a prefix such as u8, or a
+# keyword without a blank.
+_STARTS = "|".join(rf"(?<=[^A-Za-z0-9_]{prefix}')" for prefix in ("", "u", "U", "L", "u8"))
+_STARTS += "|(?<=case')|(?<=return')"
+_RAW_STARTS = "|".join(rf'(?<=[^A-Za-z0-9_]{p}R")' for p in ("", "u", "U", "L", "u8"))
+_INCLUDE = rf'{BLANK}(?:include_next|include|import){BLANK}(?:<[^>\n]*>|"[^"\n]*")'
+
+TOKENS = re.compile(
+    # A header's name may hold what elsewhere starts a comment: <sys//x.h>.
+    rf"#{_INCLUDE}|%:{_INCLUDE}|\?\?={_INCLUDE}"
+    rf"|//[^\n]*|{BLOCK_COMMENT}"
+    rf'|"(?:{_RAW_STARTS})(?P<delimiter>[^()\\\s]{{0,16}})\([\s\S]*?\)(?P=delimiter)"'
+    r'|"(?:[^"\\\n]|\\[\s\S])*"'
+    # Any other apostrophe separates the digits of a number.
+    rf"|'(?:{_STARTS})(?:[^'\\\n]|\\[\s\S])*'"
+)
+"""Includes, comments, raw strings (the only ones with a `delimiter`), strings, characters. The text
+must start with a line of its own, since some alternatives look at the character before."""
+
+SPLICE = re.compile(r"\\[ \t]*\n")
+"""A backslash at the end of a line joins it with the next; gcc lets blanks stand between."""
+
+
+def lines_inside(text: str) -> set[int]:
+    """Return the lines, counted from 1, that start within a comment, a raw string or a spliced
+    line: a directive that is put before such a line would not be one."""
+    # Blanks of the same length stand for each splice, so that what it joins is matched as one.
+    flat = SPLICE.sub(lambda m: " " * len(m[0]), text)
+    starts = [m.end() for m in re.finditer("\n", text)]
+    inside = {number for number, start in enumerate(starts, 2) if flat[start - 1] == " "}
+    for match in TOKENS.finditer("\n" + flat):
+        if match["delimiter"] is not None or match[0].startswith("/*"):
+            first, last = match.start() - 1, match.end() - 1
+            inside.update(n for n, start in enumerate(starts, 2) if first < start < last)
+    return inside
 
 
 class Include(NamedTuple):
-    """A header that is asked for. Exactly one of `name` and `macro` is not empty."""
+    """An include. Exactly one of `name` and `macro` is not empty."""
 
     name: str
     quoted: bool
-    """`"name"`, which is looked for beside the including file first, or `<name>`."""
+    """`"name"`, which is searched for beside the including file first, or `<name>`."""
     next: bool
     """`#include_next` and `__has_include_next`: any directory of the search path may be meant."""
     macro: str = ""
@@ -36,7 +73,7 @@ class Definition(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """All that matters of a text."""
+    """The includes of a text, and its definitions that may name headers."""
 
     includes: tuple[Include, ...]
     definitions: tuple[Definition, ...]
@@ -58,7 +95,7 @@ _HAS_INCLUDE = re.compile(
 
 
 def scan(text: str) -> Scan:
-    """Scan a source or a header. Never fails: text that is no C++ includes nothing."""
+    """Scan a source or a header. Never fails: text that is not C++ has no includes."""
     text = "\n" + text.replace("\r\n", "\n").removeprefix("\ufeff")
     found = _scan(SPLICE.sub("", text))
     if re.search(r"\\[ \t]+\n", text):
@@ -81,8 +118,7 @@ def _blanked(match: re.Match[str]) -> str:
 
 
 def _unless_in_name(comment: re.Match[str]) -> str:
-    """Return a blank for a comment of an include, but not for what looks like one in the header's
-    name."""
+    """Return a blank for a comment in an include; `/*` inside the header's name is kept."""
     before = comment.string[: comment.start()]
     return comment[0] if "<" in before or '"' in before else " "
 
@@ -103,8 +139,8 @@ def _scan(text: str) -> Scan:
             # In a definition it may be the definition's own parameter.
             if include.name or word != "define":
                 includes[include] = None
-    asked = (i for i in includes if i.name or re.match(r"[A-Za-z_]", i.macro))
-    return Scan(tuple(asked), tuple(definitions))
+    kept = (i for i in includes if i.name or re.match(r"[A-Za-z_]", i.macro))
+    return Scan(tuple(kept), tuple(definitions))
 
 
 def _directives(text: str) -> Iterator[re.Match[str]]:
@@ -112,7 +148,8 @@ def _directives(text: str) -> Iterator[re.Match[str]]:
     if "/*" in text or 'R"' in text:
         yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, text))
         return
-    # Nothing goes on over the end of a line, so each directive can be read by itself.
+    # No token spans lines here, so only the directives need to be tokenised: most of a large header
+    # is not.
     for match in _DIRECTIVE.finditer(text):
         yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, "\n" + match[0].lstrip()))
 
@@ -134,18 +171,17 @@ _CALL = re.compile(r"([A-Za-z_]\w*)\s*(?:\(([^()]*)\))?")
 
 
 class Macros:
-    """The macros met in a set of texts, each with every definition that it has anywhere."""
+    """The macros of a set of texts, each with all of its definitions."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[Definition, None]] = {}
 
     def add(self, definition: Definition) -> None:
-        """Take one more definition into account."""
+        """Add a definition."""
         self._known.setdefault(definition.macro, {})[definition] = None
 
     def headers(self, text: str) -> list[tuple[str, bool]]:
-        """Return the headers, and whether quoted, that the text of a computed include can stand
-        for."""
+        """Return (name, quoted) of the headers that a computed include can name."""
         found: dict[tuple[str, bool], None] = {}
         seen = {text}
         for call in (queue := [text]):
@@ -161,8 +197,7 @@ class Macros:
 
 
 def _expand(definition: Definition, arguments: str | None) -> str | None:
-    """Return the body with its parameters replaced; None when the call does not fit the
-    definition."""
+    """Return the body with its parameters replaced; None if the call has other arguments."""
     if definition.parameters is None:
         return definition.body if arguments is None else None
     values = [value.strip() for value in (arguments or "").split(",")] if arguments else []

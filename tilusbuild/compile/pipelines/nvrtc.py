@@ -1,9 +1,9 @@
-"""The kernel pipeline through NVRTC: a library in a process that stays, instead of nvcc's chain.
+"""The kernel pipeline with NVRTC: a library in a resident process, instead of nvcc's processes.
 
 The commands are those of `toolchain/nvrtc_command.py`, of which `compile.sh` runs a copy. A compile
-sees the program's headers as nvcc does, below /proc/self/cwd/include, and the toolkit's below
-/proc/self/cwd/cuda; there is no other directory that NVRTC searches by itself. A machine with NVRTC
-may have no C compiler, so the launcher's object is kept beside its source.
+finds the program's headers below /proc/self/cwd/include, as with nvcc, and the toolkit's below
+/proc/self/cwd/cuda; NVRTC searches no other directory. A machine with NVRTC may have no C compiler,
+so the launcher's object is kept beside its source.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.pipelines.base import RefusedFlag
+from tilusbuild.compile.model import Recipe, RefusedFlag
+from tilusbuild.compile.module import ScriptParts
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
-from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, defines
-from tilusbuild.compile.tools import Tools
-from tilusbuild.render.lexing import TOKENS
+from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, Tools, defines
+from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.render.preprocessor import TOKENS
 
 if TYPE_CHECKING:
     from tilusbuild.arch import Arch
     from tilusbuild.compile.dump import Dump
-    from tilusbuild.errors import Place
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 CUDA_HEADERS = "cuda"
-"""The link to the toolkit's headers in the private directory."""
+"""The name of the link to the toolkit's headers in the private directory."""
 
 _WITH_VALUE = """
     -dopt --dopt -Ofc --Ofast-compile -Xptxas --ptxas-options -maxrregcount --maxrregcount
@@ -50,7 +49,7 @@ VALUED, BARE = frozenset(_WITH_VALUE.split()), frozenset(_WITHOUT.split())
 """Options of NVRTC 13.0: those with a value, after "=" or as the next word, and those without."""
 
 _HOST_LEVEL = re.compile(r"-O[0-3]?|--optimize=[0-3]")
-"""How far nvcc optimises host code: NVRTC compiles none, and device code fully."""
+"""nvcc's optimisation level of host code, which NVRTC does not compile."""
 
 _HINTS = {
     "-Xcompiler": "NVRTC has no host compiler: leave it out",
@@ -67,7 +66,7 @@ _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatb
 
 
 def refused_flags(flags: Iterable[str]) -> Iterator[RefusedFlag]:
-    """Yield the flags that NVRTC does not know."""
+    """Yield the flags that NVRTC does not know. It would refuse them program by program."""
     words = iter(enumerate(flags))
     for index, flag in words:
         name, equals, _ = flag.partition("=")
@@ -82,7 +81,7 @@ def refused_flags(flags: Iterable[str]) -> Iterator[RefusedFlag]:
 
 
 def own_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """Return the flags as NVRTC gets them: without those that only nvcc's host compiler heeds."""
+    """Return the flags without those for nvcc's host compiler."""
     return tuple(flag for flag in flags if not _HOST_LEVEL.fullmatch(flag))
 
 
@@ -90,9 +89,9 @@ _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 
 def dated(source: str, headers: str | None) -> str | None:
-    """Return an error, as a compiler words it, for the first use of the date: NVRTC puts in the
-    real one, and a program must not depend on when it was compiled. `headers` is the directory of
-    the copy."""
+    """Return an error, worded as a compiler's, for the first use of the date in a source or in its
+    headers, whose directory is `headers`."""
+    # NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
     line = _dated_line(source)
     if line:
         return f"source.cu({line}): error: {_NO_DATE}"
@@ -104,7 +103,7 @@ _NO_DATE = "NVRTC compiles the present time into __DATE__ and __TIME__: leave th
 
 @lru_cache(maxsize=64)
 def _dated_header(directory: str) -> str | None:
-    """Return the same for the headers, which are read once for all programs that have them."""
+    """Return `dated` of a directory of headers, which many programs share."""
     for where, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
             path = os.path.join(where, name)
@@ -138,19 +137,16 @@ if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
 
 class KernelNvrtc(KernelPipeline):
     compiler = "NVRTC"
-    needs = frozenset({"nvrtc"})
-    ships_launcher = True
-    script_tools = "NVRTC, PYTHON, AS and LD"
-    script_start = _SCRIPT_START
-    script_headers = _SCRIPT_HEADERS
-    has_c_library = False
+    script = ScriptParts(
+        "NVRTC, PYTHON, AS and LD", _SCRIPT_START, _SCRIPT_HEADERS, ships_launcher=True
+    )
     standards = ("c++14", "c++17", "c++20")
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "nvrtc"
 
     def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        """One compile for each architecture, to a cubin and the PTX that it is made of."""
+        """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
         made: list[Step] = []
         images: list[str] = []
         for names in code_names(recipe):
@@ -183,28 +179,29 @@ class KernelNvrtc(KernelPipeline):
         return dated(recipe.source, headers)
 
     def source_command(self, recipe: Recipe) -> tuple[str, ...]:
-        raise ValueError("NVRTC compiles it, which takes no command")
+        raise ValueError("NVRTC compiles it, and has no command")
 
-    def check_archs(self, toolchain: Toolchain, archs: Iterable[Arch], place: Place | None) -> None:
-        toolchain.check_archs(archs, place, nvrtc=True)
-
-    def tools_problem(
-        self, archs: Sequence[Arch], ptx: bool, toolchain: Toolchain
-    ) -> tuple[str, str] | None:
-        if len(archs) == 1 and not ptx:
-            return None
-        if toolchain.nvrtc is None or toolchain.nvrtc.joiner is not None:
-            return None
-        return (
-            "several architectures, or PTX, in one library need libnvfatbin beside NVRTC",
-            "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own",
-        )
+    def check_archs(
+        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
+    ) -> None:
+        found: list[Diagnostic] = []
+        try:
+            toolchain.check_archs(archs, place, nvrtc=True)
+        except InputError as error:
+            found += error.diagnostics
+        nvrtc = toolchain.nvrtc
+        if (len(archs) > 1 or ptx) and nvrtc is not None and nvrtc.joiner is None:
+            message = "several architectures, or PTX, in one library need libnvfatbin beside NVRTC"
+            hint = "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own"
+            found.append(Diagnostic(message, place, hint))
+        if found:
+            raise InputError(*found)
 
     def refused_flags(self, flags: Iterable[str]) -> Iterator[RefusedFlag]:
         return refused_flags(flags)
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
-        """The PTX of each architecture, which a compile to a cubin does not leave."""
+        """Write the PTX of each architecture, which a compile to a cubin does not keep."""
         for name, *_ in code_names(recipe):
             argv = _compile(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
             if dump.run(Step("dump", argv, f"{name}.ptx")):
@@ -213,14 +210,14 @@ class KernelNvrtc(KernelPipeline):
 
 
 def _compile(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
-    """One compile: to a cubin or, with two outputs, to a cubin and PTX."""
+    """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
     verb = "cubin" if len(outputs) == 1 else "both"
     argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
     return (*argv, f"--gpu-architecture={name}", *_options(recipe))
 
 
 def _place_of_source(recipe: Recipe) -> str:
-    """Return the name under which NVRTC gets the source: #include "…" searches its directory."""
+    """Return the source's name for NVRTC, which searches that directory for `#include "…"`."""
     for name, quoted_only in recipe.include_roots:
         if quoted_only:
             return f"{HERE}/include/{name}/source.cu"
