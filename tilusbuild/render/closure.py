@@ -1,10 +1,10 @@
-"""Which headers a rendered source can reach, computed before the compile and without a compiler.
+"""The closure: the headers that a rendered source can reach, found without a compiler.
 
-The closure takes every branch of every condition, so it holds at least what any compile reads
-from the include directories; more is harmless, because the copy that a compile sees is then
-still a part of what is there. A name that no directory has is the toolkit's or the system's.
-Headers keep their places relative to each other, so `..`, shadowing and the order of directories
-mean what they mean in place."""
+The closure takes every branch of every condition, so it holds at least the headers that any compile
+reads from the include directories; more of them are harmless. A header in none of the directories
+is the toolkit's or the system's. Headers keep their places relative to each other, so `..`,
+shadowing and the order of directories have the same effect in the copy.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Root:
     name: str
     path: str
     quoted_only: bool = False
-    """Whether only `#include "…"` looks here (`-iquote`)."""
+    """Whether only `#include "…"` searches it (`-iquote`)."""
     depth: int = 0
 
     @property
@@ -106,19 +106,18 @@ class Closure:
 
     @property
     def manifest(self) -> str:
-        """One line a header, as sha256sum writes and checks them."""
+        """One line per header, as sha256sum writes and checks them."""
         return _manifest(self.headers)
 
 
 Scans = dict[str, tuple[str, Scan]]
-"""By path: the digest of a file's content, and what was found in that."""
+"""By path: the digest of a file's content, and the scan of that content."""
 
 
 class Headers:
     """The headers below some roots, as one plan sees them: each is read and resolved once.
 
-    `roots` are in search order. `scans` may be shared between instances, and is no larger than the
-    files are many.
+    `roots` are in search order. `scans` may be shared between instances; it has one item per file.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Headers:
     def candidates(
         self, include: Include, includer: _File | None
     ) -> Iterable[tuple[str, str, str]]:
-        """Yield where an include is looked for, in order: tree, directory in the copy, directory on
+        """Yield the places of an include in search order: tree, directory in the copy, directory on
         disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
@@ -166,7 +165,7 @@ class Headers:
                     yield root.tree, root.name, root.path
 
     def file(self, tree: str, name: str, path: str) -> _File | None:
-        """Return the file at a literal path, if it is one; it is read when its digest is new."""
+        """Return the file at a path, if it exists; it is scanned only if its digest is new."""
         key = f"{name}\0{path}"
         if key not in self._files:
             self._files[key] = self._read(tree, name, path)
@@ -194,7 +193,7 @@ class Headers:
         return _File(tree, name, path, digest, found)
 
     def ancestor(self, directory: str) -> str:
-        """Return the nearest directory that exists: where a missing file would have to be made."""
+        """Return the nearest directory that exists, which a new file would change."""
         if (known := self._ancestors.get(directory)) is None:
             parent = os.path.dirname(directory)
             known = (
@@ -230,8 +229,8 @@ def closure(
 
 
 def layout(found: Closure) -> Mapping[str, bytes | str]:
-    """Return what the copy holds, by relative path: bytes, or the path of a file to copy, whose
-    sha256 must still be the header's when it is read."""
+    """Return the copy's files by relative path: bytes, or the path of a file to copy."""
+    # A header may change until it is copied: the caller must compare the sha256 of what it reads.
     files: dict[str, bytes | str] = {MANIFEST: found.manifest.encode("utf-8", "surrogateescape")}
     for header in found.headers:
         files[header.name] = b"" if header.path is None else header.path
@@ -249,7 +248,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Search:
-    """One closure under way: files found and still to follow."""
+    """A search in progress: the files found, and those whose includes are still to be found."""
 
     headers: Headers
     source_scan: Scan
@@ -315,11 +314,13 @@ class _Search:
             if file is None:
                 self.probed.add(self.headers.ancestor(os.path.dirname(path)))
                 continue
+            # Compilers would read it, but the copy does not reach above a tree.
             if not within:
                 self._leads_out(include, includer, tree)
             else:
                 self._take(file)
                 self.directories.update(_passed(directory, include.name))
+            # Where `#include_next` goes on depends on where the compiler found this file: take all.
             if not include.next:
                 return
         self.external.add(include.name)
@@ -342,7 +343,7 @@ class _Search:
         return matched
 
     def _compute(self) -> bool:
-        """Resolve computed includes by the definitions met so far; whether there was a new one."""
+        """Resolve computed includes by the definitions so far. Return whether one was new."""
         progress = False
         for (macro, where), (include, includer) in list(self.computed.items()):
             for name, quoted in self.macros.headers(macro):
@@ -392,11 +393,11 @@ class _Search:
         """Return the headers, and an empty file in each directory that is only passed through by
         `..`."""
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
-        there = {parent for file in self.files for parent in _parents(file)}
+        existing = {parent for file in self.files for parent in _parents(file)}
         headers += [
             Header(f"{directory}/{KEEP}", _EMPTY, None)
             for directory in self.directories
-            if directory not in there
+            if directory not in existing
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
 
@@ -418,8 +419,8 @@ def _climbs_within(tree: str, directory: str, name: str) -> bool:
 
 
 def _links_matter(path: str) -> bool:
-    """Return whether `..` in a path leads elsewhere than it does by name, and to a file either
-    way."""
+    """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
+    than in the copy, which has no links."""
     by_name = os.path.normpath(path)
     return os.path.realpath(path) != os.path.realpath(by_name) and (
         os.path.exists(path) or os.path.exists(by_name)
@@ -445,7 +446,7 @@ def _locate(text: str, path: str, spelled: str) -> Place:
 
 
 def _shown(name: str) -> str:
-    """Return a header's name for a person: that of the project is relative to it."""
+    """Return a header's name for messages, relative to the project if it is there."""
     return name.removeprefix("project/")
 
 
@@ -454,7 +455,7 @@ def _manifest(headers: Sequence[Header]) -> str:
     for header in headers:
         name = header.name
         if any(c in name for c in "\\\n\r"):
-            # What sha256sum writes for such names.
+            # sha256sum escapes such names, and marks the line with a backslash.
             name = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
             lines.append(f"\\{header.sha256}  {name}\n")
         else:
