@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.interop.caches.model import ForeignCache
-from tilusbuild.interop.caches.systems import read
+from tilusbuild.interop.caches import read
+from tilusbuild.interop.caches.directory import ForeignCache
 
 DATA = Path(__file__).parents[1] / "binary" / "data"
 LIBRARY = (DATA / "library.so").read_bytes()

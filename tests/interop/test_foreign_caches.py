@@ -13,8 +13,8 @@ import pytest
 
 from support import command_line
 from tilusbuild.errors import InputError
+from tilusbuild.interop.caches import SYSTEMS, read, system_of
 from tilusbuild.interop.caches.gc import decide, remove
-from tilusbuild.interop.caches.systems import SYSTEMS, read, system_of
 
 SYSTEM_NAMES = list(SYSTEMS)
 Made = Callable[..., Path]

@@ -14,7 +14,7 @@ import pytest
 
 from support import command_line
 from tilusbuild.errors import InputError
-from tilusbuild.interop.caches.systems import SYSTEMS, home_of, read
+from tilusbuild.interop.caches import SYSTEMS, home_of, read
 from tilusbuild.interop.install import InstalledCache
 from tilusbuild.interop.install import install as install_cache
 from tilusbuild.interop.listing import ListedCache, cache_of

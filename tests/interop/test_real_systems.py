@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from support import command_line
-from tilusbuild.interop.caches.model import ForeignCache
-from tilusbuild.interop.caches.systems import read
+from tilusbuild.interop.caches import read
+from tilusbuild.interop.caches.directory import ForeignCache
 
 pytestmark = pytest.mark.slow
 

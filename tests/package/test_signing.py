@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 from tilusbuild.errors import InputError
 from tilusbuild.package import names, signing
 from tilusbuild.package.contents import Contents
+from tilusbuild.package.errors import (
+    OtherListSignedError,
+    OtherSignerError,
+    UnknownSignatureError,
+    UnsignedPackageError,
+)
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.signing import (
-    NotSignedError,
     SignaturePolicy,
-    SignedListMismatchError,
-    UnknownSignatureError,
-    WrongSignerError,
     attester,
     check_signature,
 )
@@ -80,19 +82,19 @@ def test_the_same_package_has_the_same_statements_and_ed25519_signatures(
 
 def test_another_key_is_refused(keys: Path, contents: Contents, signed: dict[str, bytes]) -> None:
     for key in ("other", "ecdsa"):
-        with pytest.raises(WrongSignerError):
+        with pytest.raises(OtherSignerError):
             check_signature(contents.encoded, signed, SignaturePolicy(str(keys / f"{key}.pub")))
 
 
 def test_a_package_without_a_signature_is_refused(keys: Path, contents: Contents) -> None:
-    with pytest.raises(NotSignedError):
+    with pytest.raises(UnsignedPackageError):
         check_signature(contents.encoded, {}, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
 def test_a_list_that_was_changed_is_refused(
     keys: Path, contents: Contents, signed: dict[str, bytes]
 ) -> None:
-    with pytest.raises(SignedListMismatchError):
+    with pytest.raises(OtherListSignedError):
         check_signature(contents.encoded + b" ", signed, SignaturePolicy(str(keys / "ed25519.pub")))
 
 
@@ -111,7 +113,7 @@ def test_a_payload_that_was_changed_is_refused(
     payload = base64.b64decode(envelope["payload"]).replace(b"pkg:generic", b"pkg:evil")
     envelope["payload"] = base64.b64encode(payload).decode()
     changed = {**signed, names.SIGNATURE: json.dumps(envelope).encode()}
-    with pytest.raises(WrongSignerError):
+    with pytest.raises(OtherSignerError):
         check_signature(contents.encoded, changed, SignaturePolicy(str(keys / "ed25519.pub")))
 
 

@@ -20,8 +20,7 @@ from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import CannotPackError
 from tilusbuild.package.formats.archive import write_frame
-from tilusbuild.package.formats.frames import Unpacked
-from tilusbuild.package.formats.tar import entries
+from tilusbuild.package.formats.streams import Unpacked, entries
 from tilusbuild.package.names import BESIDE
 from tilusbuild.package.read import opened
 from tilusbuild.state.files import sha256_file

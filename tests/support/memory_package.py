@@ -6,7 +6,7 @@ import io
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tilusbuild.package.model import Item
+from tilusbuild.package.model import ContainerFile
 
 
 @dataclass
@@ -29,12 +29,12 @@ class MemoryReader:
     def attestations(self) -> dict[str, bytes]:
         return self.beside
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         for number, layer in enumerate(self.layers):
             if number not in skip:
                 self.asked.append(number)
                 for path, size, data in layer:
-                    yield Item(path, size, io.BytesIO(data).read)
+                    yield ContainerFile(path, size, io.BytesIO(data).read)
 
     def close(self) -> None:
         return None

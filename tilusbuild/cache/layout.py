@@ -10,6 +10,7 @@ INDEX, LOCK, TAG, IGNORE = "index.json", "lock", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
+SOURCE = "module/source.cu"
 COMPILE_SH = "module/compile.sh"
 DUMPS = ("ir/", "module/ir/")
 """What a dump adds to a program's directory: for people, and in no record."""
@@ -17,6 +18,8 @@ MANIFEST = "MANIFEST"
 SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
 SCRIPT_JSON, DISPATCH = "script.json", "dispatch"
 TABLE_JSON, TABLE_TXT = "dispatch_table.json", "dispatch_table.txt"
+LATENCY, LATENCY_REPORT = "latency", "report.txt"
+"""In a script's directory: what was measured, a directory for each key."""
 
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +18,8 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
 from tilusbuild.cache.locks import Held, LockFile, LockRange
 from tilusbuild.errors import InputError, input_error
+from tilusbuild.state.files import OCCUPIED
 
-_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 _OURS = frozenset((*layout.DIRECTORIES, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
 _ATTEMPTS = 10
 """How often a place is made free for a move: others may fill it again if they hold no lock."""
@@ -204,7 +203,7 @@ class Tree:
                 self.disk.rename(made, path)
                 break
             except OSError as error:
-                if error.errno not in _OCCUPIED or attempt == _ATTEMPTS - 1:
+                if error.errno not in OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
             self.remove_entry(path)
         if durable:

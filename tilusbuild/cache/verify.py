@@ -37,7 +37,7 @@ _IN_SCRIPT = frozenset(
         layout.FAILED,
         layout.TABLE_TXT,
         layout.TABLE_JSON,
-        "latency",
+        layout.LATENCY,
     )
 )
 

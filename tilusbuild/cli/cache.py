@@ -321,8 +321,8 @@ class ExportedLine(JsonLine):
 
 
 def _export(arguments: CacheExportArgs) -> int:
+    from tilusbuild.interop.export import export
     from tilusbuild.interop.export.scripts import exported_scripts
-    from tilusbuild.interop.export.write import export
 
     cache = options.cache(arguments.cache_dir)
     found = exported_scripts(cache, arguments.scripts)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilusbuild.cli.cache import CacheGcArgs
     from tilusbuild.cli.install import InstallArgs
     from tilusbuild.cli.preflight import PreflightArgs
-    from tilusbuild.interop.caches.model import ForeignCache
+    from tilusbuild.interop.caches.directory import ForeignCache
     from tilusbuild.interop.preflight import CachePreflight
     from tilusbuild.package.model import Reader
     from tilusbuild.package.preflight import DescribedHost
@@ -188,14 +188,14 @@ PACK_LINES = (LeftOutLine, PackageFileLine, PackedCacheLine)
 
 def is_foreign(path: str | None) -> TypeGuard[str]:
     """Return whether a word of the command line is the directory of a foreign cache."""
-    from tilusbuild.interop.caches.systems import system_of
+    from tilusbuild.interop.caches import system_of
 
     return path is not None and os.path.isdir(path) and system_of(path) is not None
 
 
 def stats(path: str, arguments: Common) -> int:
     """Print counts and sizes."""
-    from tilusbuild.interop.caches.systems import read
+    from tilusbuild.interop.caches import read
     from tilusbuild.table import table
 
     cache = read(path)
@@ -222,7 +222,7 @@ def stats(path: str, arguments: Common) -> int:
 
 def verify(path: str, arguments: Common) -> int:
     """Print what is broken; 1 when anything is."""
-    from tilusbuild.interop.caches.systems import read
+    from tilusbuild.interop.caches import read
 
     cache = read(path)
     for problem in cache.broken:
@@ -248,8 +248,8 @@ def verify(path: str, arguments: Common) -> int:
 
 def gc(path: str, arguments: CacheGcArgs) -> int:
     """Remove entries; 1 when one that should go is in use."""
+    from tilusbuild.interop.caches import read
     from tilusbuild.interop.caches.gc import decide, remove
-    from tilusbuild.interop.caches.systems import read
     from tilusbuild.manifest.table import parse_duration, parse_size
 
     cache = read(path)
@@ -289,7 +289,7 @@ def package(arguments: PackCacheArgs) -> int:
     """Write the package, and print the path of each file or directory."""
     from tilusbuild.errors import input_error
     from tilusbuild.interop import pack as foreign
-    from tilusbuild.interop.caches.systems import read
+    from tilusbuild.interop.caches import read
     from tilusbuild.interop.listing import count_pickles, pickle_warning
     from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package import pack
@@ -325,7 +325,7 @@ def package(arguments: PackCacheArgs) -> int:
 
 def install(reader: Reader, arguments: InstallArgs) -> int:
     """Bring the cache of such a package to its system's place."""
-    from tilusbuild.interop.caches.systems import home_of
+    from tilusbuild.interop.caches import home_of
     from tilusbuild.interop.install import install
     from tilusbuild.interop.listing import cache_of, count_pickles, pickle_warning
     from tilusbuild.package.listing import parse

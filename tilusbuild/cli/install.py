@@ -72,7 +72,7 @@ def run(arguments: InstallArgs) -> int:
 def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install
-    from tilusbuild.package.kinds import other_kind
+    from tilusbuild.package.names import other_kind
     from tilusbuild.package.read import opened
 
     policy = options.policy(arguments)

@@ -112,7 +112,7 @@ class PreflightSummary(JsonLine):
 def run(arguments: PreflightArgs) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.package.kinds import other_kind
+    from tilusbuild.package.names import other_kind
     from tilusbuild.package.preflight import preflight
     from tilusbuild.package.read import of_scripts, opened, unpacked
     from tilusbuild.runtime.errors import LoadError

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import alone
 from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.script import Script
@@ -21,7 +22,7 @@ from tilusbuild.runtime.tables import TableEntry
 from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
-DIRECTORY, FILE, REPORT = "latency", "measured.json", "report.txt"
+DIRECTORY, FILE, REPORT = layout.LATENCY, "measured.json", layout.LATENCY_REPORT
 SCHEMA = 1
 TIE = 0.01
 """Programs within this share of the best are as good: the earlier one is chosen."""

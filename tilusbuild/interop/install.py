@@ -8,7 +8,6 @@ the rest and removes the private directory. Nothing is written outside the direc
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tilusbuild.interop import triton_groups
+from tilusbuild.interop.kind import group_with_place, is_group
 from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import CannotInstallError
@@ -25,10 +24,9 @@ from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.state.files import sync_directory
+from tilusbuild.state.files import publish_new, sync_directory
 
 _PREFIX = ".tilusbuild-"
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,10 @@ def _place(cache: ListedCache, made: str, place: str) -> None:
     for above, _, files in os.walk(made):
         home = os.path.relpath(above, made)
         for name in files:
-            if triton_groups.is_group(cache.system, os.path.join(home, name)):
+            if is_group(cache.system, os.path.join(home, name)):
                 path = os.path.join(above, name)
                 with open(path, "r+b") as file:
-                    placed = triton_groups.with_place(file.read(), os.path.join(place, home))
+                    placed = group_with_place(file.read(), os.path.join(place, home))
                     file.seek(0)
                     file.write(placed)
                     file.truncate()
@@ -112,16 +110,9 @@ def _publish(cache: ListedCache, missing: set[str], made: str, place: str) -> It
     for unit in sorted(missing, key=lambda each: (each in linking, each)):
         final = os.path.join(place, unit)
         os.makedirs(os.path.dirname(final), exist_ok=True)
-        if os.path.lexists(final):
-            continue
-        try:
-            os.rename(os.path.join(made, unit), final)
-        except OSError as error:
-            if error.errno in _TAKEN and os.path.lexists(final):
-                continue
-            raise
-        sync_directory(os.path.dirname(final))
-        yield unit
+        if publish_new(os.path.join(made, unit), final):
+            sync_directory(os.path.dirname(final))
+            yield unit
 
 
 @contextmanager

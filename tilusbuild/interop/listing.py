@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tilusbuild.interop.caches.systems import SYSTEMS
+from tilusbuild.interop.caches import SYSTEMS
 from tilusbuild.package import names
 from tilusbuild.package.errors import MalformedListError, NoPackageError
 from tilusbuild.package.listing import FileList
@@ -39,9 +39,9 @@ class ListedEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListedCache:
-    """The cache: the `Part` of a list. Paths are relative to the cache. `units` are the files and
-    directories that appear by one rename each, `links` the entry that each link leads to; both
-    sorted, as `entries` are."""
+    """A foreign cache: the `ListPart` of a list. Paths are relative to the cache. `units` are the
+    files and directories that appear by one rename each, `links` the entry that each link leads
+    to; both sorted, as `entries` are."""
 
     system: str
     version: str

@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 from tilusbuild import __version__
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.errors import input_error
-from tilusbuild.interop import triton_groups
 from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
-from tilusbuild.interop.caches.directory import MAX_FILES, CacheDirectory
-from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry
+from tilusbuild.interop.caches.directory import (
+    MAX_FILES,
+    CacheDirectory,
+    ForeignCache,
+    ForeignEntry,
+)
+from tilusbuild.interop.kind import group_without_place, is_group
 from tilusbuild.interop.listing import ROOT, ListedCache, ListedEntry
 from tilusbuild.package.contents import Contents, HostRequirements
 from tilusbuild.package.errors import CannotPackError
@@ -59,7 +63,7 @@ def collect(
             f"{cache.root} is broken: {next(iter(broken.values()))}{more}",
             hint="`tilusbuild cache verify` lists them; --skip-broken leaves them behind",
         )
-    found = _Collector(CacheDirectory(cache.root), cache.system, frozenset(broken))
+    found = _CacheCollector(CacheDirectory(cache.root), cache.system, frozenset(broken))
     for entry in cache.entries:
         found.add_entry(entry)
     stale = tuple(f"{file.path}/" for file in cache.stale)
@@ -117,7 +121,7 @@ def _target(directory: CacheDirectory, path: str) -> str | None:
 
 
 @dataclass(slots=True)
-class _Collector:
+class _CacheCollector:
     """What was collected so far; paths are relative to the cache."""
 
     directory: CacheDirectory
@@ -161,8 +165,8 @@ class _Collector:
             raise CannotPackError(f"{full} is not a plain file")
         self.origins[listed] = full
         size, digest = os.path.getsize(full), sha256_file(full)
-        if triton_groups.is_group(self.system, path):
-            moved = triton_groups.without_place(full)
+        if is_group(self.system, path):
+            moved = group_without_place(full)
             self.origins[listed], size, digest = moved, len(moved), sha256_bytes(moved)
         self.files[listed] = FileEntry(size, digest)
         if path.endswith(".so"):

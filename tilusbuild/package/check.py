@@ -39,7 +39,6 @@ from tilusbuild.package.extract import (
     write_member,
 )
 from tilusbuild.package.formats.wheel import WheelReader, check_wheel
-from tilusbuild.package.kinds import ContentChecker, kind_with_key
 from tilusbuild.package.listing import (
     FileEntry,
     FileList,
@@ -57,6 +56,7 @@ from tilusbuild.package.model import (
     numbers_of,
     purpose_of_script,
 )
+from tilusbuild.package.names import ContentChecker, kind_with_key
 from tilusbuild.runtime import candidates, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script

@@ -115,7 +115,31 @@ class CannotInstallError(PackageError):
     kind = "CannotInstall"
 
 
-class SignatureRefusedError(PackageError):
+class PackageSignatureError(PackageError):
     """No signature, a damaged one, or one of somebody else."""
 
     kind = "SignatureRefused"
+
+
+class UnsignedPackageError(PackageSignatureError):
+    """There is no signature."""
+
+    kind = "NotSigned"
+
+
+class UnknownSignatureError(PackageSignatureError):
+    """A signature of a form, or with an algorithm, that is not known here."""
+
+    kind = "SignatureUnknown"
+
+
+class OtherSignerError(PackageSignatureError):
+    """Somebody else signed, or what was signed is not what is there."""
+
+    kind = "WrongSigner"
+
+
+class OtherListSignedError(PackageSignatureError):
+    """The signature is good, and about another package: this one's list was changed since."""
+
+    kind = "SignedOther"

@@ -23,7 +23,7 @@ from tilusbuild.package.errors import (
     UnlistedFileError,
 )
 from tilusbuild.package.listing import FileEntry, FileList, layers
-from tilusbuild.package.model import Item, Reader
+from tilusbuild.package.model import ContainerFile, Reader
 from tilusbuild.state.files import hasher
 
 _READ_SIZE = 1 << 18
@@ -55,7 +55,7 @@ class PackageMember:
 
     path: str
     entry: FileEntry
-    _item: Item
+    _item: ContainerFile
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the content. Raises `ChangedFileError` after the last piece when it is not what is
@@ -141,7 +141,9 @@ def members(
         refuse(MissingFileError(f"{path} is listed, and missing"))
 
 
-def _problem(item: Item, files: Mapping[str, FileEntry], seen: set[str]) -> PackageError | None:
+def _problem(
+    item: ContainerFile, files: Mapping[str, FileEntry], seen: set[str]
+) -> PackageError | None:
     try:
         names.check_path(item.path)
     except PackageError as error:

@@ -188,11 +188,11 @@ def _has_script(cache: Cache, listing: FileList, script: ScriptEntry) -> bool:
 
 
 def _in(path: str, where: str) -> bool:
-    return path.startswith(where) and "/latency/" not in path
+    return path.startswith(where) and f"/{layout.LATENCY}/" not in path
 
 
 def _is_link(name: str) -> bool:
-    return name.startswith((f"{layout.PROGRAMS}/", f"{layout.FAILED}/", "latency/"))
+    return name.startswith((f"{layout.PROGRAMS}/", f"{layout.FAILED}/", f"{layout.LATENCY}/"))
 
 
 # Publishing.

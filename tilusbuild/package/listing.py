@@ -18,9 +18,8 @@ from typing import Any, Literal, NoReturn
 import rfc8785
 
 from tilusbuild.cache import layout
-from tilusbuild.package import kinds, names
+from tilusbuild.package import names
 from tilusbuild.package.errors import MalformedListError
-from tilusbuild.package.kinds import Part
 from tilusbuild.package.model import (
     PROGRAM_FILES,
     SCRIPT_FILES,
@@ -30,7 +29,7 @@ from tilusbuild.package.model import (
     plain,
     read_images,
 )
-from tilusbuild.report.text import counted
+from tilusbuild.package.names import ListPart
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
@@ -132,7 +131,7 @@ class FileList:
     scripts: tuple[ScriptEntry, ...]
     programs: Mapping[str, ProgramEntry]
     files: Mapping[str, FileEntry]
-    part: Part | None = None
+    part: ListPart | None = None
 
     def encode(self) -> bytes:
         """Return the one text of the list. Raises `MalformedListError` for one that `parse` would
@@ -213,7 +212,7 @@ _PLAIN = (
 
 def _list(field: Field) -> FileList:
     there = field.value if isinstance(field.value, dict) else {}
-    more = [key for key in kinds.OTHERS if key in there]
+    more = [key for key in names.OTHERS if key in there]
     machines = ("x86_64", "aarch64", *([ANY_MACHINE] if more else []))
 
     def make(schema: int, **values: Any) -> FileList:
@@ -233,7 +232,7 @@ def _list(field: Field) -> FileList:
         scripts=lambda each: each.array(_script),
         programs=lambda each: each.mapping(_program),
         files=lambda each: each.mapping(_file, MAX_FILES),
-        **{key: kinds.kind_with_key(key).read for key in more},
+        **{key: names.kind_with_key(key).read for key in more},
     )
 
 
@@ -384,7 +383,7 @@ def _check_owners(found: FileList) -> None:
             _refuse(f"{path} belongs to no listed program")
         if kind == layout.SCRIPTS and (directory, digest) not in places:
             _refuse(f"{path} belongs to no listed script")
-        if found.part is None and kinds.kind_at(kind):
+        if found.part is None and names.kind_at(kind):
             _refuse(f"{path} is below {kind}, of which the list says nothing")
 
 

@@ -26,7 +26,7 @@ MAX_ATTESTATION_SIZE = 16 << 20
 # Containers.
 
 
-class Item(NamedTuple):
+class ContainerFile(NamedTuple):
     """A file in a container, with the name and the size in bytes that the container claims."""
 
     path: str
@@ -70,7 +70,7 @@ class Reader(Protocol):
         `MAX_ATTESTATION_SIZE`."""
         ...
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         """Yield every file, but for the list, the attestations, and layers that can be left out.
 
         `layers` is how many the list makes; those whose numbers are in `skip` need not be read.
@@ -99,7 +99,7 @@ _RUNTIME_OF_SCRIPT = (
     layout.TABLE_JSON,
     layout.TABLE_TXT,
 )
-_LOGS = "latency/"
+_LOGS = f"{layout.LATENCY}/"
 
 
 def purpose_of_program(name: str) -> Purpose:

@@ -8,7 +8,6 @@ at all, and never over something that is not a package of tilusbuild.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -29,14 +28,14 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import CannotPackError, TooLargeError
 from tilusbuild.package.formats.archive import write_archive, write_layer
 from tilusbuild.package.formats.directory import write_directory
-from tilusbuild.package.formats.frames import MAGIC as ZSTD_MAGIC
 from tilusbuild.package.formats.oci import ARTIFACT, INDEX, write_oci
+from tilusbuild.package.formats.streams import MAGIC as ZSTD_MAGIC
 from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
 from tilusbuild.package.formats.wheels import write_wheels
 from tilusbuild.package.listing import Layer, named_layers
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.model import Selection
-from tilusbuild.state.files import sync_directory
+from tilusbuild.state.files import publish, sync_directory
 from tilusbuild.table import Cell, table
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
@@ -170,7 +169,8 @@ def source_date() -> int:
 
 
 _PREFIX = ".tmp-"
-_MAX_ATTEMPTS = 100
+_ASIDE = ".old"
+"""In the private directory: the packages that were replaced."""
 
 
 @contextmanager
@@ -200,32 +200,11 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
                 f"{path} exists, and is not a package of tilusbuild",
                 hint="remove it, or name another directory with --output",
             )
+    aside = os.path.join(staged, _ASIDE)
+    os.mkdir(aside)
     for name in made:
-        for attempt in range(_MAX_ATTEMPTS):
-            old = os.path.join(staged, f"{_PREFIX}old-{attempt}-{name}")
-            if _move(os.path.join(staged, name), os.path.join(output, name), old):
-                break
-        else:
-            raise OSError(errno.EBUSY, "others keep putting packages here", name)
+        publish(os.path.join(staged, name), os.path.join(output, name), aside)
     sync_directory(output)
-
-
-def _move(made: str, place: str, old: str) -> bool:
-    """Return whether it could be moved; not when somebody else was quicker."""
-    # No rename replaces a directory that is not empty: the old one is moved away before, so for an
-    # instant there is none, but never a part of one. A file is replaced by the one rename.
-    if os.path.isdir(place):
-        with suppress(FileNotFoundError):
-            os.rename(place, old)
-    try:
-        os.rename(made, place)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return False
-        if os.path.isdir(old):
-            os.rename(old, place)
-        raise
-    return True
 
 
 def is_ours(path: str) -> bool:

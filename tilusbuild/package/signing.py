@@ -24,7 +24,12 @@ import rfc8785
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import SignatureRefusedError as SignatureRefusedError
+from tilusbuild.package.errors import (
+    OtherListSignedError,
+    OtherSignerError,
+    UnknownSignatureError,
+    UnsignedPackageError,
+)
 from tilusbuild.package.listing import FileList
 from tilusbuild.state.files import sha256_bytes
 
@@ -41,30 +46,6 @@ _MAX_KEY_SIZE = 64 << 10  # a path such as /dev/zero would be read without end
 
 Sign = Callable[[bytes], bytes]
 """From a statement to the bytes of its file, signed."""
-
-
-class NotSignedError(SignatureRefusedError):
-    """There is no signature."""
-
-    kind = "NotSigned"
-
-
-class UnknownSignatureError(SignatureRefusedError):
-    """A signature of a form, or with an algorithm, that is not known here."""
-
-    kind = "SignatureUnknown"
-
-
-class WrongSignerError(SignatureRefusedError):
-    """Somebody else signed, or what was signed is not what is there."""
-
-    kind = "WrongSigner"
-
-
-class SignedListMismatchError(SignatureRefusedError):
-    """The signature is good, and about another package: this one's list was changed since."""
-
-    kind = "SignedOther"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +84,12 @@ def check_signature(
 ) -> SignatureInfo:
     """Check every attestation of a package against the list and the policy.
 
-    Raises `NotSignedError`, `UnknownSignatureError`, `WrongSignerError`, `SignedListMismatchError`;
-    `InputError` for a policy that names nobody; `TilusbuildError` where a library is missing."""
+    Raises `UnsignedPackageError`, `UnknownSignatureError`, `OtherSignerError` and
+    `OtherListSignedError`; `InputError` for a policy that names nobody; `TilusbuildError` where a
+    library is missing.
+    """
     if names.SIGNATURE not in attestations:
-        raise NotSignedError("the package is not signed", hint="`package --sign` signs one")
+        raise UnsignedPackageError("the package is not signed", hint="`package --sign` signs one")
     digest = sha256_bytes(list_bytes)
     verify = _by_key(policy.key) if policy.key is not None else _by_identity(policy)
     predicates = {}
@@ -115,7 +98,7 @@ def check_signature(
         if statement["predicateType"] != PREDICATES.get(name):
             raise UnknownSignatureError(f"{name} attests {statement['predicateType']!r:.80}")
         if {"name": names.LIST, "digest": {"sha256": digest}} not in statement["subject"]:
-            raise SignedListMismatchError(
+            raise OtherListSignedError(
                 f"{name} is about another package: {names.LIST} here has sha256 {digest}"
             )
         predicates[name] = statement["predicate"]
@@ -170,7 +153,7 @@ def _by_key(path: str) -> Callable[[str, bytes], bytes]:
         try:
             envelope.verify([key], 1)
         except Exception:
-            raise WrongSignerError(
+            raise OtherSignerError(
                 f"{name} is not signed by {path}, or was changed since"
             ) from None
         payload: bytes = envelope.payload
@@ -240,7 +223,7 @@ def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
         try:
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
         except Exception as error:
-            raise WrongSignerError(f"{name} is not signed by {policy.identity}: {error}") from None
+            raise OtherSignerError(f"{name} is not signed by {policy.identity}: {error}") from None
         if kind != PAYLOAD:
             raise UnknownSignatureError(f"{name} holds a payload of type {kind!r:.80}")
         found: bytes = payload

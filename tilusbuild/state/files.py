@@ -1,13 +1,16 @@
-"""The one atomic writer and the one hasher.
+"""The one atomic writer, the one way to publish a directory by rename, and the one hasher.
 
 A reader of a file sees the old content or the new, never a part, whoever is killed: it is written
 beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
-directory is synced too, so that the rename survives a power failure. Digests are sha256, always in
+directory is synced too, so that the rename survives a power failure. A directory is made elsewhere
+and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree has a
+stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in
 full, always as 64 lower-case hex digits.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -16,6 +19,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+"""What renaming a directory, or onto one, raises when the new name is taken."""
+_MAX_ATTEMPTS = 100
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -44,6 +51,45 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def publish(made: str, place: str, aside: str) -> None:
+    """Rename `made` to `place` and replace what is there. Raises `OSError`; then it is as it was.
+
+    A directory that is replaced is moved into the directory `aside`, for the caller to remove.
+    Of several who publish at once, the last one's stays.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        old = os.path.join(aside, f"{attempt}-{os.path.basename(place)}")
+        # No rename replaces a directory that is not empty: the old one is moved away before, so for
+        # an instant there is none, but never a part of one. A file is replaced by the one rename.
+        if os.path.isdir(place) and not os.path.islink(place):
+            with suppress(FileNotFoundError):
+                os.rename(place, old)
+        try:
+            os.rename(made, place)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                continue  # another process was quicker: replace what it put there
+            if os.path.isdir(old):
+                os.rename(old, place)
+            raise
+        return
+    raise OSError(errno.EBUSY, "other processes keep replacing it", place)
+
+
+def publish_new(made: str, place: str) -> bool:
+    """Rename `made` to `place` if that name is free; return whether it was. Raises `OSError`."""
+    # Not by rename alone: it would replace a file or an empty directory that is there.
+    if os.path.lexists(place):
+        return False
+    try:
+        os.rename(made, place)
+    except OSError as error:
+        if error.errno in OCCUPIED and os.path.lexists(place):
+            return False  # another process was quicker
+        raise
+    return True
 
 
 _CHUNK = 1 << 20

@@ -1,5 +1,64 @@
 """Foreign caches, those of Tilus, TileLang, Hidet and Triton: read, verify and clean them up.
 
-A cache is recognised by what it holds, never by its name. Only `gc` changes anything.
-Pickles are named and never opened; libraries are read as bytes and never loaded.
+A cache is recognised by what it holds, never by its name. There is a module for each system, with
+its name, `is_one` and `read`. Only `gc` changes anything. Pickles are named and never opened;
+libraries are read as bytes and never loaded.
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import ModuleType
+
+from tilusbuild.errors import input_error
+from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
+from tilusbuild.interop.caches.directory import CacheDirectory, ForeignCache
+
+SYSTEMS: Mapping[str, ModuleType] = {
+    module.SYSTEM: module for module in (tilus, tilelang, hidet, triton)
+}
+_HOMES = {
+    "tilelang": (("TILELANG_CACHE_DIR", ""), "~/.tilelang/cache"),
+    "triton": (("TRITON_CACHE_DIR", ""), ("TRITON_HOME", ".triton/cache"), "~/.triton/cache"),
+}
+"""The places in order of precedence: a variable and what is appended to its value, or a directory
+of the user (TileLang 0.1.15, env.py; Triton 3.7, knobs.py)."""
+
+
+def system_of(path: str) -> str | None:
+    """Return the name of the system whose cache a directory is; None if of none."""
+    directory = CacheDirectory(path)
+    return next((name for name, each in SYSTEMS.items() if each.is_one(directory)), None)
+
+
+def read(path: str) -> ForeignCache:
+    """Return the cache in a directory. Raises `InputError` when it is none that is known."""
+    system = system_of(path)
+    if system is not None:
+        found: ForeignCache = SYSTEMS[system].read(CacheDirectory(path))
+        return found
+    if not os.path.isdir(path):
+        raise input_error(f"{path} is not a directory")
+    raise input_error(
+        f"{path} is not a known cache: neither of tilusbuild nor of {', '.join(SYSTEMS)}",
+        hint="name the directory that TILELANG_CACHE_DIR, TRITON_CACHE_DIR or a cache_dir() names",
+    )
+
+
+def home_of(system: str, environment: Mapping[str, str]) -> str:
+    """Return the directory, absolute, where a system looks for its cache on this machine.
+
+    Raises `InputError` for a system whose cache is where the system itself is installed, which only
+    its own Python knows.
+    """
+    for place in _HOMES.get(system, ()):
+        if isinstance(place, str):
+            return os.path.abspath(os.path.expanduser(place))
+        variable, below = place
+        if environment.get(variable):
+            return os.path.abspath(os.path.join(os.path.expanduser(environment[variable]), below))
+    raise input_error(
+        f"where {system} keeps its cache depends on where {system} is installed",
+        hint=f"name the directory with --into: {system}.option.get_cache_dir() returns it",
+    )

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.interop.caches.directory import CacheDirectory
-from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry
+from tilusbuild.interop.caches.directory import CacheDirectory, ForeignCache, ForeignEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,19 @@ nothing of the architecture, so Hidet itself does not see that a library is for 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
 
-from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, command_arch, matching
-from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry
+from tilusbuild.interop.caches.directory import (
+    CacheDirectory,
+    EntryReader,
+    ForeignCache,
+    ForeignEntry,
+    command_arch,
+    matching,
+)
+from tilusbuild.state.hashing import sha256_text
 
 SYSTEM = "hidet"
 _SPACE = re.compile(r"([a-z]+)_space_([0-9]+)")
@@ -71,7 +77,7 @@ def _operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEn
         reader.says = "cpu"
     if reader.has("task.txt", "version.txt", "func_types.pickle") and keyed:
         text = directory.text(home, "task.txt") or ""
-        if not hashlib.sha256(text.encode()).hexdigest().startswith(os.path.basename(home)):
+        if not sha256_text(text).startswith(os.path.basename(home)):
             reader.wrong("is not named by its task.txt")
     reader.compare("lib.so")
     return reader.entry()

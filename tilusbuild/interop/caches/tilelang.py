@@ -12,8 +12,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, matching
-from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry, StaleFile
+from tilusbuild.interop.caches.directory import (
+    CacheDirectory,
+    EntryReader,
+    ForeignCache,
+    ForeignEntry,
+    StaleFile,
+    matching,
+)
 from tilusbuild.state.files import sha256_bytes
 
 SYSTEM = "tilelang"

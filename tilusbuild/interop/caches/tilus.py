@@ -6,13 +6,20 @@ considers a program whole when three files exist, and so loads what a killed com
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
 
-from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, matching
-from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry, ForeignProblem, StaleFile
+from tilusbuild.interop.caches.directory import (
+    CacheDirectory,
+    EntryReader,
+    ForeignCache,
+    ForeignEntry,
+    ForeignProblem,
+    StaleFile,
+    matching,
+)
+from tilusbuild.state.hashing import sha256_text
 
 SYSTEM = "tilus"
 _PROGRAM = re.compile(r"[0-9a-f]{12}")
@@ -59,7 +66,7 @@ def _program(directory: CacheDirectory, digest: str, name: str) -> ForeignEntry:
     reader.by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
     if reader.has("program.txt", "options.txt"):
         text = options + (directory.text(home, "program.txt") or "")
-        if not hashlib.sha256(text.encode()).hexdigest().startswith(digest):
+        if not sha256_text(text).startswith(digest):
             reader.wrong("is not named by its options.txt and program.txt")
     reader.read_library("module/lib.so")
     reader.compare("module/lib.so")

@@ -9,8 +9,14 @@ from __future__ import annotations
 import os
 import re
 
-from tilusbuild.interop.caches.directory import CacheDirectory, EntryReader, matching
-from tilusbuild.interop.caches.model import ForeignCache, ForeignEntry, StaleFile
+from tilusbuild.interop.caches.directory import (
+    CacheDirectory,
+    EntryReader,
+    ForeignCache,
+    ForeignEntry,
+    StaleFile,
+    matching,
+)
 
 SYSTEM = "triton"
 _KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}")

@@ -1,5 +1,112 @@
 """Export scripts of the cache in the directory layout of Tilus, TileLang or Hidet, as hard links.
 
-A layout is a pure function from what was built to the names that its system documents; one writer
-puts any of them on disk. Nothing in the cache is changed.
+Files are hard links to the cache's, copies only where the file system refuses a link; nothing in
+the cache is changed. The directory of an export appears whole, under its name, or not at all, and
+replaces only an earlier export or an empty directory.
 """
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
+from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
+from tilusbuild.state.files import publish
+
+LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
+    "tilus": tilus_layout,
+    "tilelang": tilelang_layout,
+    "hidet": hidet_layout,
+}
+MARK = ".tilusbuild-view"
+"""The file by which an earlier export is recognised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written: all files, hard links among them, and the bytes of those that are not."""
+
+    files: int
+    linked: int
+    copied: int
+
+
+class ExportError(TilusbuildError):
+    """The export could not be written; nothing was left behind."""
+
+
+def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Exported:
+    """Write scripts in one of `LAYOUTS`. Raises `InputError` and `ExportError`."""
+    directory = os.path.abspath(directory)
+    _check_replaceable(directory)
+    try:
+        above = os.path.dirname(directory)
+        os.makedirs(above, exist_ok=True)
+        private = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}-", dir=above)
+    except OSError as error:
+        raise ExportError(f"{directory} cannot be created: {error.strerror}") from None
+    try:
+        staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
+        os.mkdir(staged)
+        os.mkdir(aside)
+        os.chmod(staged, 0o755)  # noqa: S103 - whatever the umask: other users read exports, too
+        items = [*LAYOUTS[layout](scripts), OwnFile(MARK, f"{layout}\n".encode())]
+        exported = _write(staged, items)
+        publish(staged, directory, aside)
+    except OSError as error:
+        raise ExportError(f"{error.filename or directory}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    return exported
+
+
+def _check_replaceable(directory: str) -> None:
+    if os.path.exists(os.path.join(directory, MARK)):
+        return
+    try:
+        taken = bool(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise input_error(f"{directory}: {error.strerror}") from None
+    if taken:
+        raise input_error(
+            f"{directory} holds something else",
+            hint="name a directory that is new, empty, or an earlier export",
+        )
+
+
+def _write(staged: str, items: Iterable[ExportItem]) -> Exported:
+    files = linked = copied = 0
+    for item in items:
+        path = os.path.join(staged, item.path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        files += 1
+        if isinstance(item, OwnFile):
+            with open(path, "xb") as file:
+                file.write(item.data)
+            copied += len(item.data)
+        elif isinstance(item, SymLink):
+            os.symlink(item.target, path)
+        elif _link(item, path):
+            linked += 1
+        else:
+            copied += os.path.getsize(path)
+    return Exported(files, linked, copied)
+
+
+def _link(item: HardLink, path: str) -> bool:
+    """Return whether a hard link could be made; if not, the file was copied."""
+    try:
+        os.link(item.source, path)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(item.source, path)
+        return False
+    return True

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import headers_used
 from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
@@ -85,7 +86,7 @@ class SymLink:
     target: str
 
 
-Item = HardLink | OwnFile | SymLink
+ExportItem = HardLink | OwnFile | SymLink
 
 
 class UnreadableScriptError(TilusbuildError):
@@ -128,9 +129,9 @@ def _program(cache: Cache, index: int, digest: str) -> ExportedProgram:
 
 def _latency(path: str) -> Iterator[str]:
     try:
-        names = sorted(os.listdir(os.path.join(path, "latency")))
+        names = sorted(os.listdir(os.path.join(path, layout.LATENCY)))
     except OSError:
         return
     for name in names:
-        if os.path.isfile(os.path.join(path, "latency", name, "report.txt")):
+        if os.path.isfile(os.path.join(path, layout.LATENCY, name, layout.LATENCY_REPORT)):
             yield name

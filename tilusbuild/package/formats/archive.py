@@ -16,10 +16,17 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import NoPackageError, TruncatedError, UnlistedFileError
 from tilusbuild.package.formats.directory import Sink, finish, open_plain
-from tilusbuild.package.formats.frames import MAX_WINDOW_LOG, Frame, Section, Unpacked, frames
-from tilusbuild.package.formats.tar import BLOCK, entries
+from tilusbuild.package.formats.streams import (
+    BLOCK,
+    MAX_WINDOW_LOG,
+    FileSection,
+    Frame,
+    Unpacked,
+    entries,
+    frames,
+)
 from tilusbuild.package.listing import MAX_LIST_SIZE, Layer, named_layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item, mode_of
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
 
 LEVEL = 19
 _END = bytes(2 * BLOCK)
@@ -120,7 +127,7 @@ class ArchiveReader:
     def attestations(self) -> dict[str, bytes]:
         return {name: data for name, data in self._first.items() if name != names.LIST}
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         if len(self._frames) != layers + 2:
             there = max(0, len(self._frames) - 2)
             raise TruncatedError(f"it has {there} layers, and its list makes {layers}")
@@ -135,7 +142,7 @@ class ArchiveReader:
             os.close(handle)
 
     def _unpacked(self, frame: Frame) -> Unpacked:
-        return Unpacked(Section(self._handle, frame.offset, frame.size))
+        return Unpacked(FileSection(self._handle, frame.offset, frame.size))
 
     def _read_first(self) -> dict[str, bytes]:
         """Read the list and the attestations. Of any other file not one byte is read."""

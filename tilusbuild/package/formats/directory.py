@@ -22,7 +22,7 @@ from tilusbuild.package.errors import (
     UnsafeEntryError,
 )
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item, mode_of
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
 
 _MAX_ENTRIES = 2 * MAX_FILES
 
@@ -118,7 +118,7 @@ class DirectoryReader:
             if os.path.lexists(path)
         }
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         for name in _files_below(self.path):
             if name != names.LIST and name not in names.BESIDE:
                 with _opened(os.path.join(self.path, name), name) as item:
@@ -137,7 +137,7 @@ def read_plain(path: str, name: str, limit: int) -> bytes:
 
 
 @contextmanager
-def _opened(path: str, name: str) -> Iterator[Item]:
+def _opened(path: str, name: str) -> Iterator[ContainerFile]:
     """Open a plain file as an item. Raises as `read_plain`; a disk's errors are
     `TruncatedError`."""
 
@@ -149,7 +149,7 @@ def _opened(path: str, name: str) -> Iterator[Item]:
 
     handle = open_plain(path, name)
     with os.fdopen(handle, "rb", buffering=0) as file:
-        yield Item(name, os.fstat(handle).st_size, read)
+        yield ContainerFile(name, os.fstat(handle).st_size, read)
 
 
 def open_plain(path: str, name: str) -> int:

@@ -35,10 +35,9 @@ from tilusbuild.package.formats.directory import (
     sync_all,
     write_file,
 )
-from tilusbuild.package.formats.frames import Section, Unpacked, frames
-from tilusbuild.package.formats.tar import entries
+from tilusbuild.package.formats.streams import FileSection, Unpacked, entries, frames
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, Layer, named_layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item, decode
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, decode
 from tilusbuild.state.files import hasher, sha256_bytes
 
 LAYOUT, INDEX = "oci-layout", "index.json"
@@ -228,7 +227,7 @@ class OciReader:
                 found[name] = self._content(blob, MAX_ATTESTATION_SIZE)
         return found
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         blobs = self._package.layers
         if len(blobs) != layers:
             raise TruncatedError(f"it has {len(blobs)} layers, and its list makes {layers}")
@@ -239,7 +238,7 @@ class OciReader:
     def close(self) -> None:
         return None
 
-    def _layer(self, blob: Blob) -> Iterator[Item]:
+    def _layer(self, blob: Blob) -> Iterator[ContainerFile]:
         if blob.media != _LAYER_TYPE:
             raise MalformedListError(f"a layer of type {blob.media!r:.100}")
         handle = open_plain(self._blob_path(blob), blob.digest)
@@ -250,7 +249,7 @@ class OciReader:
                 )
             if len(frames(handle, blob.size, 1)) != 1:
                 raise TruncatedError(f"blob {blob.digest} is empty")
-            section = _HashedSection(handle, blob.size)
+            section = _HashedFile(handle, blob.size)
             yield from entries(Unpacked(section), ends=True)
             # Only now: a layer is too large to be hashed before it is decompressed, and each file
             # in it was compared with the list already.
@@ -305,7 +304,7 @@ class OciReader:
         return os.path.join(self._path, name)
 
 
-class _HashedSection(Section):
+class _HashedFile(FileSection):
     """A whole file in order, and the digest of what was read and of what is left."""
 
     def __init__(self, handle: int, size: int) -> None:

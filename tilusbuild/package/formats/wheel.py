@@ -41,7 +41,7 @@ from tilusbuild.package.formats.wheels import (
     whole,
 )
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList, title_of
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, Item
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
 from tilusbuild.state.files import sha256_bytes
 
 MAGIC = b"PK\x03\x04"
@@ -102,7 +102,7 @@ class WheelReader:
             raise OverLimitError(f"the wheel has {len(strangers)} files beside the package")
         return {name: self._content(name, _MAX_OTHER_SIZE) for name in strangers}
 
-    def stream(self, layers: int, skip: Container[int]) -> Iterator[Item]:
+    def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         for name in self._entries:
             path = name.removeprefix(self._prefix)
             if path == name:
@@ -130,7 +130,7 @@ class WheelReader:
             return item.content(limit)
 
     @contextmanager
-    def _entry(self, name: str) -> Iterator[Item]:
+    def _entry(self, name: str) -> Iterator[ContainerFile]:
         """Open an entry. What zipfile raises for a damaged one is `TruncatedError`."""
 
         def read(count: int) -> bytes:
@@ -140,7 +140,7 @@ class WheelReader:
         with _as_truncated(f"{name!r:.200} in the wheel"):
             member = self._zip.open(self._entries[name])
         with member:
-            yield Item(name, self._entries[name].file_size, read)
+            yield ContainerFile(name, self._entries[name].file_size, read)
 
 
 @contextmanager

@@ -1,0 +1,272 @@
+"""The layouts of Tilus, TileLang and Hidet: pure functions from what was built to its export.
+
+Each follows the names that its system documents. Only Tilus loads what is exported; see
+docs/views.md for what the others do with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tilusbuild import __version__
+from tilusbuild.cache import layout
+from tilusbuild.interop.export.scripts import (
+    ExportedProgram,
+    ExportedScript,
+    ExportItem,
+    HardLink,
+    OwnFile,
+    SymLink,
+)
+from tilusbuild.runtime.script import ScriptArgument
+from tilusbuild.runtime.tables import Table
+from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.table import Cell, table
+
+# Tilus: `scripts/<name>/<constants>-<hash8>/` with links into `programs/<hash12>/`. Programs are
+# numbered as Tilus does, among those that were built, and the tables are renumbered to that.
+# `tilus.runtime.load_compiled_program` takes every program directory; `compile.sh` works in it,
+# since the headers that it reads come along.
+
+_TILUS_SCRIPT_DIGITS, _TILUS_PROGRAM_DIGITS = 8, 12
+"""Of sha256 in hexadecimal, as Tilus shortens it."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
+
+
+def tilus_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
+    """Yield the items of an export as Tilus lays a cache out."""
+    shown: set[str] = set()
+    for exported in scripts:
+        yield from _tilus_script(exported)
+        for program in (*exported.built, *exported.refused):
+            if program.hash not in shown:
+                shown.add(program.hash)
+                yield from _tilus_program(program)
+        for directory in sorted({path for program in exported.built for path in program.includes}):
+            if directory not in shown:
+                shown.add(directory)
+                yield from _headers(directory)
+
+
+def _tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
+    script = exported.script
+    last = script.hash[:_TILUS_SCRIPT_DIGITS]
+    home = f"scripts/{exported.name}/{_file_name([*script.params.values(), last])}"
+    yield OwnFile(f"{home}/meta.json", _json(_tilus_meta(exported)))
+    yield OwnFile(f"{home}/schedule.txt", _schedules(exported).encode())
+    for number, program in enumerate(exported.built):
+        yield SymLink(f"{home}/programs/{number}", _program_link(program))
+    for program in exported.refused:
+        reason = str(program.meta.get("reason", ""))
+        yield OwnFile(f"{home}/failed/building/{program.index}.txt", f"{reason}\n".encode())
+        yield SymLink(f"{home}/failed/building/{program.index}", f"../{_program_link(program)}")
+    if exported.tables:
+        chosen = exported.tables[0]
+        yield OwnFile(f"{home}/dispatch_table.json", _json(_dispatch(exported, chosen)))
+        yield OwnFile(f"{home}/dispatch_table.txt", _tilus_choices(exported, chosen).encode())
+    for key in exported.latency:
+        report = f"{layout.LATENCY}/{key}/{layout.LATENCY_REPORT}"
+        yield HardLink(f"{home}/{report}", os.path.join(script.path, report))
+
+
+def _tilus_program(program: ExportedProgram) -> Iterator[ExportItem]:
+    home = f"programs/{program.hash[:_TILUS_PROGRAM_DIGITS]}"
+    for name in program.files:
+        yield HardLink(f"{home}/{name}", os.path.join(program.directory, name))
+
+
+def _headers(directory: str) -> Iterator[ExportItem]:
+    for above, _, names in os.walk(directory):
+        for name in sorted(names):
+            path = os.path.join(above, name)
+            yield HardLink(os.path.relpath(path, os.path.dirname(os.path.dirname(directory))), path)
+
+
+def _program_link(program: ExportedProgram) -> str:
+    return f"../../../../programs/{program.hash[:_TILUS_PROGRAM_DIGITS]}"
+
+
+def _tilus_meta(exported: ExportedScript) -> dict[str, object]:
+    script = exported.script
+    names = [argument.name for argument in script.arguments]
+    return {
+        "params": {
+            "names": names,
+            "types": [argument.type for argument in script.arguments],
+            "const_params": list(script.params),
+            "kernel_params": names,
+            "tuning_params": list(script.keys),
+        },
+        "jit_key": [*script.params.values()],
+        "jit_key_desc": ", ".join(f"{name}={value}" for name, value in script.params.items()),
+    }
+
+
+def _schedules(exported: ExportedScript) -> str:
+    columns = exported.script.schedules
+    rows: list[tuple[Cell, ...]] = [
+        (number, *(column[program.index] for column in columns.values()))
+        for number, program in enumerate(exported.built)
+    ]
+    return table(("index", *columns), rows)
+
+
+def _renumbered(exported: ExportedScript, chosen: Table) -> Iterator[tuple[tuple[int, ...], int]]:
+    numbers = {program.index: number for number, program in enumerate(exported.built)}
+    for entry in chosen.entries:
+        if entry.program in numbers:
+            yield entry.key, numbers[entry.program]
+
+
+def _tilus_choices(exported: ExportedScript, chosen: Table) -> str:
+    rows = [(*key, number) for key, number in _renumbered(exported, chosen)]
+    return table((*exported.script.keys, "choice"), rows)
+
+
+def _dispatch(exported: ExportedScript, chosen: Table) -> dict[str, object]:
+    """Return a table as later versions of Tilus read it.
+
+    They ignore a table with a field of `_metadata` that differs from theirs; "*" never differs.
+    """
+    fingerprint, kind = chosen.fingerprint, exported.script.kind
+    arch = fingerprint.get("arch", "*")
+    number = arch.removeprefix("sm_").rstrip("af")
+    metadata = {
+        "tilus_version": "*",
+        "target": "*" if arch == "*" or kind == "cpu" else f"nvgpu/{arch.replace('_', '')}",
+        "gpu": fingerprint.get("device", "*"),
+        "compute_capability": f"{number[:-1]}.{number[-1]}" if number.isdigit() else "*",
+        "cuda_version": "*",
+        "tilusbuild_version": __version__,
+    }
+    entries = [[list(key), choice] for key, choice in _renumbered(exported, chosen)]
+    return {"_metadata": metadata, "entries": entries}
+
+
+def _file_name(values: Iterable[object]) -> str:
+    return _UNSAFE.sub("_", "-".join(map(str, values)))
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=4, ensure_ascii=False) + "\n").encode()
+
+
+# TileLang: `<version>/<system>/kernels/<hash>/` with a manifest of sizes and digests. A directory
+# holds device source, host source, library, parameters and `manifest.json`, as TileLang's own do
+# for its default backend; a script's programs are entries of their own. The version names the
+# writer: TileLang itself looks only below its own.
+
+_TILELANG_LIBRARY = "executable.so"
+
+
+def tilelang_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
+    """Yield the items of an export as TileLang lays a cache out."""
+    shown: set[str] = set()
+    for exported in scripts:
+        system = f"tilusbuild-{__version__}/linux-{exported.script.machine}/kernels"
+        for program in exported.built:
+            if program.hash not in shown:
+                shown.add(program.hash)
+                yield from _tilelang_kernel(f"{system}/{program.hash}", exported, program)
+
+
+def _tilelang_kernel(
+    home: str, exported: ExportedScript, program: ExportedProgram
+) -> Iterator[ExportItem]:
+    params = _tilelang_params(exported, program)
+    files = {
+        "params.json": _size_and_digest(params),
+        "device_kernel.cu": program.meta["files"][layout.SOURCE],
+        _TILELANG_LIBRARY: program.meta["files"][layout.LIBRARY],
+    }
+    yield OwnFile(f"{home}/params.json", params)
+    yield HardLink(f"{home}/device_kernel.cu", os.path.join(program.directory, layout.SOURCE))
+    yield HardLink(f"{home}/{_TILELANG_LIBRARY}", os.path.join(program.directory, layout.LIBRARY))
+    launcher = _launcher(program)
+    if launcher is not None:
+        files["host_kernel.cu"] = _size_and_digest(Path(launcher).read_bytes())
+        yield HardLink(f"{home}/host_kernel.cu", launcher)
+    manifest = {"version": 1, "files": dict(sorted(files.items()))}
+    yield OwnFile(f"{home}/manifest.json", json.dumps(manifest, indent=2).encode())
+
+
+def _launcher(program: ExportedProgram) -> str | None:
+    """Return the generated host source; None for a template with host code of its own."""
+    paths = (os.path.join(directory, "launcher.c") for directory in program.includes)
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _size_and_digest(data: bytes) -> dict[str, object]:
+    return {"size": len(data), "sha256": sha256_bytes(data)}
+
+
+def _tilelang_params(exported: ExportedScript, program: ExportedProgram) -> bytes:
+    """Return the signature; what TileLang itself writes here is a graph of its compiler."""
+    columns = exported.script.schedules
+    value = {
+        "script": exported.script.name,
+        "constants": dict(exported.script.params),
+        "schedule": {name: column[program.index] for name, column in columns.items()},
+        "params": [_tilelang_param(argument) for argument in exported.script.arguments],
+    }
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _tilelang_param(argument: ScriptArgument) -> dict[str, object]:
+    return {
+        "name": argument.name,
+        "type": argument.type,
+        "dtype": argument.dtype,
+        "output": argument.out,
+    }
+
+
+# Hidet: `ops/<target>_space_<level>/<operator>/<hash16>/`, a directory for each program. Hidet
+# links all schedules of an operator into one library; here each has its own. `dispatch_table.txt`
+# is beside them and names the directories.
+
+_HIDET_DIGITS = 16
+_HIDET_FILES = {
+    "lib.so": layout.LIBRARY,
+    "source.cu": layout.SOURCE,
+    "nvcc_log.txt": layout.LOG,
+    "task.txt": layout.PROGRAM_TXT,
+    "meta.json": layout.META,
+}
+
+
+def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
+    """Yield the items of an export as Hidet lays a cache out."""
+    shown: set[str] = set()
+    for exported in scripts:
+        level = _hidet_level(exported)
+        kind = "cpu" if exported.script.kind == "cpu" else "cuda"
+        above = f"ops/{kind}_space_{level}/{exported.name}"
+        for program in exported.built:
+            home = f"{above}/{program.hash[:_HIDET_DIGITS]}"
+            if home in shown:
+                continue
+            shown.add(home)
+            for name, original in _HIDET_FILES.items():
+                yield HardLink(f"{home}/{name}", os.path.join(program.directory, original))
+        if exported.tables:
+            name = f"{above}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
+            yield OwnFile(name, _hidet_choices(exported).encode())
+
+
+def _hidet_level(exported: ExportedScript) -> int:
+    """Return 0 for a single schedule, as Hidet does, and 2 for any other space."""
+    return 0 if len(exported.programs) == 1 else 2
+
+
+def _hidet_choices(exported: ExportedScript) -> str:
+    """Write choices as Hidet does: the sizes, then which program, here by directory name."""
+    lines = [" ".join((*exported.script.keys, "program"))]
+    for entry in exported.tables[0].entries:
+        digest = exported.programs[entry.program].hash[:_HIDET_DIGITS]
+        lines.append(" ".join((*map(str, entry.key), digest)))
+    return "\n".join(lines) + "\n"
