@@ -35,14 +35,17 @@ def test_a_whole_cache_has_no_problems(system: str, make: Made, problems: Proble
     cache = read(str(made))
     assert cache.system == system
     for entry in cache.entries:
-        assert entry.holds == ("sm_90a",)
-        assert entry.says in ("", "sm_90", "sm_90a")
+        assert entry.code_archs == ("sm_90a",)
+        assert entry.declared_arch in ("", "sm_90", "sm_90a")
         assert entry.size == sum((made / name).stat().st_size for name in entry.files)
 
 
 def test_what_each_entry_is(make: Made) -> None:
     found = {
-        system: [(e.kind, e.name, e.says, e.by) for e in read(str(make(system))).entries]
+        system: [
+            (e.kind, e.name, e.declared_arch, e.compiled_by)
+            for e in read(str(make(system))).entries
+        ]
         for system in SYSTEM_NAMES
     }
     assert found == {

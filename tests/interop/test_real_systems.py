@@ -143,7 +143,7 @@ def test_made_listed_broken_and_found_out(
     cache = make(peer, tmp_path)
     assert (cache.system, cache.broken) == (system, ())
     assert {entry.kind for entry in cache.entries} == kinds
-    assert all(entry.holds == (held,) for entry in cache.entries)
+    assert all(entry.code_archs == (held,) for entry in cache.entries)
     for suffix in ("*.so", "*.cubin"):
         for library in (tmp_path / "cache").rglob(suffix):
             library.write_bytes(library.read_bytes()[:-100])
@@ -161,7 +161,12 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LIBRARY_PATH", str(stubs))
     cache = tilus(peer, tmp_path)
     (entry,) = cache.entries
-    assert (cache.broken, entry.name, entry.says, entry.holds) == ((), "add", "sm_90a", ("sm_90a",))
+    assert (cache.broken, entry.name, entry.declared_arch, entry.code_archs) == (
+        (),
+        "add",
+        "sm_90a",
+        ("sm_90a",),
+    )
 
     command_line.run(tmp_path, "cache", "package", "cache")
     shutil.rmtree(tmp_path / "cache")

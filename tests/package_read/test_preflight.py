@@ -114,7 +114,7 @@ def test_which_target_serves_which_gpu(
     """Given code for sm_80 with PTX and for sm_90a, when each GPU is asked about, then this."""
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu(arch), MACHINE))
-    (answer,) = result.answers
+    (answer,) = result.instances
     assert (answer.chosen.target if answer.chosen else None) == target
     assert answer.why.startswith(why)
     assert result.ok == (target is not None)
@@ -124,7 +124,7 @@ def test_without_ptx_a_later_gpu_gets_nothing(hand: Hand, tmp_path: Path) -> Non
     path = for_targets(hand, {**AMPERE, "ptx": False}, HOPPER).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu("sm_100"), MACHINE))
     assert not result.ok
-    assert [judged.suits for judged in result.answers[0].judged] == [None, None]
+    assert [judged.suits for judged in result.instances[0].evaluations] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_driver_that_is_too_old(
     hand: Hand, driver: int, arch: str, target: str | None, tmp_path: Path
 ) -> None:
     path = for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p")
-    (answer,) = ask(path, DescribedHost(gpu(arch, driver), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu(arch, driver), MACHINE)).instances
     assert (answer.chosen.target if answer.chosen else None) == target
 
 
@@ -147,7 +147,7 @@ def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> No
     odd = min(programs)
     programs[odd] = dataclasses.replace(programs[odd], images=(Image("sass", "sm_90"),))
     path = made.relist(programs=programs).archive(tmp_path / "p")
-    (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).instances
     (problem,) = answer.problems
     assert "holds nothing that runs on cuda:0" in problem
 
@@ -169,18 +169,18 @@ def test_how_much_of_the_range_is_measured(hand: Hand, tmp_path: Path) -> None:
     """Given n from 1 to 64 in powers of two, a rule for n <= 4, and 8 and 16 measured, then of 7
     buckets 3 are the rule's, 2 measured, and 2 go to the nearest."""
     path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
-    (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).instances
     assert answer.tables == ("A100",)
     coverage = answer.coverage
     assert coverage is not None
     assert coverage.sizes == {"n": (1, 64)}
-    assert coverage.buckets == coverage.judged == 7
+    assert coverage.buckets == coverage.evaluated == 7
     assert coverage.sources == {"table": 3, "measured": 2, "nearest": 2}
 
 
 def test_a_table_of_another_gpu_does_not_count(hand: Hand, tmp_path: Path) -> None:
     path = for_targets(hand, AMPERE, table=table("A100", 8, 16)).archive(tmp_path / "p")
-    (answer,) = ask(path, DescribedHost(gpu("sm_80", name="A30"), MACHINE)).answers
+    (answer,) = ask(path, DescribedHost(gpu("sm_80", name="A30"), MACHINE)).instances
     assert answer.tables == ()
     assert answer.coverage is not None
     assert answer.coverage.sources == {"table": 3, "default": 4}
@@ -197,8 +197,8 @@ def test_a_default_that_is_not_packaged(hand: Hand, tmp_path: Path) -> None:
     path = made.relist(scripts=scripts, programs=programs).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu("sm_80"), MACHINE))
     assert result.ok
-    assert result.answers[0].coverage is not None
-    assert result.answers[0].coverage.sources == {"table": 3, "default": 4}
+    assert result.instances[0].coverage is not None
+    assert result.instances[0].coverage.sources == {"table": 3, "default": 4}
 
 
 # The host.
@@ -235,7 +235,7 @@ def test_a_host_of_another_machine(hand: Hand, tmp_path: Path) -> None:
     other = "aarch64" if MACHINE == "x86_64" else "x86_64"
     result = ask(hand.archive(tmp_path / "p"), DescribedHost(Device("cpu", 0, "cpu", "cpu"), other))
     assert not result.ok
-    assert f"made for {MACHINE}, not {other}" in str(result.answers[0].judged[0])
+    assert f"made for {MACHINE}, not {other}" in str(result.instances[0].evaluations[0])
 
 
 # The command.

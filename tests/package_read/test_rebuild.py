@@ -53,7 +53,7 @@ def test_a_source_that_does_not_compile(project: Project, tmp_path: Path) -> Non
         if p.is_file()
     }
     (found,) = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
-    assert found.made is None
+    assert found.rebuilt_sha256 is None
     assert "does not compile here" in str(found)
 
 

@@ -174,29 +174,29 @@ def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
             str(answer.coverage or ""),
         )
         for result in results
-        for answer in result.answers
+        for answer in result.instances
     ]
     print(table(("device", "script", "target", "why", "sizes"), rows), end="")
     for result in results:
         arch = result.host.device.arch
-        for answer in result.answers:
+        for answer in result.instances:
             if answer.tables:
                 print(f"{arch}: {answer.label}: tables measured on {', '.join(answer.tables)}")
-            for judged in answer.judged if verbose or answer.chosen is None else ():
+            for judged in answer.evaluations if verbose or answer.chosen is None else ():
                 print(f"{arch}: {judged}")
         for problem in _problems(result):
             print(f"{arch}: missing: {problem}")
 
 
 def _problems(result: PreflightReport) -> list[str]:
-    of_scripts = [f"{a.label}: {what}" for a in result.answers for what in a.problems]
+    of_scripts = [f"{a.label}: {what}" for a in result.instances for what in a.problems]
     return [*result.problems, *of_scripts]
 
 
 def _emit(results: Sequence[PreflightReport]) -> None:
     for result in results:
         device = result.host.device.arch
-        for answer in result.answers:
+        for answer in result.instances:
             emit(_line(device, answer))
         for problem in result.problems:
             emit(PreflightProblemLine(device, problem))
@@ -208,7 +208,7 @@ def _line(device: str, answer: InstanceReport) -> PreflightLine:
     sizes = None
     if (covered := answer.coverage) is not None:
         ranges = {key: tuple(found) if found else None for key, found in covered.sizes.items()}
-        sizes = PreflightSizes(ranges, covered.buckets, covered.judged, dict(covered.sources))
+        sizes = PreflightSizes(ranges, covered.buckets, covered.evaluated, dict(covered.sources))
     return PreflightLine(
         device=device,
         script=answer.label,
@@ -217,7 +217,7 @@ def _line(device: str, answer: InstanceReport) -> PreflightLine:
         why=answer.why,
         candidates=tuple(
             PreflightCandidate(each.script.target, each.suits is not None, each.reason)
-            for each in answer.judged
+            for each in answer.evaluations
         ),
         tables=tuple(answer.tables),
         sizes=sizes,

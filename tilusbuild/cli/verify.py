@@ -128,7 +128,7 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
             if policy is not None:
                 from tilusbuild.package.signing import check_signature
 
-                by = check_signature(reader.list_bytes(), reader.attestations(), policy).by
+                by = check_signature(reader.list_bytes(), reader.attestations(), policy).signer
                 signed = f"\nsigned by {by}"
     except PackageError as error:
         return [(error.kind, str(error))], ""
@@ -161,8 +161,8 @@ def _rebuild(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
         made += 1
         failed += not result.same
         if arguments.json:
-            digests = (result.recorded, result.made)
-            emit(RebuiltProgramLine(result.program, result.same, *digests, result.trouble))
+            digests = (result.recorded_sha256, result.rebuilt_sha256)
+            emit(RebuiltProgramLine(result.program, result.same, *digests, result.error))
         elif not result.same:
             print(f"NotReproduced: {result}")
         elif arguments.verbose:

@@ -1,9 +1,9 @@
-"""Install a foreign cache in its system's own place: what is missing there, and nothing else.
+"""Install a foreign cache in the place where its system looks for it: only what is missing there.
 
-What is missing is unpacked and checked in a private directory of the cache, and flushed to the
-disk; then each entry appears by one rename, those that links lead to first. An entry that is there
-stays as it is. Killed at any instant, the cache holds whole entries only; the next attempt installs
-the rest and removes the private directory. Nothing is written outside the directory that was named.
+What is missing is unpacked and checked in a private directory of the cache, and synced; then each
+entry is published by one rename, those that links lead to first. An existing entry is never
+changed. Killed at any instant, the cache holds whole entries only; the next attempt installs the
+rest and removes the private directory. Nothing is written outside the directory that was named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PREFIX = ".tilusbuild-"
 
 @dataclass(frozen=True, slots=True)
 class InstalledCache:
-    """How many entries were not there before, and how many bytes were written."""
+    """The number of new entries, and the bytes that were written."""
 
     new: int
     size: int
@@ -40,24 +40,24 @@ class InstalledCache:
 def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> InstalledCache:
     """Make the directory `place` hold the foreign cache of the package whose list is `listing`.
 
-    Raises `PackageError`s; then what was there is as it was, and each entry that came is whole.
+    Raises `PackageError`s; then what was there before is unchanged, and each new entry is whole.
     """
     cache = cache_of(listing)
     check_limits(listing, reader, limits)
     missing = {unit for unit in cache.units if not os.path.lexists(os.path.join(place, unit))}
-    came: set[str] = set()
+    published: set[str] = set()
     if missing:
         with _explained(place), _private(place) as private:
             _unpack(reader, listing, cache, missing, private)
-            made = os.path.join(private, cache.prefix)
-            _place(cache, made, place)
+            unpacked = os.path.join(private, cache.prefix)
+            _place(cache, unpacked, place)
             sync_all(private)
-            _link(cache, missing, made)
-            came = set(_publish(cache, missing, made, place))
+            _link(cache, missing, unpacked)
+            published = set(_publish(cache, missing, unpacked, place))
     files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
     return InstalledCache(
-        sum(unit in came for _, unit in cache.owners(entry.path for entry in cache.entries)),
-        sum(files[path] for path, unit in cache.owners(files) if unit in came),
+        sum(unit in published for _, unit in cache.owners(entry.path for entry in cache.entries)),
+        sum(files[path] for path, unit in cache.owners(files) if unit in published),
     )
 
 
@@ -78,10 +78,10 @@ def _paths(listing: FileList, cache: ListedCache) -> list[str]:
     return [path.removeprefix(cache.prefix) for path in listing.files]
 
 
-def _place(cache: ListedCache, made: str, place: str) -> None:
-    """Write the new place into the files that name it."""
-    for above, _, files in os.walk(made):
-        home = os.path.relpath(above, made)
+def _place(cache: ListedCache, unpacked: str, place: str) -> None:
+    """Write the new place into Triton's groups, which name their files by absolute paths."""
+    for above, _, files in os.walk(unpacked):
+        home = os.path.relpath(above, unpacked)
         for name in files:
             if is_group(cache.system, os.path.join(home, name)):
                 path = os.path.join(above, name)
@@ -92,17 +92,17 @@ def _place(cache: ListedCache, made: str, place: str) -> None:
                     file.truncate()
 
 
-def _link(cache: ListedCache, missing: set[str], made: str) -> None:
+def _link(cache: ListedCache, missing: set[str], unpacked: str) -> None:
     """Make the links: relative, so that the cache can be moved."""
     for link, unit in cache.owners(cache.links):
         if unit in missing:
-            path = os.path.join(made, link)
+            path = os.path.join(unpacked, link)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.symlink(os.path.relpath(cache.links[link], os.path.dirname(link)), path)
 
 
-def _publish(cache: ListedCache, missing: set[str], made: str, place: str) -> Iterator[str]:
-    """Rename units into place and yield those that nobody was quicker with.
+def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -> Iterator[str]:
+    """Rename units into place and yield them, except those that another process published first.
 
     Units with links come last, so that no link ever leads to an entry that is not there yet.
     """
@@ -110,14 +110,14 @@ def _publish(cache: ListedCache, missing: set[str], made: str, place: str) -> It
     for unit in sorted(missing, key=lambda each: (each in linking, each)):
         final = os.path.join(place, unit)
         os.makedirs(os.path.dirname(final), exist_ok=True)
-        if publish_new(os.path.join(made, unit), final):
+        if publish_new(os.path.join(unpacked, unit), final):
             sync_directory(os.path.dirname(final))
             yield unit
 
 
 @contextmanager
 def _private(place: str) -> Iterator[str]:
-    """Give a locked directory in `place`, and remove those that killed processes left."""
+    """Make a locked directory in `place`, and remove those that killed processes left."""
     os.makedirs(place, exist_ok=True)
     for name in os.listdir(place):
         if name.startswith(_PREFIX):
@@ -143,6 +143,7 @@ def _locked(place: str) -> tuple[str, int]:
 
 
 def _sweep(path: str) -> None:
+    """Remove a private directory unless its lock is held: then another process installs now."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -61,9 +61,9 @@ class EntryChecker:
     def _check_code(self, path: str, entry: ListedEntry, data: bytes) -> None:
         images, machine = code_of(data)
         if set(images) != set(entry.images) or machine != entry.machine:
-            there = _text(sorted(i.arch for i in images), machine)
+            held = _text(sorted(i.arch for i in images), machine)
             listed = _text(sorted(i.arch for i in entry.images), entry.machine)
-            raise CodeMismatchError(f"{path} holds code for {there}; listed is {listed}")
+            raise CodeMismatchError(f"{path} holds code for {held}; listed is {listed}")
         try:
             problem = host_problem(self._listing.needs, read_needs(data)) if machine else None
         except BinaryError as error:

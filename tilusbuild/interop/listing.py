@@ -1,8 +1,8 @@
-"""A foreign cache in a package's list: its entries, and what appears in the cache as one piece.
+"""A foreign cache in a package's list: its entries, and the units that are published by one rename.
 
 Its files are listed below `caches/SYSTEM`, under the names that the system gave them. Links are not
-files: the list says where they are, and each leads to an entry of the same cache. So a checked
-list cannot lead out of the directory that the package is installed into.
+files: the list has their paths, and each leads to an entry of the same cache. So nothing of a
+checked list leads out of the directory that the package is installed into.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MAX_UNIT_PARTS = 8
 
 @dataclass(frozen=True, slots=True)
 class ListedEntry:
-    """An entry as the list has it. `path` is its directory in the cache and `library` the file in
-    it that holds the code: `images` for GPUs, and host code for `machine` (None: no host code)."""
+    """An entry in a list. `path` is its directory in the cache and `library` the file in it with
+    the code: `images` for GPUs, and host code for `machine` (None: no host code)."""
 
     path: str
     kind: str
@@ -111,7 +111,7 @@ def cache_of(listing: FileList) -> ListedCache:
 
 
 def count_pickles(listing: FileList) -> int:
-    """Return how many files are pickles, which only the system itself will load."""
+    """Return the number of pickles. Only the system itself loads them."""
     return sum(path.endswith((".pickle", ".pkl")) for path in listing.files)
 
 
@@ -127,7 +127,7 @@ def pickle_warning(listing: FileList) -> str:
 
 
 def read(field: Field) -> ListedCache:
-    """Return what a list says. Raises `MalformedListError`."""
+    """Return the foreign cache in a list. Raises `MalformedListError`."""
     return field.record(
         ListedCache,
         system=lambda each: each.one_of(*sorted(SYSTEMS)),

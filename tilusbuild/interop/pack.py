@@ -1,8 +1,8 @@
-"""Collect a foreign cache for a package: its whole entries, and what makes them work.
+"""Collect a foreign cache for a package: its whole entries, and the files that make them work.
 
-Locks, stagings and other stale files stay behind. What a file says of the place of the cache is
-taken out of it, so that the same entries make the same package wherever they are; installing puts
-the new place in. Nothing is loaded, and no pickle is opened.
+Locks, staging directories and other stale files stay behind. The path of the cache is removed from
+the files that contain it, so that the same entries make the same package wherever they are;
+installing writes the new path. Nothing is loaded, and no pickle is opened.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tilusbuild.state.files import sha256_bytes, sha256_file
 
 _LOCK = ".lock"
 _SHARED_UNIT = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYSTEM: 1}
-"""How many parts has the path of the directory that a file of no entry belongs to:
+"""The number of path parts of the unit that a file without an entry belongs to:
 `scripts/NAME/KEY`, `graphs/KEY`, `VERSION/MACHINE/autotuner/KEY`."""
 _FATBIN = "kernel.fatbin"
-"""What TileLang compiles for several architectures at once: not an ELF file, so that reading the
-cache takes no digest of it."""
+"""TileLang's file with code for several architectures. It is not an ELF file, so reading the cache
+has found no library in its entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCache:
-    """What goes into the package, and what stays: broken entries, each with a reason."""
+    """A package's contents, and the broken entries that were left out, each with a reason."""
 
     contents: Contents
     entries: Sequence[ListedEntry]
@@ -78,7 +78,10 @@ def collect(
 
 
 def _check_whole(cache: ForeignCache) -> None:
-    """Refuse one version's part of TileLang's cache: only its place says the version."""
+    """Raise `InputError` for one version's part of TileLang's cache.
+
+    Its version is only in the name of its directory: installed elsewhere, it would never be found.
+    """
     if cache.system == tilelang.SYSTEM and any(
         entry.path.split("/")[0] == "cuda-binaries" or entry.path.split("/")[1] == "kernels"
         for entry in cache.entries
@@ -90,7 +93,7 @@ def _check_whole(cache: ForeignCache) -> None:
 
 
 def _broken(cache: ForeignCache) -> Iterator[tuple[str, str]]:
-    """Yield units that something is wrong with, and scripts of Tilus that use a broken program."""
+    """Yield broken units, and scripts of Tilus that use a broken program, each with the reason."""
     units: dict[str, str] = {}
     for entry in cache.entries:
         for problem in entry.problems:

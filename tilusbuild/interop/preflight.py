@@ -1,7 +1,7 @@
-"""Say which entries of a foreign cache would run on a machine that is only described, and why not.
+"""Predict which entries of a foreign cache would run on a described machine, and why others not.
 
 The rules are the runtime's, applied to what was read from the binaries. Whether the system there
-would look for these entries, and take them, is not known: its own version and options decide that.
+would look these entries up is not known: its own version and options are part of its keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilusbuild.runtime import compat
 
 @dataclass(frozen=True, slots=True)
 class EntryVerdict:
-    """An entry, whether it runs on the machine, and why or why not."""
+    """Whether an entry runs on the machine, and why."""
 
     entry: ListedEntry
     runs: bool
@@ -24,7 +24,7 @@ class EntryVerdict:
 
     @property
     def label(self) -> str:
-        """Return what a person calls the entry."""
+        """The entry's name, for people."""
         return " ".join(filter(None, (self.entry.kind, self.entry.name)))
 
 
@@ -53,8 +53,8 @@ def preflight(listing: FileList, host: DescribedHost) -> CachePreflight:
 
 def _judge(entry: ListedEntry, host: DescribedHost) -> EntryVerdict:
     if entry.machine not in (None, host.machine):
-        what = f"its host code is for {entry.machine}, and the host is {host.machine}"
-        return EntryVerdict(entry, False, what)
+        reason = f"its host code is for {entry.machine}, and the host is {host.machine}"
+        return EntryVerdict(entry, False, reason)
     if not entry.images:
         if entry.machine is None:
             return EntryVerdict(entry, False, "nothing is known of its code")

@@ -1,5 +1,5 @@
-"""Packages: a cache for distribution. One file list says what is in it, in whatever format.
+"""Packages: caches for distribution, described by one file list in every format.
 
-A package is made from a cache that was built, holds nothing of who packed it or when, and is read
-as what it is: bytes from somebody else.
+A package is made from a built cache and records neither who packed it nor when. Whatever is read
+from a package is untrusted input.
 """

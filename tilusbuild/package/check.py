@@ -1,7 +1,7 @@
-"""Whether a package is what its list says: offline, and without running anything of it.
+"""Check that a package is what its list says, offline and without running anything of it.
 
 Names, sizes and digests are compared as the files arrive; then each program and each script is
-checked for itself as soon as its files are there. A program's texts hash to its name, its
+checked as soon as its files are complete. A program's texts hash to its name, its
 `meta.json` is about it and the files that are packed, and its library holds the code that the list
 and the target promise, and needs no more of a host than the list says. A script is read by the
 runtime's own readers: what passes here is what `load` takes. What is held in memory is bounded: one
@@ -78,14 +78,14 @@ Files = Mapping[str, FileEntry]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify` found. `listing` is None when there is no list to go by."""
+    """The result of `verify`. `listing` is None when the list itself cannot be read."""
 
     listing: FileList | None
     problems: tuple[PackageError, ...]
 
 
 def verify(reader: Reader, limits: Limits) -> Verified:
-    """Check everything, and collect what is wrong; what makes going on impossible comes last."""
+    """Check everything and collect the problems. One that ends the check comes last."""
     problems: list[PackageError] = []
 
     def refuse(error: PackageError) -> None:
@@ -220,7 +220,7 @@ def _check_meta(where: str, digest: str, data: bytes, files: Files) -> None:
     try:
         meta = unseal(data)
     except CorruptFileError as error:
-        raise InconsistentError(f"{where}/{layout.META} is damaged: {error}") from None
+        raise InconsistentError(f"{where}/{layout.META} is corrupt: {error}") from None
     if meta.get("program") != digest or meta.get("status") != "built":
         raise InconsistentError(
             f"{where}/{layout.META} is not the metadata of a program that was built"
@@ -284,10 +284,10 @@ def check_include(digest: str, manifest: bytes, files: Files) -> None:
         wanted = read_manifest(manifest)
     except CorruptFileError as error:
         raise InconsistentError(f"{where}: {error}") from None
-    there = {name: entry.sha256 for name, entry in files.items() if name != layout.MANIFEST}
-    if there != wanted:
-        odd = min(n for n in {**there, **wanted} if there.get(n) != wanted.get(n))
-        raise InconsistentError(f"{where}/{odd} is not what {layout.MANIFEST} says")
+    packed = {name: entry.sha256 for name, entry in files.items() if name != layout.MANIFEST}
+    if packed != wanted:
+        different = min(n for n in {**packed, **wanted} if packed.get(n) != wanted.get(n))
+        raise InconsistentError(f"{where}/{different} is not what {layout.MANIFEST} says")
 
 
 # Scripts.
@@ -320,7 +320,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
 
 def _check_description(where: str, listing: FileList, entry: ScriptEntry, script: Script) -> None:
     target = listing.targets[entry.target]
-    said = (script.name, script.target, script.machine, script.kind, script.archs, script.ptx)
+    described = (script.name, script.target, script.machine, script.kind, script.archs, script.ptx)
     listed = (
         entry.script,
         entry.target,
@@ -329,7 +329,7 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
         target.archs,
         target.ptx,
     )
-    if (*said, script.toolkit) != (*listed, target.toolkit):
+    if (*described, script.toolkit) != (*listed, target.toolkit):
         raise InconsistentError(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     packed = set(entry.programs)
     order = dict.fromkeys(program for program in script.programs if program in packed)
@@ -346,7 +346,7 @@ def _check_dispatcher(where: str, directory: str) -> None:
         # The base name alone: a description could name any file of this machine.
         found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
-        raise InconsistentError(f"{where}/{direct.FILE} is damaged: {error}") from None
+        raise InconsistentError(f"{where}/{direct.FILE} is corrupt: {error}") from None
     if found != library["sha256"]:
         raise InconsistentError(f"{where}: the dispatcher is not what was built")
 
@@ -369,7 +369,9 @@ def code_problems(cache: Cache) -> Iterator[str]:
             yield f"{where}: {error}"
             continue
         held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
-        said = {(image.get("kind"), image.get("arch")) for image in entry.meta.get("images", ())}
-        if held != said:
-            there, recorded = images_text(held), images_text(said)
-            yield f"{where} holds code for {there}; {layout.META} says {recorded}"
+        recorded = {
+            (image.get("kind"), image.get("arch")) for image in entry.meta.get("images", ())
+        }
+        if held != recorded:
+            texts = images_text(held), images_text(recorded)
+            yield f"{where} holds code for {texts[0]}; {layout.META} says {texts[1]}"

@@ -1,4 +1,4 @@
-"""From a cache to a package's contents: which scripts and files, with what digests and needs.
+"""Collect a package's contents from a cache: scripts and files, their digests, host requirements.
 
 The scripts are those that the project would build now: the plan is made again and compared with the
 cache, so that a package never holds what an edit has left behind. With `as_built` it is what the
@@ -46,7 +46,7 @@ from tilusbuild.runtime.tables import read_tables
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
-_AGAIN = "`tilusbuild cache verify --repair` removes what is damaged, `tilusbuild build` makes it"
+_AGAIN = "`tilusbuild cache verify --repair` removes what is corrupt, `tilusbuild build` makes it"
 _BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"
 
 
@@ -121,7 +121,7 @@ def _read(
 
 @dataclass(slots=True)
 class _Collector:
-    """What was found so far. `dispatched`: only programs that dispatch can choose."""
+    """What was collected so far. `dispatched`: only programs that dispatch can choose."""
 
     cache: Cache
     purposes: frozenset[Purpose]
@@ -248,7 +248,7 @@ def current(project: Project, selection: Selection) -> tuple[tuple[str, str], ..
 
 
 def _check_published(cache: Cache, instance: PlannedInstance) -> None:
-    """Raise `CannotPackError` when a script's directory does not say what its programs are."""
+    """Raise `CannotPackError` when a script's directory is older than its programs."""
     try:
         found = read_script(cache.tree.script_path(instance.directory, instance.hash))
     except LoadError as error:

@@ -1,10 +1,10 @@
-"""What goes into a package: its list, where the bytes of each file come from, and what it needs.
+"""A package's contents: its list, the source of each file's bytes, and its host requirements.
 
 Bytes are read when a format's writer asks for them, and only handed out if they are those of the
 list: a cache that changes while it is packed ends in `CannotPackError`, never in a package that
-does not verify. What the libraries need of a host is what they say themselves; the instruction set
-is the exception: compilers seldom mark it, so it is also read off the recorded `-march` of host
-code."""
+does not verify. Host requirements are read from the libraries. The instruction set is the
+exception: compilers seldom mark it, so the recorded `-march` of host code counts, too.
+"""
 
 from __future__ import annotations
 
@@ -145,10 +145,10 @@ class HostRequirements:
     def needs(self) -> HostNeeds:
         """Return it. Raises `CannotPackError` for libraries of several machines, or none at all."""
         if len(self._machines) != 1:
-            there = "; ".join(
+            found = "; ".join(
                 f"{path} is for {machine}" for machine, path in self._machines.items()
             )
-            raise CannotPackError(f"a package is for one machine: {there or 'there is no library'}")
+            raise CannotPackError(f"a package is for one machine: {found or 'there is no library'}")
         return HostNeeds(
             machine=next(iter(self._machines)),
             isa=_highest(self._isas),

@@ -1,7 +1,7 @@
-"""What changed between two packages, or caches: down to the schedule and the line that differs.
+"""Compare two packages or caches: which scripts, schedules, tables and texts differ.
 
-Scripts are matched by name, target and constants, programs by their schedule. What makes a program
-another one is read off the two texts that its hash is made of, as `explain` does.
+Scripts are matched by name, target and constants, programs by their schedule. Why a
+program has another hash is read from the two texts that the hash covers, as `explain` does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Key: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PackageSide:
-    """One of the two. `libraries` are the sha256 of the programs that are there, by hash."""
+    """One of the two. `libraries` has the sha256 of each program's library, by program hash."""
 
     root: str
     facts: Mapping[str, str]
@@ -76,8 +76,8 @@ def side(path: str, limits: Limits) -> Iterator[PackageSide]:
 
 def _of_cache(cache: Cache) -> PackageSide:
     rooted = {pair for project in cache.projects().values() for pair in project.scripts}
-    there = [(script.directory, script.hash) for script in cache.scripts()]
-    current = [pair for pair in there if pair in rooted] or there
+    present = [(script.directory, script.hash) for script in cache.scripts()]
+    current = [pair for pair in present if pair in rooted] or present
     libraries = {}
     for program in programs(cache.tree):
         entry = find_entry(cache.program_path(program), program)
@@ -130,10 +130,10 @@ def changes(a: PackageSide, b: PackageSide) -> Iterator[PackageChange]:
     for key in sorted({*a.scripts, *b.scripts}):
         old, new = a.scripts.get(key), b.scripts.get(key)
         if old is None or new is None:
-            there = new or old
-            assert there is not None  # noqa: S101 - the key is of one of them
-            what = (counted(len(there.programs), "program"),)
-            yield PackageChange("script", _kind(old, new), there.label, what)
+            script = new or old
+            assert script is not None  # noqa: S101 - the key is of one of them
+            size = counted(len(script.programs), "program")
+            yield PackageChange("script", _kind(old, new), script.label, (size,))
             continue
         yield from _programs(a, b, old, new)
         yield from _tables(old, new)

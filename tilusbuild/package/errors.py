@@ -1,6 +1,6 @@
-"""What can be wrong with a package, each as a type of its own. All end a command with status 1.
+"""The errors of packages. Each ends a command with exit status 1.
 
-The types say what was refused; the text names the file in question and says what would be right.
+The type tells what was refused; the message names the file and what is expected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tilusbuild.errors import TilusbuildError
 
 
 class PackageError(TilusbuildError):
-    """A package cannot be made, or what is there is not a package that can be trusted."""
+    """A package cannot be made, or does not pass its checks."""
 
     kind: ClassVar[str] = "PackageError"
     """The name that `verify` reports, in text and in JSON. It outlives the names of the classes."""
@@ -38,13 +38,13 @@ class TooLargeError(PackageError):
 
 
 class NoPackageError(PackageError):
-    """There is no package here, or it is in no format that is known."""
+    """There is no package here, or none in a known format."""
 
     kind = "NoPackage"
 
 
 class MalformedListError(PackageError):
-    """`tilus-package.json` is not what a packer writes: its form, its limits, or what it says."""
+    """`tilus-package.json` is not what a packer writes: in form, size or content."""
 
     kind = "ListMalformed"
 
@@ -68,7 +68,7 @@ class OverLimitError(PackageError):
 
 
 class TruncatedError(PackageError):
-    """A container ends before all of it was there, or is damaged."""
+    """A container is truncated or corrupt."""
 
     kind = "Truncated"
 
@@ -80,25 +80,25 @@ class MissingFileError(PackageError):
 
 
 class UnlistedFileError(PackageError):
-    """A file is there that the list does not name, or one is there twice."""
+    """A file that the list does not name, or one that comes twice."""
 
     kind = "FileUnlisted"
 
 
 class ChangedFileError(PackageError):
-    """A file has not the size or the digest that the list gives."""
+    """A file has another size or digest than listed."""
 
     kind = "FileChanged"
 
 
 class InconsistentError(PackageError):
-    """Files that are what the list says, and do not belong together or to their names."""
+    """Files are as listed, and do not belong together or to their names."""
 
     kind = "Incoherent"
 
 
 class CodeMismatchError(PackageError):
-    """A library holds other GPU code than the list says."""
+    """A library holds other GPU code than listed."""
 
     kind = "CodeMismatch"
 
@@ -116,7 +116,7 @@ class CannotInstallError(PackageError):
 
 
 class PackageSignatureError(PackageError):
-    """No signature, a damaged one, or one of somebody else."""
+    """The signature is missing, corrupt, or by another signer."""
 
     kind = "SignatureRefused"
 
@@ -134,12 +134,12 @@ class UnknownSignatureError(PackageSignatureError):
 
 
 class OtherSignerError(PackageSignatureError):
-    """Somebody else signed, or what was signed is not what is there."""
+    """The signature is by another signer, or the signed text was changed."""
 
     kind = "WrongSigner"
 
 
 class OtherListSignedError(PackageSignatureError):
-    """The signature is good, and about another package: this one's list was changed since."""
+    """The signature is valid for another list: this one was changed since it was signed."""
 
     kind = "SignedOther"

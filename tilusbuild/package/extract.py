@@ -1,9 +1,9 @@
-"""Files as they come out of a package: each is listed, comes once, and is what the list says.
+"""Extract files from a package: each is listed, comes once, and has the listed size and digest.
 
-Everything that reads a package's files reads them here. What a container says is compared with the
-list before any of it is read, and the limits are compared with the list before that; so a package
-can ask for no more memory, disk or time than its list admits, and the list for no more than
-`Limits` allow.
+Every reader of a package's files goes through `members`. Limits are checked on the list before
+anything is unpacked, and the container's claims are compared with the list before their bytes are
+read. So a package can take no more memory, disk or time than its list admits, and the list no more
+than `Limits` allow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilusbuild.state.files import hasher
 
 _READ_SIZE = 1 << 18
 _MAX_SCRIPT_FILE = 32 << 20
-"""Bytes of a file of a script: the list of 200,000 programs, say."""
+"""Bytes of a file of a script, such as the list of 200,000 programs."""
 _MAX_SCRIPTS = 1 << 30
 """Bytes of all files of all scripts, which every reader of a package unpacks."""
 

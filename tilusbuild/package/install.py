@@ -1,10 +1,11 @@
-"""Installing a package into a cache: only what is missing, and all of it or nothing that is used.
+"""Install a package into a cache: only what is missing, and nothing is used before all is there.
 
-What is missing is unpacked into a private directory of the cache and checked there; then programs
-and scripts are published as a build publishes them, each by one rename, and last the index names
-the package, so that `load` finds it and garbage collection keeps it. Killed at any instant, the
-cache is as good as before: programs that were published are kept for the next attempt, everything
-else is swept."""
+What is missing is unpacked into a private directory of the cache and checked there. Then programs
+and scripts are published as a build publishes them, each by one rename. Last, the index names the
+package, so that `load` finds it and garbage collection keeps it. Killed at any instant, the cache
+is as good as before: the next attempt finds the programs that were published, and everything else
+is swept.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +64,11 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
             _bring(reader, cache, listing, missing, skip)
         places = [script.place for script in listing.scripts]
         cache.record_build(ROOT + listing.title, f"{listing.title} {listing.version}", places)
-    came = [path for path in listing.files if _root(path) in missing]
+    installed_paths = [path for path in listing.files if _root(path) in missing]
     return InstalledPackage(
         listing,
         sum(root.startswith(layout.PROGRAMS) for root in missing),
-        sum(listing.files[p].size for p in came if not p.startswith(layout.SCRIPTS)),
+        sum(listing.files[p].size for p in installed_paths if not p.startswith(layout.SCRIPTS)),
         len(parts),
         len(parts) - len(skip),
     )
@@ -94,10 +95,11 @@ def uninstall(cache: Cache, name: str) -> None:
 
     Raises `InputError` when it is not installed, `CacheError`, and `CorruptFileError`.
     """
-    there = installed(cache)
-    if name not in there:
+    names_here = installed(cache)
+    if name not in names_here:
         raise input_error(
-            f"no package {name} in {cache.root}", hint=did_you_mean(name, there) or "there is none"
+            f"no package {name} in {cache.root}",
+            hint=did_you_mean(name, names_here) or "there is none",
         )
     cache.forget([ROOT + name])
 
@@ -179,8 +181,8 @@ def _has_script(cache: Cache, listing: FileList, script: ScriptEntry) -> bool:
     listed = {p.removeprefix(where): f.sha256 for p, f in listing.files.items() if _in(p, where)}
     path = cache.tree.script_path(*script.place)
     try:
-        there = [name for name in layout.files_below(path) if not _is_link(name)]
-        return sorted(there) == sorted(listed) and all(
+        here = [name for name in layout.files_below(path) if not _is_link(name)]
+        return sorted(here) == sorted(listed) and all(
             sha256_file(os.path.join(path, name)) == digest for name, digest in listed.items()
         )
     except OSError:
@@ -222,7 +224,6 @@ def _files_of(path: str) -> dict[str, bytes | str]:
 
 
 def _publish_script(cache: Cache, script: ScriptEntry, path: str) -> None:
-    there = sorted(Path(path).iterdir())
-    files = {each.name: each.read_bytes() for each in there if each.is_file()}
+    files = {each.name: each.read_bytes() for each in Path(path).iterdir() if each.is_file()}
     dispatcher = os.path.join(path, layout.DISPATCH)
     install_script(cache, *script.place, files, dispatcher if os.path.lexists(dispatcher) else None)

@@ -211,12 +211,12 @@ _PLAIN = (
 
 
 def _list(field: Field) -> FileList:
-    there = field.value if isinstance(field.value, dict) else {}
-    more = [key for key in names.OTHERS if key in there]
-    machines = ("x86_64", "aarch64", *([ANY_MACHINE] if more else []))
+    keys = field.value if isinstance(field.value, dict) else {}
+    kind_keys = [key for key in names.OTHERS if key in keys]
+    machines = ("x86_64", "aarch64", *([ANY_MACHINE] if kind_keys else []))
 
     def make(schema: int, **values: Any) -> FileList:
-        part = values.pop(more[0]) if more else None
+        part = values.pop(kind_keys[0]) if kind_keys else None
         return FileList(**values, part=part)
 
     return field.record(
@@ -232,7 +232,7 @@ def _list(field: Field) -> FileList:
         scripts=lambda each: each.array(_script),
         programs=lambda each: each.mapping(_program),
         files=lambda each: each.mapping(_file, MAX_FILES),
-        **{key: names.kind_with_key(key).read for key in more},
+        **{key: names.kind_with_key(key).read for key in kind_keys},
     )
 
 
@@ -428,8 +428,10 @@ def named_layers(found: FileList) -> tuple[Layer, ...]:
         else:
             owner = (digest, "")
         parts.setdefault(owner, []).append(path)
-    made = [Layer(script, target, tuple(parts[script, target])) for script, target in sorted(parts)]
-    return (*made, Layer("", "", tuple(headers))) if headers else tuple(made)
+    owned = [
+        Layer(script, target, tuple(parts[script, target])) for script, target in sorted(parts)
+    ]
+    return (*owned, Layer("", "", tuple(headers))) if headers else tuple(owned)
 
 
 def layers(found: FileList) -> tuple[tuple[str, ...], ...]:

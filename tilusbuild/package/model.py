@@ -1,10 +1,10 @@
 """What all of a package's readers and writers share: containers, file purposes, GPU code, JSON.
 
-A `Reader` hands over a package as names and bytes, in its container's order; `extract` believes
-none of them before it was compared with the list. The JSON here comes from anybody: it is read into
-values whose form was asked for, and what was not asked for is refused. Objects have exactly the
-keys that are named, each once. Numbers are whole and not negative. Only `MalformedListError` is
-raised."""
+A `Reader` yields names and bytes in its container's order; `extract` trusts none of them before it
+has compared them with the list. The JSON is untrusted, too: `Field` reads it into values of the
+expected form and refuses everything else. Objects have exactly the expected keys, each once.
+Numbers are whole and not negative. Reading raises only `MalformedListError`.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class ContainerFile(NamedTuple):
 class Reader(Protocol):
     """A package in its container. Every method raises `PackageError`.
 
-    A reader knows its container and nothing else. It refuses entries that are not plain files,
-    containers that are truncated or damaged, headers and windows that would take more memory than
-    they may. It never reads an entry whole unless it is asked to.
+    A reader knows its container and nothing of the list. It refuses entries that are not plain
+    files, containers that are truncated or corrupt, and headers and windows that ask for too much
+    memory. It never reads an entry whole unless asked to.
     """
 
     kind: str
-    """What the container is, for people."""
+    """The name of the format, for messages."""
     packed: int | None
     """Bytes of the container; None where nothing is compressed."""
 
@@ -66,14 +66,15 @@ class Reader(Protocol):
         ...
 
     def attestations(self) -> Mapping[str, bytes]:
-        """Return what there is of `names.BESIDE`, by name; each of at most
-        `MAX_ATTESTATION_SIZE`."""
+        """Return the attestations that exist, by their names in `names.BESIDE`. Each has at most
+        `MAX_ATTESTATION_SIZE` bytes."""
         ...
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
-        """Yield every file, but for the list, the attestations, and layers that can be left out.
+        """Yield every file except the list and the attestations.
 
-        `layers` is how many the list makes; those whose numbers are in `skip` need not be read.
+        `layers` is the number of layers that the list makes. The files of those in `skip` may be
+        left out.
         """
         ...
 
@@ -82,17 +83,17 @@ class Reader(Protocol):
         ...
 
 
-# What each file of a cache is for, and so whether a package has it.
+# What each file of a cache is for: this decides whether it is packed.
 
 
 Purpose: TypeAlias = Literal["runtime", "sources", "logs"]
-"""`runtime` is what a call needs, and what says what was compiled. `sources` let `compile.sh` make
-the libraries again. `logs` are what compilers and measurements said."""
+"""`runtime`: what a call needs, and the texts that identify the program. `sources`: what
+`compile.sh` needs to make the library again. `logs`: output of compilers and measurements."""
 
 PROGRAM_FILES = (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.LIBRARY)
-"""The files without which a program is of no use."""
+"""Every packed program has these."""
 SCRIPT_FILES = (layout.SCRIPT_TXT, layout.SCRIPT_JSON)
-"""The files without which a script is of no use."""
+"""Every packed script has these."""
 _RUNTIME_OF_SCRIPT = (
     *SCRIPT_FILES,
     layout.SCHEDULE_TXT,
@@ -110,8 +111,10 @@ def purpose_of_program(name: str) -> Purpose:
 
 
 def purpose_of_script(name: str) -> Purpose | None:
-    """Return the purpose of a file below a script's directory; None: in no package. Links and locks
-    are in none: a package names programs by their hashes."""
+    """Return the purpose of a file below a script's directory; None for one that is never packed.
+
+    Links and locks are never packed: a package names programs by their hashes.
+    """
     if name in _RUNTIME_OF_SCRIPT:
         return "runtime"
     if name.startswith(f"{direct.DIRECTORY}/"):
@@ -128,13 +131,13 @@ def mode_of(path: str) -> int:
 
 
 MAX_LIBRARY_SIZE = 256 << 20
-"""Bytes of a library, which is read whole."""
+"""Bytes of a library: libraries are read whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A piece of GPU code in a library, as the binary itself says. Unlike `binary.CodeImage`,
-    without its size."""
+    """A piece of GPU code in a library, as read from the binary: `binary.CodeImage` without its
+    size."""
 
     kind: Literal["sass", "ptx"]
     arch: str
@@ -146,7 +149,7 @@ def images_text(images: Iterable[tuple[str, str]]) -> str:
 
 
 def read_images(field: Field) -> tuple[Image, ...]:
-    """Return the images that a list says. Raises `MalformedListError`."""
+    """Return the images in a list. Raises `MalformedListError`."""
     return field.array(_image)
 
 
@@ -155,7 +158,7 @@ def _image(field: Field) -> Image:
 
 
 def code_of(data: bytes) -> tuple[tuple[Image, ...], str | None]:
-    """Return what code a file holds: its pieces for GPUs, and its host code's machine."""
+    """Return the GPU images in a file, and the machine of its host code (None: no host code)."""
     try:
         images = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in read_archs(data)))
     except BinaryError:
@@ -204,9 +207,9 @@ def decode(data: bytes) -> Any:
 
 
 def is_hollow(data: bytes, min_bytes_each: int) -> bool:
-    """Return whether JSON would take many times its size in memory: an empty array is two bytes of
-    text and sixty of memory. Asked before anything is parsed; `min_bytes_each` is how much text an
-    object or array has at least, on average."""
+    """Return whether a text is mostly brackets, and parsing it would take many times its size in
+    memory: an empty array is two bytes of text and sixty of memory. `min_bytes_each` is the least
+    text per object or array, on average, that is accepted."""
     return data.count(b"{") + data.count(b"[") > 1000 + len(data) // min_bytes_each
 
 

@@ -39,7 +39,7 @@ from tilusbuild.state.files import publish, sync_directory
 from tilusbuild.table import Cell, table
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
-"""From a package to the attestations about it, by their names in it."""
+"""A function from a package to its attestations, by their names."""
 FORMATS = ("dir", "tar.zst", "wheel", "oci")
 _MAX_SHOWN = 10
 _MAX_TIME = 4354819199
@@ -195,7 +195,7 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
     and `CannotPackError` when a name is taken by something that is not a package."""
     for name in made:
         path = os.path.join(output, name)
-        if os.path.lexists(path) and not is_ours(path):
+        if os.path.lexists(path) and not is_package(path):
             raise CannotPackError(
                 f"{path} exists, and is not a package of tilusbuild",
                 hint="remove it, or name another directory with --output",
@@ -207,7 +207,7 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
     sync_directory(output)
 
 
-def is_ours(path: str) -> bool:
+def is_package(path: str) -> bool:
     """Return whether this looks like a package, in whatever format. Links are not followed."""
     if os.path.islink(path):
         return False
@@ -231,9 +231,9 @@ def _is_layout(path: str) -> bool:
 
 
 def _is_wheel(path: str) -> bool:
-    ours = re.compile(rf"\w+/({INSIDE}/{re.escape(names.LIST)}|{RUNTIME}/loading\.py)")
+    pattern = re.compile(rf"\w+/({INSIDE}/{re.escape(names.LIST)}|{RUNTIME}/loading\.py)")
     with zipfile.ZipFile(path) as archive:
-        return any(ours.fullmatch(name) for name in archive.namelist())
+        return any(pattern.fullmatch(name) for name in archive.namelist())
 
 
 def _begins_with_list(start: bytes) -> bool:
@@ -293,8 +293,8 @@ def program_sizes(contents: Contents) -> list[ProgramSize]:
     found = []
     for digest, program in listed.programs.items():
         text = contents.read(f"{layout.PROGRAMS}/{digest}/{layout.PROGRAM_TXT}")
-        said = sections(text.decode("utf-8", "replace"))
-        schedule = {**said.get("params", {}), **said.get("schedule", {})}
+        parts = sections(text.decode("utf-8", "replace"))
+        schedule = {**parts.get("params", {}), **parts.get("schedule", {})}
         found.append(ProgramSize(digest, program.script, program.target, sizes[digest], schedule))
     return sorted(found, key=lambda each: (-each.files, each.script, each.target, each.hash))
 

@@ -1,7 +1,7 @@
-"""Whether a package would run on a given machine: what loads, what is chosen, what is missing.
+"""Predict how a package would run on a machine: what loads, what is chosen, what is missing.
 
-The rules are the runtime's own, asked about a device that is only described. Nothing of the package
-is run and no driver is asked. What is not said of the machine is not judged.
+The rules are the runtime's own, applied to a device that is only described. Nothing of the package
+is run and no driver is called. What is not known of the machine is not compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DescribedHost:
-    """A machine that a package is to run on. None: not said, and not compared."""
+    """A machine that a package is to run on. None: not known, and not compared."""
 
     device: Device
     machine: str
@@ -51,22 +51,23 @@ class DescribedHost:
 class BucketCoverage:
     """Who serves the buckets of the declared size range: how many, by the source of the choice.
 
-    `buckets` is how many there are, `judged` how many of them were asked for. `sizes` is the range
-    by key, inclusive; None for a key whose greatest size nobody says.
+    `buckets` is how many there are, `evaluated` how many of them were tried. `sizes` is the range
+    by key, inclusive; None for a key without a known greatest size.
     """
 
     sizes: Mapping[str, tuple[int, int] | None]
     buckets: int
-    judged: int
+    evaluated: int
     sources: Mapping[str, int]
 
     def __str__(self) -> str:
         if not self.sizes:
             return "no dispatch keys"
-        if not self.judged:
+        if not self.evaluated:
             return "no size range is declared, and nothing is measured"
         shares = ", ".join(
-            f"{source} {100 * count / self.judged:.0f} %" for source, count in self.sources.items()
+            f"{source} {100 * count / self.evaluated:.0f} %"
+            for source, count in self.sources.items()
         )
         return f"{shares} of {self.buckets} buckets"
 
@@ -78,7 +79,7 @@ class InstanceReport:
     label: str
     params: Mapping[str, object]
     chosen: Script | None
-    judged: tuple[Evaluation, ...]
+    evaluations: tuple[Evaluation, ...]
     coverage: BucketCoverage | None
     tables: tuple[str, ...]
     """The GPUs that the dispatch tables in use were measured on."""
@@ -87,7 +88,7 @@ class InstanceReport:
     @property
     def why(self) -> str:
         """Why the chosen one suits."""
-        return next((j.reason for j in self.judged if j.script is self.chosen), "")
+        return next((j.reason for j in self.evaluations if j.script is self.chosen), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,13 @@ class PreflightReport:
     """The instances, and what of the host itself is not enough."""
 
     host: DescribedHost
-    answers: tuple[InstanceReport, ...]
+    instances: tuple[InstanceReport, ...]
     problems: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
         """Whether nothing would be missing."""
-        return not self.problems and not any(answer.problems for answer in self.answers)
+        return not self.problems and not any(instance.problems for instance in self.instances)
 
 
 def preflight(listing: FileList, directory: str, host: DescribedHost) -> PreflightReport:
@@ -114,17 +115,17 @@ def preflight(listing: FileList, directory: str, host: DescribedHost) -> Preflig
     for each in listing.scripts:
         script = read_script(os.path.join(directory, each.root))
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
-    answers = tuple(_answer(listing, group, packed, host) for group in groups.values())
-    needed = any(answer.chosen for answer in answers)
+    instances = tuple(_instance(listing, group, packed, host) for group in groups.values())
+    needed = any(instance.chosen for instance in instances)
     return PreflightReport(
-        host, answers, tuple(host_problems(listing.needs, host)) if needed else ()
+        host, instances, tuple(host_problems(listing.needs, host)) if needed else ()
     )
 
 
 # One instance.
 
 
-def _answer(
+def _instance(
     listing: FileList,
     scripts: Sequence[Script],
     packed: Mapping[str, frozenset[str]],
@@ -132,36 +133,36 @@ def _answer(
 ) -> InstanceReport:
     label = instance_label(scripts[0].name, scripts[0].params)
     try:
-        chosen, judged = candidates.best(scripts, host.device, host.machine)
+        chosen, evaluations = candidates.best(scripts, host.device, host.machine)
     except (ProgramNotFoundError, AmbiguousScriptError) as error:
-        judged = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
-        what = str(error).splitlines()[0]
-        return InstanceReport(label, scripts[0].params, None, judged, None, (), (what,))
-    there = frozenset(i for i, p in enumerate(chosen.programs) if p in packed[chosen.hash])
-    problems = [*_code_problems(listing, chosen, there, host)]
+        evaluations = tuple(candidates.judge(each, host.device, host.machine) for each in scripts)
+        reason = str(error).splitlines()[0]
+        return InstanceReport(label, scripts[0].params, None, evaluations, None, (), (reason,))
+    packed_indices = frozenset(i for i, p in enumerate(chosen.programs) if p in packed[chosen.hash])
+    problems = [*_code_problems(listing, chosen, packed_indices, host)]
     tables = _tables(chosen, host)
     entries = tables[0].entries if tables else ()
     coverage = None
     try:
-        coverage = _coverage(chosen, Chooser(chosen, entries, there), entries)
+        coverage = _coverage(chosen, Chooser(chosen, entries, packed_indices), entries)
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
     return InstanceReport(
-        label, chosen.params, chosen, judged, coverage, measured_on, tuple(problems)
+        label, chosen.params, chosen, evaluations, coverage, measured_on, tuple(problems)
     )
 
 
 def _code_problems(
-    listing: FileList, script: Script, there: frozenset[int], host: DescribedHost
+    listing: FileList, script: Script, packed_indices: frozenset[int], host: DescribedHost
 ) -> Iterator[str]:
     """Yield programs whose own code, as read from the binary, does not run where the target's
     would."""
-    if not there:
+    if not packed_indices:
         yield f"none of the programs of {script.label} is in the package"
     if host.device.kind != "cuda":
         return
-    for program in sorted(there):
+    for program in sorted(packed_indices):
         images = listing.programs[script.programs[program]].images
         meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
         try:
@@ -200,12 +201,12 @@ def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -
     count = math.prod(map(len, axes))
     sources: dict[str, int] = {}
     others = dict.fromkeys(_integers(script), 1)
-    judged = 0
+    evaluated = 0
     for key in itertools.islice(_spread(axes, count), _MAX_CHOICES):
         choice = chooser.choose({**others, **dict(zip(script.keys, key, strict=True))})
         sources[choice.source] = sources.get(choice.source, 0) + 1
-        judged += 1
-    return BucketCoverage(ranges, count, judged, sources)
+        evaluated += 1
+    return BucketCoverage(ranges, count, evaluated, sources)
 
 
 def _ranges(script: Script, entries: Sequence[TableEntry]) -> dict[str, tuple[int, int] | None]:

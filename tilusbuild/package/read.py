@@ -1,9 +1,8 @@
-"""Opening a package, and taking some of its files out for those who only read them.
+"""Open a package in any format, and unpack some of its files to read them.
 
-What a path is, is decided by what is in it: names and endings say nothing about a package. What is
-unpacked is a temporary directory that is laid out like a cache, and somebody else's content: every
-file in it was listed, and had the size and the digest that the list gives, and the scripts are such
-as the runtime reads. Nothing else of the package was checked.
+The format follows from the content, never from a name or suffix. `unpacked` gives a temporary
+directory that is laid out like a cache. Its content is untrusted: every file has the listed size
+and digest, and the runtime can read the scripts; nothing else was checked.
 """
 
 from __future__ import annotations

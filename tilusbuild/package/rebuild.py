@@ -1,8 +1,8 @@
-"""Programs compiled again, each by its own `compile.sh`, and compared byte for byte.
+"""Compile programs again, each by its own `compile.sh`, and compare the libraries byte for byte.
 
-This runs what the package holds: it is for packages, verified before, whose maker is trusted as far
-as running a script of theirs. The sample is by hash, so that everybody who asks for 5 % checks the
-same programs. Results are written nowhere.
+This runs scripts of the package: use it on verified packages whose maker is trusted that far. The
+sample is chosen by hash, so that everybody who asks for 5 % checks the same programs. Nothing is
+kept.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from tilusbuild.status import Status
 
 @dataclass(frozen=True, slots=True)
 class RebuildResult:
-    """A program that was compiled again. `trouble` says why it could not be."""
+    """A program that was compiled again. `error` is why it could not be."""
 
     program: str
-    recorded: str
-    made: str | None
-    trouble: str = ""
+    recorded_sha256: str
+    rebuilt_sha256: str | None
+    error: str = ""
 
     @property
     def same(self) -> bool:
         """Whether the same bytes came out."""
-        return self.made == self.recorded
+        return self.rebuilt_sha256 == self.recorded_sha256
 
     def __str__(self) -> str:
         where = f"{layout.PROGRAMS}/{self.program}"
-        if self.made is None:
-            return f"{where} does not compile here: {self.trouble}"
+        if self.rebuilt_sha256 is None:
+            return f"{where} does not compile here: {self.error}"
         if self.same:
             return f"{where} is reproduced"
-        return f"{where}: made sha256 {self.made}, recorded {self.recorded}"
+        return f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
 
 
 def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
@@ -114,15 +114,15 @@ def _all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
 
 
 def _one(root: str, directory: str, runner: Runner, program: str, recorded: str) -> RebuildResult:
-    made = os.path.join(directory, program)
+    library = os.path.join(directory, program)
     script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
     environment = {**os.environ, "TMPDIR": directory}
     try:
-        finished = runner.run(Command(("bash", script, made), directory, environment))
+        finished = runner.run(Command(("bash", script, library), directory, environment))
     except OSError as error:
         return RebuildResult(program, recorded, None, str(error))
     if not finished.ok:
         lines = finished.output.decode(errors="replace").splitlines()
-        trouble = lines[-1] if lines else f"exit {finished.status}"
-        return RebuildResult(program, recorded, None, trouble)
-    return RebuildResult(program, recorded, sha256_file(made))
+        reason = lines[-1] if lines else f"exit {finished.status}"
+        return RebuildResult(program, recorded, None, reason)
+    return RebuildResult(program, recorded, sha256_file(library))

@@ -6,8 +6,8 @@ package has the same statements whoever packs it: no host, no user, no time.
 
 With a local key the network is never used, nor is it when a signature is checked. Keyless signing
 asks Sigstore for a certificate of the identity that runs it, and checking such a signature uses
-the trusted root that was last fetched. A signature counts only when it is over this very list:
-whoever checks compares the subject with the sha256 of the bytes that are there.
+the trusted root that was last fetched. A signature counts only when it is over this very list: its
+subject is compared with the sha256 of the list's bytes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Sign = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class SignaturePolicy:
-    """Whose signature is asked for: a public key's (a PEM file), or an identity's as `issuer`
-    vouches for it."""
+    """The signer that is accepted: a public key (a PEM file), or an identity that `issuer` vouches
+    for."""
 
     key: str | None = None
     identity: str | None = None
@@ -60,9 +60,9 @@ class SignaturePolicy:
 
 @dataclass(frozen=True, slots=True)
 class SignatureInfo:
-    """Who signed, and what of the attestations is signed too, as predicates by their names."""
+    """Who signed the list, and the predicates of all signed attestations, by their names."""
 
-    by: str
+    signer: str
     digest: str
     predicates: Mapping[str, Mapping[str, Any]]
 
@@ -197,9 +197,9 @@ def _keyless() -> Sign:
     context = signing.SigningContext.from_trust_config(config)
 
     def sign(statement: bytes) -> bytes:
-        made = _library("sigstore.dsse").Statement(statement)
+        in_toto = _library("sigstore.dsse").Statement(statement)
         with context.signer(oidc.IdentityToken(token)) as signer:
-            bundle: str = signer.sign_dsse(made).to_json()
+            bundle: str = signer.sign_dsse(in_toto).to_json()
         return bundle.encode()
 
     return sign
@@ -207,9 +207,7 @@ def _keyless() -> Sign:
 
 def _by_identity(policy: SignaturePolicy) -> Callable[[str, bytes], bytes]:
     if policy.identity is None or policy.issuer is None:
-        raise input_error(
-            "whose signature is to be asked for?", hint="--key PEM, or --identity and --issuer"
-        )
+        raise input_error("no signer is named", hint="--key PEM, or --identity and --issuer")
     models, checks = _library("sigstore.models"), _library("sigstore.verify")
     wanted = checks.policy.Identity(identity=policy.identity, issuer=policy.issuer)
 
@@ -250,7 +248,10 @@ def statements(contents: Contents) -> dict[str, bytes]:
         names.PROVENANCE: _provenance(listed),
         names.SBOM: _materials(listed, digest),
     }
-    return {name: _encoded(digest, PREDICATES[name], said) for name, said in predicates.items()}
+    return {
+        name: _encoded(digest, PREDICATES[name], predicate)
+        for name, predicate in predicates.items()
+    }
 
 
 def _encoded(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:

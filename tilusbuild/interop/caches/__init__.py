@@ -33,7 +33,7 @@ def system_of(path: str) -> str | None:
 
 
 def read(path: str) -> ForeignCache:
-    """Return the cache in a directory. Raises `InputError` when it is none that is known."""
+    """Return the cache in a directory. Raises `InputError` when it is not a known cache."""
     system = system_of(path)
     if system is not None:
         found: ForeignCache = SYSTEMS[system].read(CacheDirectory(path))

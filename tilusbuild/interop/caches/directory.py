@@ -23,7 +23,7 @@ _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
 _MAX_TEXT = 16 << 20
 _MAX_LIBRARY = 1 << 30
 MAX_FILES = 10_000
-"""Below one directory; the rest is ignored."""
+"""Below one directory; further files are ignored."""
 
 
 # What is read, as values.
@@ -31,7 +31,7 @@ MAX_FILES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ForeignProblem:
-    """Something broken. `path` is relative to the cache; `moved`: only the place is wrong."""
+    """Something broken. `path` is relative to the cache. `moved`: it would work in its old place."""
 
     path: str
     what: str
@@ -43,19 +43,19 @@ class ForeignProblem:
 
 @dataclass(frozen=True, slots=True)
 class ForeignEntry:
-    """One kernel: what the system keeps, finds and throws away as one."""
+    """One kernel: what the system keeps, looks up and deletes as one."""
 
     path: str
     """Its directory, relative to the cache."""
     kind: str
     """What the system calls it: "program", "kernel", "op", …"""
     name: str
-    says: str
-    """The architecture that the entry's own text names: "sm_90a", "cpu"; "" when it names none."""
-    holds: tuple[str, ...]
-    """What the binary holds: "sm_90a", "sm_80 ptx", or a processor's name; read from its bytes."""
-    by: str
-    """What compiled it, as far as the entry tells."""
+    declared_arch: str
+    """The architecture that the entry's text names: "sm_90a", "cpu"; "" when it names none."""
+    code_archs: tuple[str, ...]
+    """What the binary has code for, as read from it: "sm_90a", "sm_80 ptx", or a CPU's name."""
+    compiled_by: str
+    """The compiler or system that made it, as far as the entry tells; else ""."""
     files: tuple[str, ...]
     """Relative to the cache, sorted."""
     size: int
@@ -79,7 +79,7 @@ class ForeignEntry:
 
 @dataclass(frozen=True, slots=True)
 class StaleFile:
-    """A file or directory that belongs to no entry and that nobody needs, as an abandoned staging
+    """A file or directory that belongs to no entry and is not needed, such as an abandoned staging
     directory."""
 
     path: str
@@ -100,9 +100,9 @@ class ForeignCache:
     entries: tuple[ForeignEntry, ...]
     stale: tuple[StaleFile, ...] = ()
     problems: tuple[ForeignProblem, ...] = ()
-    """Of no entry: a link to nothing, a table that cannot be read."""
+    """Outside of entries: a link to nothing, a table that cannot be read."""
     shared: tuple[str, ...] = field(default=())
-    """Files of no entry that make the cache work: scripts, tables, graphs."""
+    """Files outside of entries that make the cache work: scripts, tables, graphs."""
 
     @property
     def size(self) -> int:
@@ -231,8 +231,8 @@ class EntryReader:
 
     def __init__(self, directory: CacheDirectory, path: str, kind: str, name: str) -> None:
         self.directory, self.path, self.kind, self.name = directory, path, kind, name
-        self.says = self.by = ""
-        self.holds: tuple[str, ...] = ()
+        self.declared_arch = self.compiled_by = ""
+        self.code_archs: tuple[str, ...] = ()
         self.library: str | None = None
         self.lock: str | None = None
         self.unit = ""
@@ -260,16 +260,18 @@ class EntryReader:
         if why:
             self.wrong(why, file)
             return data
-        self.library, self.holds = sha256_bytes(data), held_by(data)
+        self.library, self.code_archs = sha256_bytes(data), code_archs_of(data)
         return data
 
     def compare(self, file: str) -> None:
         """Compare the architecture in the entry's text with that in its binary."""
-        device = [held for held in self.holds if held.startswith("sm_")]
-        if not self.says.startswith("sm_") or not device:
+        device = [arch for arch in self.code_archs if arch.startswith("sm_")]
+        if not self.declared_arch.startswith("sm_") or not device:
             return
-        if not any(_same(self.says, held.split()[0]) for held in device):
-            self.wrong(f"holds code for {', '.join(device)}; its entry says {self.says}", file)
+        if not any(_same(self.declared_arch, arch.split()[0]) for arch in device):
+            self.wrong(
+                f"holds code for {', '.join(device)}; its entry says {self.declared_arch}", file
+            )
 
     def entry(self) -> ForeignEntry:
         files = self.directory.below(self.path)
@@ -278,9 +280,9 @@ class EntryReader:
             path=self.path,
             kind=self.kind,
             name=self.name,
-            says=self.says,
-            holds=self.holds,
-            by=self.by,
+            declared_arch=self.declared_arch,
+            code_archs=self.code_archs,
+            compiled_by=self.compiled_by,
             files=tuple(files),
             size=size,
             modified=modified,
@@ -292,13 +294,13 @@ class EntryReader:
         )
 
 
-def _same(said: str, held: str) -> bool:
-    """Return whether two architectures agree: a text may leave out the suffix of sm_90a."""
-    return said == held or said == held.rstrip("af")
+def _same(declared: str, compiled: str) -> bool:
+    """Return whether two architectures agree: a text may omit the suffix of sm_90a."""
+    return declared == compiled or declared == compiled.rstrip("af")
 
 
 def damage(data: bytes) -> str | None:
-    """Say why a library cannot be whole; None if it can."""
+    """Return why a library cannot be whole; None if it can."""
     if not data:
         return "is empty"
     try:
@@ -308,8 +310,8 @@ def damage(data: bytes) -> str | None:
     return f"is cut short: {len(data)} bytes of {size}" if size > len(data) else None
 
 
-def held_by(data: bytes) -> tuple[str, ...]:
-    """Return the architectures that a library has code for; without GPU code, the CPU's."""
+def code_archs_of(data: bytes) -> tuple[str, ...]:
+    """Return the architectures that a library has code for; without GPU code, its CPU's."""
     try:
         images = read_archs(data)
     except BinaryError:
@@ -330,5 +332,5 @@ def command_arch(command: str) -> str:
 
 
 def matching(names: list[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """Return the names that the whole pattern matches."""
+    """Yield the names that the whole pattern matches."""
     return (name for name in names if pattern.fullmatch(name))

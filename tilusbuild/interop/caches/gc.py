@@ -1,7 +1,7 @@
 """Remove whole entries from a foreign cache, never one that is in use.
 
 An entry is renamed out of its place before anything in it is deleted, so that its system finds it
-whole or not at all. One whose lock somebody holds stays.
+whole or not at all. One whose lock is held stays.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEn
     if not keyed:
         reader.unit = os.path.dirname(os.path.dirname(home))
     if known.get("target") == "cpu":
-        reader.says = "cpu"
+        reader.declared_arch = "cpu"
     if reader.has("task.txt", "version.txt", "func_types.pickle") and keyed:
         text = directory.text(home, "task.txt") or ""
         if not sha256_text(text).startswith(os.path.basename(home)):
@@ -92,8 +92,8 @@ def _module(directory: CacheDirectory, home: str) -> ForeignEntry:
 
 def _common(reader: EntryReader, by: str) -> None:
     directory, home = reader.directory, reader.path
-    reader.by = by
-    reader.says = command_arch(directory.text(home, "compile.sh") or "")
+    reader.compiled_by = by
+    reader.declared_arch = command_arch(directory.text(home, "compile.sh") or "")
     reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
     reader.read_library("lib.so")
 

@@ -77,7 +77,7 @@ def _homes(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
 
 def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     reader = EntryReader(directory, home, "kernel", _name(directory, home))
-    reader.by = by
+    reader.compiled_by = by
     manifest = directory.json(home, "manifest.json")
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
@@ -95,7 +95,7 @@ def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
 
 def _binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     reader = EntryReader(directory, home, "binary", "")
-    reader.by = by
+    reader.compiled_by = by
     name = next((n for n in ("kernel.cubin", "kernel.fatbin") if directory.is_file(home, n)), None)
     facts = directory.json(home, "metadata.json")
     if name is None:

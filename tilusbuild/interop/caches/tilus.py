@@ -62,8 +62,8 @@ def _program(directory: CacheDirectory, digest: str, name: str) -> ForeignEntry:
     reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
     options = directory.text(home, "options.txt") or ""
     found = _TARGET.search(options)
-    reader.says = f"sm_{found[1]}" if found else ""
-    reader.by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
+    reader.declared_arch = f"sm_{found[1]}" if found else ""
+    reader.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
     if reader.has("program.txt", "options.txt"):
         text = options + (directory.text(home, "program.txt") or "")
         if not sha256_text(text).startswith(digest):

@@ -1,7 +1,7 @@
 """Triton: a directory for each key, of base32 or hexadecimal digits, with a `__grp__` file.
 
-The file names the group's other files by absolute paths: in a cache that was moved they lead
-nowhere, which Triton treats as a miss.
+The file names the group's other files by absolute paths: in a cache that was moved these do not
+exist, which Triton treats as a miss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read(directory: CacheDirectory) -> ForeignCache:
     """Return the whole cache."""
     keys = [key for key in matching(directory.directories(), _KEY) if _is_entry(directory, key)]
     entries = tuple(_kernel(directory, key) for key in keys)
-    versions = {entry.by.partition(" ")[2] for entry in entries} - {""}
+    versions = {entry.compiled_by.partition(" ")[2] for entry in entries} - {""}
     stale = tuple(piece for key in keys for piece in _temporary(directory, key))
     return ForeignCache(SYSTEM, ", ".join(sorted(versions)), directory.root, entries, stale)
 
@@ -86,8 +86,8 @@ def _metadata(reader: EntryReader, name: str) -> None:
         return
     target = value.get("target")
     if isinstance(target, dict) and target.get("backend") == "cuda":
-        reader.says = f"sm_{target.get('arch')}"
-    reader.by = f"triton {value.get('triton_version', '')}".strip()
+        reader.declared_arch = f"sm_{target.get('arch')}"
+    reader.compiled_by = f"triton {value.get('triton_version', '')}".strip()
 
 
 def _temporary(directory: CacheDirectory, key: str) -> list[StaleFile]:

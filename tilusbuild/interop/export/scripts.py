@@ -1,7 +1,7 @@
-"""What is exported, and what an export consists of, as values.
+"""The scripts of a cache to export, and the items of an export, as values.
 
-Everything is read through the checks of the runtime and of the cache: a damaged file is an error
-that names it, not a hole in the export.
+Everything is read through the checks of the runtime and of the cache: a corrupt file is an error
+that names it, never silently missing from the export.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExportedProgram:
 
 @dataclass(frozen=True, slots=True)
 class ExportedScript:
-    """A script with all that a layout can show of it. `name` is in snake case; `latency` has the
+    """A script with everything that a layout may need. `name` is in snake case; `latency` has the
     names of the directories in `latency/`."""
 
     script: Script

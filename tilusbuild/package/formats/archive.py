@@ -129,8 +129,8 @@ class ArchiveReader:
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         if len(self._frames) != layers + 2:
-            there = max(0, len(self._frames) - 2)
-            raise TruncatedError(f"it has {there} layers, and its list makes {layers}")
+            count = max(0, len(self._frames) - 2)
+            raise TruncatedError(f"it has {count} layers, and its list makes {layers}")
         for number, frame in enumerate(self._frames[1:-1]):
             if number not in skip:
                 yield from entries(self._unpacked(frame), ends=False)

@@ -91,8 +91,8 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     top = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
     for name, data in sorted(contents.beside.items()):
         title = name.rpartition("/")[2]
-        made = _referrer(blobs, manifest, _ATTESTATION_TYPES[name], title, data)
-        top.append({**made, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
+        referrer = _referrer(blobs, manifest, _ATTESTATION_TYPES[name], title, data)
+        top.append({**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
     index: dict[str, Any] = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": top}
     write_file(os.path.join(path, INDEX), rfc8785.dumps(index))
@@ -279,10 +279,10 @@ class OciReader:
             ("blobs/sha256", known),
         ):
             try:
-                there = set(os.listdir(self._at(directory)))
+                present = set(os.listdir(self._at(directory)))
             except OSError as error:
                 raise TruncatedError(f"{directory} cannot be read: {error.strerror}") from None
-            if strangers := there - wanted:
+            if strangers := present - wanted:
                 name = os.path.join(directory, min(strangers))
                 raise UnlistedFileError(f"{name!r:.200} is not listed")
 

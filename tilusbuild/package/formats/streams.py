@@ -78,7 +78,7 @@ class Unpacked:
         try:
             data: bytes = self._stream.read(count)
         except self._broken as error:
-            raise TruncatedError(f"its compressed data is damaged: {error}") from None
+            raise TruncatedError(f"its compressed data is corrupt: {error}") from None
         return data
 
 
@@ -131,7 +131,7 @@ def _frame_end(handle: int, at: int, size: int, budget: int) -> tuple[int, int]:
         value = int.from_bytes(start, "little")
         last, kind = bool(value & 1), value >> 1 & 3
         if kind == _RESERVED:
-            raise TruncatedError(f"a damaged block at byte {at}")
+            raise TruncatedError(f"a corrupt block at byte {at}")
         at += 3 + (1 if kind == _RLE else value >> 3)
     at += 4 if known.has_checksum else 0
     if at > size:
@@ -237,7 +237,7 @@ def _kind(header: bytes) -> bytes:
         raise TruncatedError("the archive is truncated")
     claimed = _number(header[148:156])
     if claimed != sum(header[:148]) + 8 * 0x20 + sum(header[156:]):
-        raise TruncatedError("the archive is damaged: a header has another checksum")
+        raise TruncatedError("the archive is corrupt: a header has another checksum")
     return header[156:157]
 
 
@@ -251,7 +251,7 @@ def _size(header: bytes, limit: int | None = None) -> int:
 def _number(field: bytes) -> int:
     digits = field.strip(b" \0")
     if not _OCTAL.fullmatch(digits):
-        raise TruncatedError("the archive is damaged: a number in a header is not octal")
+        raise TruncatedError("the archive is corrupt: a number in a header is not octal")
     return int(digits, 8)
 
 
@@ -285,7 +285,7 @@ def _pax(data: bytes, header: bytes) -> dict[bytes, bytes]:
         # A record that counts itself shorter or longer than it is would be read as two names.
         whole = record.end() < end <= len(data) and data[end - 1 : end] == b"\n"
         if not whole or record[2] in found or (record[2] == b"size" and not _decimal(value)):
-            raise TruncatedError("an extended header is damaged")
+            raise TruncatedError("an extended header is corrupt")
         found[record[2]] = value
         at = end
     return found

@@ -65,7 +65,7 @@ _BROKEN = (
     ValueError,
     struct.error,
 )
-"""What zipfile raises for a damaged file."""
+"""What zipfile raises for a corrupt file."""
 
 
 class WheelReader:
@@ -92,8 +92,8 @@ class WheelReader:
         return self._content(self._prefix + names.LIST, MAX_LIST_SIZE)
 
     def attestations(self) -> dict[str, bytes]:
-        there = [name for name in names.BESIDE if self._prefix + name in self._entries]
-        return {name: self._content(self._prefix + name, MAX_ATTESTATION_SIZE) for name in there}
+        present = [name for name in names.BESIDE if self._prefix + name in self._entries]
+        return {name: self._content(self._prefix + name, MAX_ATTESTATION_SIZE) for name in present}
 
     def others(self) -> dict[str, bytes]:
         """Return what is beside the package: the module's code, and what pip reads."""
@@ -131,7 +131,7 @@ class WheelReader:
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[ContainerFile]:
-        """Open an entry. What zipfile raises for a damaged one is `TruncatedError`."""
+        """Open an entry. What zipfile raises for a corrupt one is `TruncatedError`."""
 
         def read(count: int) -> bytes:
             with _as_truncated(f"{name!r:.200} in the wheel"):
@@ -148,7 +148,7 @@ def _as_truncated(what: str) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        raise TruncatedError(f"{what} is damaged: {error}") from None
+        raise TruncatedError(f"{what} is corrupt: {error}") from None
 
 
 def _check_directory(file: IO[bytes], size: int) -> None:
@@ -165,7 +165,7 @@ def _check_directory(file: IO[bytes], size: int) -> None:
         file.seek(max(0, at))
         end64 = file.read(_END64_SIZE)
         if at < 0 or not end64.startswith(b"PK\x06\x06"):
-            raise TruncatedError("the wheel's directory is damaged")
+            raise TruncatedError("the wheel's directory is corrupt")
         length, offset = struct.unpack_from("<QQ", end64, 40)
     elif comment:
         raise TruncatedError("the wheel holds bytes that belong to no entry")
@@ -232,14 +232,14 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
             f"the wheel's own code is of tilusbuild {listing.tool}; this is {__version__}",
             hint="verify it with that version, or take another format",
         )
-    there = {name: _unordered(name, data) for name, data in reader.others().items()}
-    made = [_others(reader, listing, wheel) for wheel in _distributions(listing)]
-    if there in made:
+    found = {name: _unordered(name, data) for name, data in reader.others().items()}
+    possible = [_others(reader, listing, wheel) for wheel in _distributions(listing)]
+    if found in possible:
         return
-    expected = next((m for m in made if f"{reader.module}/__init__.py" in m), {})
-    different = [n for n in {**there, **expected} if there.get(n) != expected.get(n)]
-    odd = min(different, key=lambda name: (name.endswith("/RECORD"), name))
-    raise InconsistentError(f"{odd} is not what a wheel of this package has")
+    expected = next((m for m in possible if f"{reader.module}/__init__.py" in m), {})
+    different = [n for n in {**found, **expected} if found.get(n) != expected.get(n)]
+    first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
+    raise InconsistentError(f"{first} is not what a wheel of this package has")
 
 
 def _distributions(listing: FileList) -> Iterator[Distribution]:
