@@ -31,7 +31,7 @@ MAX_FILES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ForeignProblem:
-    """Something broken. `path` is relative to the cache. `moved`: it would work in its old place."""
+    """Something broken. `path` is relative to the cache; `moved`: it works in its old place."""
 
     path: str
     what: str

@@ -1,0 +1,79 @@
+"""Directories that appear by one rename, and what becomes of those that were there before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.state.files import publish, publish_new
+
+
+def directory(path: Path, text: str) -> Path:
+    path.mkdir()
+    (path / "file").write_text(text)
+    return path
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    (tmp_path / "aside").mkdir()
+    return directory(tmp_path / "made", "new")
+
+
+def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(
+    tmp_path: Path, made: Path
+) -> None:
+    place = directory(tmp_path / "place", "old")
+    publish(str(made), str(place), str(tmp_path / "aside"))
+    assert (place / "file").read_text() == "new"
+    assert [each.read_text() for each in (tmp_path / "aside").glob("*/file")] == ["old"]
+    assert not made.exists()
+
+
+def test_a_file_is_replaced_by_the_one_rename(tmp_path: Path) -> None:
+    (tmp_path / "made").write_text("new")
+    (tmp_path / "place").write_text("old")
+    publish(str(tmp_path / "made"), str(tmp_path / "place"), str(tmp_path / "no-such-directory"))
+    assert (tmp_path / "place").read_text() == "new"
+
+
+def test_when_publishing_fails_the_old_directory_is_back(tmp_path: Path, made: Path) -> None:
+    place = directory(tmp_path / "place", "old")
+    with pytest.raises(FileNotFoundError):
+        publish(str(tmp_path / "missing"), str(place), str(tmp_path / "aside"))
+    assert (place / "file").read_text() == "old"
+
+
+def test_whoever_was_quicker_is_replaced(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, rename = tmp_path / "place", os.rename
+
+    def late(old: str, new: str) -> None:
+        if new == str(place) and not place.exists() and not any((tmp_path / "aside").iterdir()):
+            directory(place, "quicker")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", late)
+    publish(str(made), str(place), str(tmp_path / "aside"))
+    assert (place / "file").read_text() == "new"
+
+
+def test_a_link_is_not_replaced_by_a_directory(tmp_path: Path, made: Path) -> None:
+    directory(tmp_path / "target", "old")
+    (tmp_path / "place").symlink_to("target")
+    with pytest.raises(NotADirectoryError):
+        publish(str(made), str(tmp_path / "place"), str(tmp_path / "aside"))
+    assert (tmp_path / "place" / "file").read_text() == "old"
+
+
+def test_a_new_name_is_never_taken_from_what_is_there(tmp_path: Path, made: Path) -> None:
+    empty, dangling = tmp_path / "empty", tmp_path / "dangling"
+    empty.mkdir()
+    dangling.symlink_to("nothing")
+    assert not publish_new(str(made), str(empty))
+    assert not publish_new(str(made), str(dangling))
+    assert publish_new(str(made), str(tmp_path / "free"))
+    assert (tmp_path / "free" / "file").read_text() == "new"
