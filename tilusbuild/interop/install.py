@@ -51,6 +51,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
             _unpack(reader, listing, cache, missing, private)
             unpacked = os.path.join(private, cache.prefix)
             _place(cache, unpacked, place)
+            # Content before names: after a power failure a published entry must not be empty.
             sync_all(private)
             _link(cache, missing, unpacked)
             published = set(_publish(cache, missing, unpacked, place))

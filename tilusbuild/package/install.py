@@ -57,6 +57,8 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
         raise NoPackageError(f"it holds {listing.part.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
     parts = layers(listing)
+    # Garbage collection waits for this lock: a program that was found here must not be removed
+    # before the index names the package.
     with cache.tree.held(LockRange("use", shared=True)):
         missing = _missing(cache, listing)
         skip = {n for n, part in enumerate(parts) if not any(_root(p) in missing for p in part)}

@@ -193,6 +193,7 @@ def _staging(output: str) -> Iterator[str]:
 def _publish(staged: str, output: str, made: Sequence[str]) -> None:
     """Move what was made to its places. Of two who pack at once, the later stays. Raises `OSError`,
     and `CannotPackError` when a name is taken by something that is not a package."""
+    # All are checked before any is moved: every format appears, or none.
     for name in made:
         path = os.path.join(output, name)
         if os.path.lexists(path) and not is_package(path):

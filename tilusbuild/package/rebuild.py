@@ -116,6 +116,7 @@ def _all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
 def _one(root: str, directory: str, runner: Runner, program: str, recorded: str) -> RebuildResult:
     library = os.path.join(directory, program)
     script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
+    # What a compiler leaves behind is removed with the directory.
     environment = {**os.environ, "TMPDIR": directory}
     try:
         finished = runner.run(Command(("bash", script, library), directory, environment))

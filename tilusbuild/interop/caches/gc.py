@@ -99,6 +99,7 @@ def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[R
             yield removal, False
             continue
         try:
+            # In the cache itself: no rename crosses file systems.
             private = tempfile.mkdtemp(prefix=".removed-", dir=cache.root)
         except OSError as error:
             raise RemovalError(f"{cache.root}: {error.strerror}") from None

@@ -137,6 +137,7 @@ def _stagings(directory: CacheDirectory) -> Iterator[StaleFile]:
                 path = os.path.join(above, name)
                 size, modified = directory.measured(directory.below(path))
                 modified = max(modified, os.lstat(directory.path(path)).st_mtime)
+                # A younger one may be a compile that is running.
                 if now - modified > _STALE:
                     yield StaleFile(path, "an abandoned staging directory", size, modified)
 

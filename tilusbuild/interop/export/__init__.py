@@ -47,6 +47,7 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Ex
     try:
         above = os.path.dirname(directory)
         os.makedirs(above, exist_ok=True)
+        # Beside its place: no rename crosses file systems.
         private = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}-", dir=above)
     except OSError as error:
         raise ExportError(f"{directory} cannot be created: {error.strerror}") from None

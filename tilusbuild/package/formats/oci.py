@@ -151,6 +151,7 @@ class _BlobWriter:
         self.size = 0
 
     def __enter__(self) -> _BlobWriter:
+        # The name is the digest, which is known at the end.
         self._file = open(os.path.join(self._directory, "new"), "xb")
         return self
 

@@ -228,7 +228,7 @@ def write_wheel(wheel: Distribution, contents: Contents | None, path: str, *, ti
             lines.append(record_line(name, sha256_bytes(data), len(data)))
         record = f"{wheel.dist_info}/RECORD"
         _put(archive, record, "".join([*lines, last_line(record)]).encode(), date)
-        archive.close()
+        archive.close()  # it writes the directory of the zip, which is to be synced, too
         finish(out)
 
 
