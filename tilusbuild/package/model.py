@@ -150,11 +150,9 @@ def images_text(images: Iterable[tuple[str, str]]) -> str:
 
 def read_images(field: Field) -> tuple[Image, ...]:
     """Return the images in a list. Raises `MalformedListError`."""
-    return field.array(_image)
-
-
-def _image(field: Field) -> Image:
-    return field.record(Image, kind=lambda f: f.one_of("sass", "ptx"), arch=Field.name)
+    return field.array(
+        lambda each: each.record(Image, kind=lambda f: f.one_of("sass", "ptx"), arch=Field.name)
+    )
 
 
 def code_of(data: bytes) -> tuple[tuple[Image, ...], str | None]:

@@ -39,7 +39,11 @@ def is_one(directory: CacheDirectory) -> bool:
 
 def read(directory: CacheDirectory) -> ForeignCache:
     """Return the whole cache."""
-    named = {program: name for name, program in _linked(directory)}
+    named = {
+        program: name
+        for name, home in _script_directories(directory)
+        for _, program in _links(directory, home)
+    }
     entries = [
         _program(directory, digest, named.get(digest, ""))
         for digest in matching(directory.directories("programs"), _PROGRAM)
@@ -86,12 +90,6 @@ def _links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
             path = f"{home}/{above}/{name}"
             if os.path.islink(directory.path(path)):
                 yield path, os.path.basename(os.readlink(directory.path(path)))
-
-
-def _linked(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
-    for name, home in _script_directories(directory):
-        for _, program in _links(directory, home):
-            yield name, program
 
 
 def _scripts(directory: CacheDirectory) -> tuple[list[ForeignProblem], list[StaleFile], list[str]]:

@@ -243,7 +243,8 @@ def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
     """Yield the items of an export as Hidet lays a cache out."""
     shown: set[str] = set()
     for exported in scripts:
-        level = _hidet_level(exported)
+        # As in Hidet: 0 for a single schedule, 2 for any other space.
+        level = 0 if len(exported.programs) == 1 else 2
         kind = "cpu" if exported.script.kind == "cpu" else "cuda"
         above = f"ops/{kind}_space_{level}/{exported.name}"
         for program in exported.built:
@@ -256,11 +257,6 @@ def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
         if exported.tables:
             name = f"{above}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
             yield OwnFile(name, _hidet_choices(exported).encode())
-
-
-def _hidet_level(exported: ExportedScript) -> int:
-    """Return 0 for a single schedule, as Hidet does, and 2 for any other space."""
-    return 0 if len(exported.programs) == 1 else 2
 
 
 def _hidet_choices(exported: ExportedScript) -> str:
