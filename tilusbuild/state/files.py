@@ -4,8 +4,8 @@ A reader of a file sees the old content or the new, never a part, whoever is kil
 beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
 directory is synced too, so that the rename survives a power failure. A directory is made elsewhere
 and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree has a
-stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in
-full, always as 64 lower-case hex digits.
+stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in full, always as
+64 lower-case hex digits.
 """
 
 from __future__ import annotations

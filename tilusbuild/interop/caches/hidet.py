@@ -18,7 +18,7 @@ from tilusbuild.interop.caches.directory import (
     command_arch,
     matching,
 )
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 SYSTEM = "hidet"
 _SPACE = re.compile(r"([a-z]+)_space_([0-9]+)")

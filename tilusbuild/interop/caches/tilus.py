@@ -19,7 +19,7 @@ from tilusbuild.interop.caches.directory import (
     StaleFile,
     matching,
 )
-from tilusbuild.state.hashing import sha256_text
+from tilusbuild.state.files import sha256_text
 
 SYSTEM = "tilus"
 _PROGRAM = re.compile(r"[0-9a-f]{12}")

@@ -24,7 +24,7 @@ from tilusbuild.interop.export.scripts import (
 )
 from tilusbuild.runtime.script import ScriptArgument
 from tilusbuild.runtime.tables import Table
-from tilusbuild.state.hashing import sha256_bytes
+from tilusbuild.state.files import sha256_bytes
 from tilusbuild.table import Cell, table
 
 # Tilus: `scripts/<name>/<constants>-<hash8>/` with links into `programs/<hash12>/`. Programs are
