@@ -161,7 +161,7 @@ def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing
 
 def _foreign(path: str, arguments: Common) -> int:
     """List the entries of a foreign cache."""
-    from tilusbuild.interop.caches.systems import read
+    from tilusbuild.interop.caches import read
     from tilusbuild.table import table
 
     cache, now = read(path), time.time()
@@ -173,9 +173,9 @@ def _foreign(path: str, arguments: Common) -> int:
                     path=entry.path,
                     kind=entry.kind,
                     name=entry.name,
-                    says=entry.says,
-                    holds=tuple(entry.holds),
-                    by=entry.by,
+                    says=entry.declared_arch,
+                    holds=tuple(entry.code_archs),
+                    by=entry.compiled_by,
                     size=entry.size,
                     age=round(now - entry.modified),
                     pickles=tuple(entry.pickles),
@@ -187,8 +187,8 @@ def _foreign(path: str, arguments: Common) -> int:
         (
             entry.kind,
             entry.name,
-            ", ".join(entry.holds) or entry.says,
-            entry.by,
+            ", ".join(entry.code_archs) or entry.declared_arch,
+            entry.compiled_by,
             amount(entry.size),
             _age(now - entry.modified),
             "broken" if entry.problems else "",

@@ -30,6 +30,7 @@ from tilusbuild.package.model import (
     read_images,
 )
 from tilusbuild.package.names import ListPart
+from tilusbuild.report.text import counted
 from tilusbuild.runtime.names import snake_case
 from tilusbuild.state.files import sha256_bytes, sha256_text
 

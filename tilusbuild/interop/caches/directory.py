@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilusbuild.binary import BinaryError, read_archs
+from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary.elf import Elf
-from tilusbuild.binary import read_needs
 from tilusbuild.state.files import sha256_bytes
 
 _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
