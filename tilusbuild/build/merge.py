@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from tilusbuild.build.project import Project
 from tilusbuild.cache import layout, merging
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.index import read_index
+from tilusbuild.cache.index import instance_of, read_index
 from tilusbuild.cache.merging import RefusedEntry
-from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
 from tilusbuild.engine.history import History
@@ -101,7 +100,7 @@ def _roots(
             at = project.manifest.path if project is not None and ours else manifest
             scripts = found.setdefault((at, built.name), {})
             for script in built.scripts:
-                instance = _instance(tree, script)
+                instance = instance_of(tree, script)
                 if instance is not None and scripts.setdefault(instance, script) != script:
                     refused.append(
                         RefusedEntry(tree.root, "/".join((layout.SCRIPTS, *script)), _TWO)
@@ -110,17 +109,6 @@ def _roots(
 
 
 _TWO = "another shard has another build of this script: they were not built from the same inputs"
-
-
-def _instance(tree: Tree, script: ScriptKey) -> tuple[str, ...] | None:
-    """Return the script, target and constants; None when the directory is missing, which
-    is reported before."""
-    directory, digest = script
-    try:
-        text = read_script(tree.script_path(directory, digest), digest)
-    except (FileNotFoundError, CorruptFileError):
-        return None
-    return (directory, text.head.get("target", ""), *text.params)
 
 
 def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:

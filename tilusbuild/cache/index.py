@@ -104,19 +104,20 @@ def _merged(
 ) -> dict[str, BuiltProject]:
     before = () if replace or manifest not in found else found[manifest].scripts
     if before:
-        made = {_instance(tree, script) for script in scripts}
-        before = tuple(script for script in before if _instance(tree, script) not in made)
+        # A script that cannot be read is of no known instance: it replaces none, and stays.
+        made = {instance_of(tree, script) for script in scripts} - {None}
+        before = tuple(script for script in before if instance_of(tree, script) not in made)
     return {**found, manifest: BuiltProject(name, tuple(sorted({*before, *scripts})))}
 
 
-def _instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...]:
-    """Return the directory, target and constants of a script: what it is one build of. A script
-    that is not there is like no other."""
+def instance_of(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
+    """Return the directory, target and constants of a script: two builds of one instance have the
+    same. None when the script is missing or damaged."""
     directory, digest = script
     try:
         text = read_script(tree.script_path(directory, digest), digest)
     except (FileNotFoundError, CorruptFileError):
-        return script
+        return None
     return (directory, text.head.get("target", ""), *text.params)
 
 
