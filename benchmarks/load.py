@@ -84,14 +84,13 @@ def build(directory: Path) -> Path:
     (directory / "tiny.cu.j2").write_text(TEMPLATE)
     process([*TILUSBUILD, "build"], directory)
     from tilusbuild.dispatch import tables
-    from tilusbuild.runtime.buckets import up_to
     from tilusbuild.runtime.device import cpu
-    from tilusbuild.runtime.script import read_script
+    from tilusbuild.runtime.script import buckets_between, read_script
     from tilusbuild.runtime.tables import TableEntry
 
     (path,) = (directory / "cache" / "scripts" / "tiny").iterdir()
     script = read_script(str(path))
-    sizes, chance = up_to("tilus", 1, 8192), random.Random(0)
+    sizes, chance = buckets_between("tilus", 1, 8192), random.Random(0)
     entries = [
         TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
     ]

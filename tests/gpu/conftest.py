@@ -40,8 +40,7 @@ class Example(Project):
 @pytest.fixture
 def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     """example(name) copies an example; skips where none of its targets is for this device."""
-    from tilusbuild.runtime import compat
-    from tilusbuild.runtime.device import cuda
+    from tilusbuild.runtime.device import can_run, code_rank, cuda
 
     device = cuda(0)
 
@@ -52,10 +51,10 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         shutil.copytree(ROOT / "examples" / name, directory)
         targets = load(os.path.join(directory, "tilus.toml")).targets
         fitting = [
-            (compat.rank(arch, device.arch), target_name)
+            (code_rank(arch, device.arch), target_name)
             for target_name, target in targets.items()
             for arch in target.arch
-            if arch != "cpu" and compat.can_run(arch, device.arch)
+            if arch != "cpu" and can_run(arch, device.arch)
         ]
         if not fitting:
             pytest.skip(f"the example {name} has no target for {device}")

@@ -13,7 +13,7 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime import receipts
+from tilusbuild.runtime import library
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import (
     CorruptCacheError,
@@ -191,17 +191,17 @@ def test_a_receipt_saves_reading_and_never_vouches_for_a_change(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     file = tmp_path / "lib.so"
     file.write_bytes(b"one")
-    first = receipts.sha256_of(str(file))
+    first = library.sha256_of(str(file))
     assert not (tmp_path / "xdg").exists(), "a file this young gets no receipt"
     later = time.time_ns() + 10_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: later)
-    assert receipts.sha256_of(str(file)) == first
+    assert library.sha256_of(str(file)) == first
     assert len(list((tmp_path / "xdg" / "tilusbuild" / "receipts").iterdir())) == 1
 
     receipt = next((tmp_path / "xdg" / "tilusbuild" / "receipts").iterdir())
     receipt.write_text(receipt.read_text().replace(first, "f" * 64))
-    assert receipts.sha256_of(str(file)) == "f" * 64, "the receipt is what is believed"
+    assert library.sha256_of(str(file)) == "f" * 64, "the receipt is what is believed"
     file.write_bytes(b"two")
-    assert receipts.sha256_of(str(file)) != first
+    assert library.sha256_of(str(file)) != first
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    assert receipts.sha256_of(str(file)) != first
+    assert library.sha256_of(str(file)) != first

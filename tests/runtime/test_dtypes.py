@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, DataType
-from tilusbuild.tune.bench.launch import c_type
+from tilusbuild.tune.bench.devices import c_type
 from tilusbuild.tune.inputs import numpy_type
 
 KINDS = {"bool": ("b", 6), "int": ("i", 0), "uint": ("u", 1)}

@@ -8,14 +8,14 @@ from typing import Literal
 import pytest
 
 from tilusbuild.arch.table import ARCHS
-from tilusbuild.runtime import buckets
-from tilusbuild.runtime.compat import KNOWN, can_run, rank
+from tilusbuild.runtime.device import KNOWN_ARCHS, can_run, code_rank
 from tilusbuild.runtime.expression import function_of
+from tilusbuild.runtime.script import buckets_between, rounding
 from tilusbuild.runtime.semantics import NoValueError
 
 
 def test_the_architectures_are_those_that_the_builder_knows() -> None:
-    assert {*ARCHS, "cpu"} == KNOWN
+    assert {*ARCHS, "cpu"} == KNOWN_ARCHS
 
 
 def test_of_what_runs_the_most_exact_is_the_best() -> None:
@@ -27,7 +27,7 @@ def test_of_what_runs_the_most_exact_is_the_best() -> None:
     ]
     images.append(("sm_103a", "sass"))
     assert all(can_run(code, "sm_103", kind) for code, kind in images)
-    best = sorted(images, key=lambda image: rank(image[0], "sm_103", image[1]))
+    best = sorted(images, key=lambda image: code_rank(image[0], "sm_103", image[1]))
     assert [code for code, _ in best] == ["sm_103a", "sm_103", "sm_100f", "sm_100", "sm_80"]
 
 
@@ -43,20 +43,20 @@ def test_of_what_runs_the_most_exact_is_the_best() -> None:
     ],
 )
 def test_a_size_belongs_to_the_next_bucket_up(bucket: object, sizes: dict[int, int]) -> None:
-    rounded = buckets.rounding(bucket)
+    rounded = rounding(bucket)
     assert {size: rounded(size) for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("bucket", ["tiles", [], [4, 2], [0], {"every": 0}, {"each": 1}, None, 3])
 def test_an_invalid_bucket_is_refused(bucket: object) -> None:
     with pytest.raises(ValueError, match=r"bucket|edges"):
-        buckets.rounding(bucket)
+        rounding(bucket)
 
 
 def test_tilus_has_two_buckets_an_octave() -> None:
-    assert buckets.up_to("tilus", 1, 100) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
-    assert len(buckets.up_to("tilus", 1, 8192)) == 26
-    assert buckets.up_to([16, 64], 1, 10**9) == [16, 64]
+    assert buckets_between("tilus", 1, 100) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    assert len(buckets_between("tilus", 1, 8192)) == 26
+    assert buckets_between([16, 64], 1, 10**9) == [16, 64]
 
 
 def test_a_tree_means_what_its_source_means() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tilusbuild.build.noop_record import stat_helper_for
 from tilusbuild.noop import record, write
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.runtime import receipts
+from tilusbuild.runtime import library
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import ABSENT, COARSE_TICK, TICK, Stamp, is_settled, observe, stamp_of
 
@@ -82,8 +82,8 @@ def of_stamp(path: Path) -> Callable[[], bool]:
 
 
 def of_receipts(path: Path) -> Callable[[], bool]:
-    before = receipts._stamp(os.stat(path))
-    return lambda: not path.exists() or receipts._stamp(os.stat(path)) != before
+    before = library._stamp(os.stat(path))
+    return lambda: not path.exists() or library._stamp(os.stat(path)) != before
 
 
 def of_record(path: Path, helper: str = "") -> Callable[[], bool]:
@@ -141,7 +141,7 @@ YOUNG = [
 @pytest.mark.parametrize(("changed", "at", "coarse", "own"), YOUNG)
 def test_what_is_too_young_is_not_trusted(changed: int, at: int, coarse: bool, own: bool) -> None:
     assert is_settled(changed, at) == coarse
-    assert receipts._is_settled(changed, at) == coarse
+    assert library._is_settled(changed, at) == coarse
     for mtime, ctime in ((changed, changed), (changed, 0), (0, changed)):
         assert Stamp(1, mtime, ctime, 1).is_settled(at) == own
 

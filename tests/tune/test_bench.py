@@ -10,8 +10,7 @@ import pytest
 
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.tune.bench.bench import Answer, DeviceBench
-from tilusbuild.tune.bench.conversation import WorkerUnusableError
+from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 
 Libraries = Callable[..., str]

@@ -17,9 +17,8 @@ import pytest
 
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import parse_argument, signature
-from tilusbuild.tune.bench.bench import DeviceBench
-from tilusbuild.tune.bench.conversation import WorkerUnusableError
-from tilusbuild.tune.bench.cuda import SPIN
+from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
+from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import OutputCheck
 from tilusbuild.tune.run import CallFailedError, CallResult, call_on_gpu

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from support.recorded_bench import Killed, Recorded, make_case, make_work
-from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign
-from tilusbuild.tune.bench.session import ROUNDS, Budget, TuningSession
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession
 
 
 def tuned(

@@ -16,7 +16,7 @@ import pytest
 from support import command_line
 from support.command_line import Ran
 from tilusbuild.runtime import load
-from tilusbuild.runtime.buckets import tilus
+from tilusbuild.runtime.script import rounding
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
 
@@ -50,7 +50,9 @@ SIZES = [(m, n) for m in (1, 64) for n in (1000, 4096)]
 def test_the_table_says_what_was_measured(tuned: Path) -> None:
     shown = command(tuned, "dispatch", "show", "rms_norm", "--target", "cpu").out
     rows = [line.split() for line in shown.splitlines() if " measured " in line]
-    assert [tuple(map(int, row[:2])) for row in rows] == [(m, tilus(n)) for m, n in SIZES]
+    assert [tuple(map(int, row[:2])) for row in rows] == [
+        (m, rounding("tilus")(n)) for m, n in SIZES
+    ]
     assert all(float(row[-1]) > 0 for row in rows)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
 from tilusbuild.signature import Signature, parse_argument, signature
-from tilusbuild.tune import inputs, reference, run
+from tilusbuild.tune import inputs, prepare, run
 from tilusbuild.tune.bench.elements import Mismatch, compare
 from tilusbuild.tune.dlpack import Exported, managed_tensor
 from tilusbuild.tune.prepare import OutputCheck, tolerances
@@ -201,7 +201,9 @@ def test_a_reference_is_called_by_name_or_in_order(tmp_path: Path) -> None:
     )
     made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
     results = [
-        reference.expected(reference.load(str(tmp_path), f"ref.py:{name}"), GEMM, made)["c"]
+        prepare.call_reference(prepare.load_reference(str(tmp_path), f"ref.py:{name}"), GEMM, made)[
+            "c"
+        ]
         for name in ("by_name", "in_order")
     ]
     assert np.array_equal(*results)
@@ -219,15 +221,15 @@ def test_a_reference_that_is_not_there(tmp_path: Path, text: str, message: str) 
     (tmp_path / "ref.py").write_text("def gemm(a):\n    return a\n")
     (tmp_path / "broken.py").write_text("def f(:\n")
     with pytest.raises(InputError, match=message):
-        reference.load(str(tmp_path), text)
+        prepare.load_reference(str(tmp_path), text)
 
 
 def test_a_reference_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "ref.py").write_text("def gemm(a):\n    return a @ None\n")
-    function = reference.load(str(tmp_path), "ref.py:gemm")
+    function = prepare.load_reference(str(tmp_path), "ref.py:gemm")
     made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
     with pytest.raises(InputError) as caught:
-        reference.expected(function, GEMM, made)
+        prepare.call_reference(function, GEMM, made)
     place = caught.value.diagnostics[0].place
     assert place is not None
     assert (place.line, place.text) == (2, "return a @ None")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tilusbuild.arch.table import ARCHS, CPU, Arch
 from tilusbuild.errors import did_you_mean
-from tilusbuild.runtime import compat
-from tilusbuild.runtime.compat import Kind, Verdict
+from tilusbuild.runtime import device as devices
+from tilusbuild.runtime.device import CodeKind, Verdict
 
 _LOOSE = re.compile(
     r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
@@ -110,14 +110,14 @@ def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-def can_run(code: Arch | str, device: Arch | str, *, kind: Kind = "sass") -> Verdict:
+def can_run(code: Arch | str, device: Arch | str, *, kind: CodeKind = "sass") -> Verdict:
     """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
     capability>).
 
     A device has no suffix; one that is given is ignored. Names may be strings from a binary or a
     driver: an unknown one is a refusal, never an exception.
     """
-    return compat.can_run(_name(code), _name(device), kind)
+    return devices.can_run(_name(code), _name(device), kind)
 
 
 def _name(arch: Arch | str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-from tilusbuild.runtime.hold import FLOCK, REGION, offset
+from tilusbuild.runtime.places import FLOCK, SCRIPTS_IN_USE, lock_offset
 
 Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
@@ -31,7 +31,7 @@ _REGION = {
     "include": 3,
     "script": 4,
     "stage": 5,
-    "read": REGION,
+    "read": SCRIPTS_IN_USE,
 }
 
 
@@ -45,7 +45,7 @@ class LockRange:
 
     @property
     def offset(self) -> int:
-        return offset(_REGION[self.kind], self.name)
+        return lock_offset(_REGION[self.kind], self.name)
 
 
 class Held:

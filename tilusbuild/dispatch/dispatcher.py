@@ -21,8 +21,7 @@ from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
-from tilusbuild.runtime.names import snake_case
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.tables import FILE, read_tables
 from tilusbuild.state.files import sha256_file

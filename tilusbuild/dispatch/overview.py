@@ -28,9 +28,8 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import DriverError, LoadError, WrongDeviceTableError
 from tilusbuild.runtime.kernel import programs_there
-from tilusbuild.runtime.names import snake_case
 from tilusbuild.runtime.places import Place
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables, table_for
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]

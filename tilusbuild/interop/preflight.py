@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilusbuild.interop.listing import ListedEntry, cache_of
 from tilusbuild.package.listing import ANY_MACHINE, FileList
 from tilusbuild.package.preflight import DescribedHost, host_problems
-from tilusbuild.runtime import compat
+from tilusbuild.runtime.device import can_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _judge(entry: ListedEntry, host: DescribedHost) -> EntryVerdict:
         return EntryVerdict(entry, True, "host code")
     refused = ""
     for image in entry.images:
-        verdict = compat.can_run(image.arch, host.device.arch, image.kind)
+        verdict = can_run(image.arch, host.device.arch, image.kind)
         if verdict:
             return EntryVerdict(entry, True, verdict.reason)
         refused = refused or verdict.reason

@@ -17,12 +17,10 @@ from typing import Any
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit import device_code, make
-from tilusbuild.jit.chosen import opened
 from tilusbuild.jit.make import clear
-from tilusbuild.jit.request import AUTO, Request, Source, request
+from tilusbuild.jit.request import AUTO, Request, Source, opened, request
 from tilusbuild.runtime import arrays, library, option
-from tilusbuild.runtime.hold import ReaderLock
-from tilusbuild.runtime.places import get_cache_dir
+from tilusbuild.runtime.places import ReaderLock, get_cache_dir
 from tilusbuild.runtime.script import Script
 
 

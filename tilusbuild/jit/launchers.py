@@ -17,7 +17,7 @@ from tilusbuild.jit.tensors import Call, Tensor, checked
 from tilusbuild.runtime.cuda_driver import MAX_DYNAMIC_SHARED_SIZE_BYTES, CudaDriver
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.script import Script, ScriptArgument
-from tilusbuild.tune.bench.launch import PlainLaunch, c_type
+from tilusbuild.tune.bench.devices import PlainLaunch, c_type
 
 Launcher = Callable[..., None]
 

@@ -39,8 +39,7 @@ from tilusbuild.package.listing import (
 from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
 from tilusbuild.plan.model import PlannedInstance, Selection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.names import snake_case
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.sealed import CorruptFileError, seal
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.state.files import sha256_bytes

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import numbers_of
 from tilusbuild.plan.identity import sections
-from tilusbuild.runtime import buckets, candidates, library
+from tilusbuild.runtime import candidates, library
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
-from tilusbuild.runtime.names import instance_label
-from tilusbuild.runtime.script import TEXT, Script, read_script
+from tilusbuild.runtime.script import TEXT, Script, buckets_between, instance_label, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables
 
 ANY_GPU = "any GPU"
@@ -195,7 +194,7 @@ def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -
     if len(known) < len(ranges):
         return BucketCoverage(ranges, 0, 0, {})
     axes = [
-        buckets.up_to(to_bucket, *sizes, limit=1 << 16)
+        buckets_between(to_bucket, *sizes, limit=1 << 16)
         for to_bucket, sizes in zip(script.buckets, known, strict=True)
     ]
     count = math.prod(map(len, axes))

@@ -14,7 +14,7 @@ from tilusbuild.arch import Arch, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.runtime.names import instance_label
+from tilusbuild.runtime.script import instance_label
 
 
 @dataclass(frozen=True, slots=True)

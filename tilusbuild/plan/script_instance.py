@@ -21,7 +21,7 @@ from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
 from tilusbuild.render.closure import Closure, Headers
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.names import instance_label
+from tilusbuild.runtime.script import instance_label
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
 from tilusbuild.toolchain import DigestMemory, Toolchain

@@ -21,7 +21,7 @@ from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.model import Selection, Target, chosen_pairs
-from tilusbuild.runtime.names import instance_label
+from tilusbuild.runtime.script import instance_label
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.t1 import T1Space, read_t1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
-from tilusbuild.runtime.names import suggestion
+from tilusbuild.runtime.errors import suggestion
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
 

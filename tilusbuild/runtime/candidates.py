@@ -10,9 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tilusbuild.runtime import compat
-from tilusbuild.runtime.compat import Kind
-from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.device import CodeKind, Device, arch_number, can_run, code_rank
 from tilusbuild.runtime.errors import AmbiguousScriptError, ProgramNotFoundError
 from tilusbuild.runtime.script import Script
 
@@ -44,28 +42,31 @@ def judge(script: Script, device: Device, machine: str | None = None) -> Evaluat
     refused = []
     best: Evaluation | None = None
     for arch, kind in images(script.archs, script.ptx):
-        verdict = compat.can_run(arch, device.arch, kind)
+        verdict = can_run(arch, device.arch, kind)
         if not verdict:
             refused.append(verdict.reason)
             continue
-        suits = (compat.rank(arch, device.arch, kind), -compat.number_of(arch))
+        suits = (code_rank(arch, device.arch, kind), -arch_number(arch))
         if best is None or best.suits is None or suits < best.suits:
             best = Evaluation(script, suits, verdict.reason)
     return best or Evaluation(script, None, "; ".join(refused) or "it holds no code")
 
 
-def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, Kind]]:
+def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
     """(arch, kind) of the code in a library for these architectures; the PTX is of the newest."""
-    found: list[tuple[str, Kind]] = [(arch, "sass") for arch in archs]
+    found: list[tuple[str, CodeKind]] = [(arch, "sass") for arch in archs]
     if ptx:
         plain = [arch for arch in archs if arch[-1:].isdigit()]
-        found += [(arch, "ptx") for arch in sorted(plain, key=compat.number_of)[-1:]]
+        found += [(arch, "ptx") for arch in sorted(plain, key=arch_number)[-1:]]
     return found
 
 
 def _driver_problem(script: Script, device: Device) -> str | None:
-    """Return a driver takes code of its own major CUDA version and of older ones; PTX only up to
-    its own version (CUDA Compatibility Guide, "Minor Version Compatibility")."""
+    """Return why a device's driver refuses the code; None when it does not.
+
+    A driver takes code of its own major CUDA version and of older ones; PTX only up to its own
+    version (CUDA Compatibility Guide, "Minor Version Compatibility").
+    """
     if script.toolkit is None:
         return "which CUDA toolkit made it is not known"
     try:
@@ -76,7 +77,7 @@ def _driver_problem(script: Script, device: Device) -> str | None:
     supported = f"the driver supports CUDA {theirs[0]}.{theirs[1]}"
     if theirs[0] < major:
         return f"made with CUDA {major}.{minor}, and {supported}"
-    only_ptx = not any(compat.can_run(arch, device.arch) for arch in script.archs)
+    only_ptx = not any(can_run(arch, device.arch) for arch in script.archs)
     if script.ptx and only_ptx and theirs < (major, minor):
         return f"its PTX is of CUDA {major}.{minor}, and {supported}"
     return None

@@ -18,6 +18,8 @@ Each message says what would help. What a library reports about a call's argumen
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class LoadError(RuntimeError):
     """No kernel can be had; the text says why."""
@@ -65,3 +67,14 @@ class RuleError(LoadError):
 
 class DriverError(RuntimeError):
     """The CUDA driver is missing or refused a call; the text names the function and the error."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Words to add to an error: the nearest known name, or all of them; "" when there is none."""
+    import difflib
+
+    words = sorted(set(known))
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    return f"there is {', '.join(words[:24])}" if words else ""

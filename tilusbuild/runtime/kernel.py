@@ -24,9 +24,9 @@ from tilusbuild.runtime.errors import (
     LoadError,
     ProgramNotFoundError,
     WrongDeviceTableError,
+    suggestion,
 )
-from tilusbuild.runtime.hold import ReaderLock
-from tilusbuild.runtime.names import suggestion
+from tilusbuild.runtime.places import ReaderLock
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 
 from tilusbuild.runtime import candidates, device
-from tilusbuild.runtime.errors import AmbiguousScriptError, ScriptNotFoundError
-from tilusbuild.runtime.hold import ReaderLock
+from tilusbuild.runtime.errors import AmbiguousScriptError, ScriptNotFoundError, suggestion
 from tilusbuild.runtime.kernel import Kernel
-from tilusbuild.runtime.names import snake_case, suggestion
-from tilusbuild.runtime.places import Place, here, places
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.places import Place, ReaderLock, here, places
+from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"

@@ -1,22 +1,25 @@
-"""`script.json`: what a call needs to know of a script, read without the builder.
+"""`script.json`: what a call needs to know of a script, read without the builder; names and buckets.
 
 It stands in the script's directory beside `script.txt`, sealed. `script.txt` is what the directory
 is named by, and the two must list the same programs, so a file of another script is never believed.
 Whatever the bytes are, reading ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has
 the form.
+
+Dispatch groups sizes in buckets, each known by the greatest size in it: what is measured for that
+size serves the whole bucket. A size below 1 is a bucket of its own; a size above the last of the
+edges belongs to the last bucket, which is open. `dispatch.c` does the same arithmetic.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from tilusbuild.runtime import buckets
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.expression import Function, function_of
-from tilusbuild.runtime.names import instance_label
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
 
@@ -179,7 +182,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         },
         default=default,
         keys=keys,
-        buckets=tuple(buckets.rounding(dispatch["buckets"][key]) for key in keys),
+        buckets=tuple(rounding(dispatch["buckets"][key]) for key in keys),
         rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
         model=_model(dispatch["model"], {*keys, *scalars}, programs),
     )
@@ -246,3 +249,77 @@ def _text(value: object) -> str:
 
 def _texts(values: Sequence[object]) -> list[str]:
     return [_text(value) for value in values]
+
+
+def snake_case(name: str) -> str:
+    """Return the directory of a script, as Tilus makes it: `_` before each capital but the first,
+    lower case.
+
+    A `-` becomes `_` too, so that two scripts never differ by punctuation only.
+    """
+    parts = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name))
+    return parts.lower().replace("-", "_")
+
+
+def instance_label(script: str, params: Mapping[str, object], target: str = "") -> str:
+    """Return what a person calls an instance: `matmul[dtype=f16] h100`."""
+    fixed = ", ".join(f"{name}={value}" for name, value in params.items())
+    return f"{script}[{fixed}] {target}".rstrip() if fixed else f"{script} {target}".rstrip()
+
+
+Bucket: TypeAlias = "str | list[int] | dict[str, int]"
+"""As a manifest and `script.json` write it: "tilus", "pow2", "exact", edges, {"every": N}."""
+
+
+def rounding(bucket: object) -> Callable[[int], int]:
+    """Return the function from a size to its bucket. Raises `ValueError` for what is not a
+    bucket."""
+    if bucket == "tilus":
+        return _tilus
+    if bucket == "pow2":
+        return _pow2
+    if bucket == "exact":
+        return _exact
+    if isinstance(bucket, list) and bucket and all(type(edge) is int for edge in bucket):
+        edges = list(bucket)
+        if edges != sorted(set(edges)) or edges[0] < 1:
+            raise ValueError(f"edges must rise from 1: {bucket!r:.80}")
+        return lambda size: (
+            edges[min(bisect_left(edges, size), len(edges) - 1)] if size > 0 else size
+        )
+    if isinstance(bucket, dict) and list(bucket) == ["every"]:
+        step = bucket["every"]
+        if type(step) is int and step >= 1:
+            return lambda size: -(-size // step) * step if size > 0 else size
+    raise ValueError(f"no kind of bucket: {bucket!r:.80}")
+
+
+def _tilus(size: int) -> int:
+    """Two buckets an octave, as Tilus rounds: 1, 2, 3, 4, 6, 8, 12, 16, 24 …"""
+    if size < 1:
+        return size
+    block = 1 << max(size.bit_length() - 2, 0)
+    return -(-size // block) * block
+
+
+def _pow2(size: int) -> int:
+    """One bucket an octave: up to the next power of two."""
+    return size if size < 1 else 1 << (size - 1).bit_length()
+
+
+def _exact(size: int) -> int:
+    """Return each size for itself."""
+    return size
+
+
+def buckets_between(bucket: object, low: int, high: int, limit: int = 10_000) -> list[int]:
+    """Return the buckets of the sizes `low` to `high`, rising; at most `limit` of them. `bucket` is
+    as a manifest writes it, or the function that `rounding` makes of that."""
+    to_bucket: Callable[[int], int] = bucket if callable(bucket) else rounding(bucket)
+    found, size = list[int](), low
+    while size <= high and len(found) < limit:
+        found.append(to_bucket(size))
+        if found[-1] < size:  # the open bucket after the last edge
+            break
+        size = found[-1] + 1
+    return list(dict.fromkeys(found))

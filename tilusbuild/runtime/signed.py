@@ -19,8 +19,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tilusbuild.runtime import receipts
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
+from tilusbuild.runtime.library import sha256_of
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
 _PAYLOAD = "application/vnd.in-toto+json"
@@ -129,7 +129,7 @@ def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
         if name not in listed:
             raise UnsignedFileError(f"{root}/{name} is not in the signed list")
         try:
-            found = receipts.sha256_of(os.path.join(root, name))
+            found = sha256_of(os.path.join(root, name))
         except OSError as error:
             raise UnsignedFileError(f"{root}/{name} cannot be read: {error.strerror}") from None
         if found != listed[name]:

@@ -4,7 +4,7 @@ A stamp is what `stat` says of a file: size, mtime, ctime and inode. Different s
 file may have changed. Equal stamps prove that it did not only when the file was already older than
 the file system's tick when it was read: a file that changes again within one tick keeps its times.
 
-`tilusbuild.noop.record` and `tilusbuild.runtime.receipts` hold minimal copies, because the first
+`tilusbuild.noop.record` and `tilusbuild.runtime.library` hold minimal copies, because the first
 may import nothing and the second nothing of the builder; tests/state/test_stamp.py holds all of
 them against one table of cases.
 """

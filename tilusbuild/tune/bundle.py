@@ -21,12 +21,10 @@ import tilusbuild
 from tilusbuild.build.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.names import snake_case
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.log import Key, SampleLog, answers, lines
 from tilusbuild.tune.bench.race import (
     CASE,
     RUN,
@@ -37,7 +35,7 @@ from tilusbuild.tune.bench.race import (
     read_case_note,
     read_run,
 )
-from tilusbuild.tune.bench.session import TuningSession
+from tilusbuild.tune.bench.session import Key, SampleLog, TuningSession, answers, lines
 from tilusbuild.tune.bench.work import WORK, Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, remake_dispatcher
 from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest, sizes_of

@@ -1,15 +1,26 @@
-"""Work for the bench: an instance's programs, and cases with their inputs and expected outputs."""
+"""Work for the bench: an instance's programs, and cases with their inputs and expected outputs.
+
+Expected outputs come from the script's reference, a Python function of the project: `ref =
+"ref.py:rms_norm"` names a file inside the project and a function in it. The function takes the
+kernel's arguments as they are before the call, by name where its parameters have the arguments'
+names and else in order, and returns what the outputs hold afterwards: one array, or a tuple in the
+order of the declaration. The file runs with the project's own rights: it is the project's code.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tilusbuild.errors import input_error
+from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -17,7 +28,7 @@ from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.script import Script
 from tilusbuild.signature import Signature
-from tilusbuild.tune import inputs, reference
+from tilusbuild.tune import inputs
 from tilusbuild.tune.bench.work import Candidate, Case, CaseArgument, Work, write_case
 
 
@@ -46,7 +57,7 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck
     place = manifest.place_of_value("script", script, "tune", "ref")
     given = tune.model_fields_set
     return OutputCheck(
-        reference.load(manifest.root, tune.ref, place),
+        load_reference(manifest.root, tune.ref, place),
         tune.rtol if "rtol" in given else None,
         tune.atol if "atol" in given else None,
     )
@@ -95,7 +106,7 @@ def prepare_case(
     want: Mapping[str, Any] = {}
     if check.function is not None:
         wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
-        want = reference.expected(check.function, signature, wide)
+        want = call_reference(check.function, signature, wide)
     os.makedirs(directory)
     arguments = []
     for declared in signature.arguments:
@@ -148,3 +159,84 @@ def _scalar(value: Any) -> Any:
 def _write(directory: str, name: str, array: inputs.Array) -> None:
     with open(os.path.join(directory, name), "wb") as file:
         file.write(np.ascontiguousarray(array).tobytes())
+
+
+def load_reference(root: str, text: str, place: Place | None = None) -> Callable[..., Any]:
+    """Return the function that `file.py:name` means. Raises `InputError`."""
+    file, _, name = text.partition(":")
+    path = os.path.join(root, file)
+    if not name or not os.path.isfile(path):
+        hint = None if name else 'write it as "ref.py:function"'
+        raise input_error(f'reference "{text}": no file {file}', place=place, hint=hint)
+    spec = importlib.util.spec_from_file_location(f"_tilusbuild_reference_{abs(hash(path))}", path)
+    if spec is None or spec.loader is None:
+        raise input_error(f'reference "{text}": {file} is no Python file', place=place)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, os.path.dirname(path))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(
+            _raised(error, path, f"the reference {file} could not be loaded")
+        ) from None
+    finally:
+        sys.path.remove(os.path.dirname(path))
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [n for n, v in vars(module).items() if inspect.isfunction(v)]
+        raise input_error(
+            f'reference "{text}": {file} has no function {name}',
+            place=place,
+            hint=did_you_mean(name, known),
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def call_reference(
+    function: Callable[..., Any], signature: Signature, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what each output should hold. `inputs` are arrays and scalars by argument name.
+
+    Raises `InputError` when the function fails or returns another number of arrays.
+    """
+    outputs = [a.name for a in signature.callable_arguments if a.out]
+    parameters = _parameters(function)
+    by_name = parameters is not None and set(parameters) <= set(inputs)
+    try:
+        if by_name and parameters is not None:
+            result = function(**{name: inputs[name] for name in parameters})
+        else:
+            result = function(*inputs.values())
+    except Exception as error:
+        path = inspect.getsourcefile(function) or "reference"
+        raise InputError(
+            _raised(error, path, f"the reference {function.__name__} failed")
+        ) from None
+    results: Sequence[Any] = result if isinstance(result, tuple) else (result,)
+    if len(results) != len(outputs):
+        raise input_error(
+            f"the reference {function.__name__} returned {len(results)} arrays,"
+            f" the kernel has {len(outputs)} outputs: {', '.join(outputs)}"
+        )
+    return dict(zip(outputs, results, strict=True))
+
+
+def _parameters(function: Callable[..., Any]) -> list[str] | None:
+    """Return the names that the function takes, or None when it takes any number."""
+    parameters = inspect.signature(function).parameters.values()
+    fixed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if any(parameter.kind not in fixed for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters]
+
+
+def _raised(error: Exception, path: str, message: str) -> Diagnostic:
+    """Return an exception of the project's own code, shown at its last line inside that file."""
+    what = f"{message}: {type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename == path:
+        text = (error.text or "").rstrip("\n")
+        return Diagnostic(what, Place(path, error.lineno, error.offset, text))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+    if not frames:
+        return Diagnostic(what)
+    return Diagnostic(what, Place(path, frames[-1].lineno, None, frames[-1].line))

@@ -23,7 +23,7 @@ from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Signature
-from tilusbuild.tune import inputs, prepare, reference
+from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.elements import Mismatch, errors
 from tilusbuild.tune.bench.work import Candidate
@@ -217,7 +217,7 @@ def _call_here(
         launch(*_tensors(signature, own))
         if check.function is not None:
             wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
-            want = reference.expected(check.function, signature, wide)
+            want = prepare.call_reference(check.function, signature, wide)
             largest, mismatch = compare_outputs(signature, own, want, check)
         seconds, calls = _time_calls(launch, _tensors(signature, made))
     except TilusbuildError:

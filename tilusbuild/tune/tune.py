@@ -22,14 +22,12 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.model import Selection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.runtime import compat
-from tilusbuild.runtime.device import Device, cpu, may_have_cuda
+from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
-from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign, integers, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, TuningSession
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession
 from tilusbuild.tune.bench.work import Candidate, Case, Work
 from tilusbuild.tune.publish import Publisher, SharedBucket, remake_dispatcher
 
@@ -157,15 +155,15 @@ def _rank(target: Target, gpu: Device | None) -> tuple[int, int] | None:
     if gpu is None:
         return None
     ranks = [
-        (compat.rank(arch.name, gpu.arch, "sass"), -arch.number)
+        (code_rank(arch.name, gpu.arch, "sass"), -arch.number)
         for arch in target.archs
-        if compat.can_run(arch.name, gpu.arch)
+        if can_run(arch.name, gpu.arch)
     ]
     if target.ptx and not ranks:
         ranks = [
-            (compat.rank(arch.name, gpu.arch, "ptx"), -arch.number)
+            (code_rank(arch.name, gpu.arch, "ptx"), -arch.number)
             for arch in target.archs
-            if compat.can_run(arch.name, gpu.arch, "ptx")
+            if can_run(arch.name, gpu.arch, "ptx")
         ]
     return min(ranks, default=None)
 

@@ -15,9 +15,8 @@ from dataclasses import replace
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
-from tilusbuild.tune.bench.log import SampleLog
 from tilusbuild.tune.bench.race import Decision, campaign, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, TuningSession
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession
 from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
 
 WORKS = "works"

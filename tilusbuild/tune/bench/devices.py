@@ -1,28 +1,200 @@
-"""A GPU through the driver alone (ctypes on libcuda.so.1): buffers, and time by its own events.
+"""The devices that a worker measures on: the processor and a GPU, and a library bound to its arguments.
 
-Launch latency is hidden: a small kernel of ours keeps the device busy while the host queues what is
-to be timed. Whether that held is seen from the first event, which must not have happened when the
-last launch was queued; else the delay is doubled and the sample repeated. Cold samples follow a
-fill of twice the L2 cache, at least 64 MB.
+`launch`, the plain C function of a library, takes the arguments of the kernel in their order,
+dimensions included, and a stream; it returns 0, or anything else and then `launch_error()` has the
+reason (docs/abi.md). The processor's time is the monotonic clock's around calls. A GPU's is that of
+its own events, through the driver alone (ctypes on libcuda.so.1), with launch latency hidden: a
+small kernel of ours keeps the device busy while the host queues what is to be timed. Whether that
+held is seen from the first event, which must not have happened when the last launch was queued;
+else the delay is doubled and the sample repeated. Cold samples follow a write of as much memory as
+the caches hold: on a GPU twice the L2 cache, at least 64 MB.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import glob
+import math
+import mmap
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
+from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import DriverError
-from tilusbuild.tune.bench.launch import LaunchError, TimedLaunches, launches_for
+from tilusbuild.tune.bench.work import CaseArgument
 
-_SPAN = 200e-6
+_NAMED = {"bool": ctypes.c_bool, "f32": ctypes.c_float, "f64": ctypes.c_double}
+
+
+class LaunchError(Exception):
+    """A launch failed; the text is the library's own, or the driver's."""
+
+
+class LaunchRefusedError(LaunchError):
+    """The library cannot be opened, or refused the call: nothing ran, nothing is harmed."""
+
+
+def c_type(dtype: str, is_tensor: bool) -> Any:
+    """Return the ctypes type that an argument is passed to C as."""
+    if is_tensor:
+        return ctypes.c_void_p
+    return _NAMED.get(dtype) or getattr(ctypes, f"c_{DTYPES[dtype].numpy}")
+
+
+class PlainLaunch:
+    """The C function `launch` of a library. Raises `OSError` and `AttributeError` for a file that
+    is not such a library."""
+
+    def __init__(self, path: str, types: Sequence[Any]) -> None:
+        library = ctypes.CDLL(path)
+        self._launch = library.launch
+        self._launch.restype = ctypes.c_int
+        self._launch.argtypes = [*types, ctypes.c_void_p]
+        self._error = library.launch_error
+        self._error.restype = ctypes.c_char_p
+
+    def __call__(self, *values: Any) -> str | None:
+        """Launch with these arguments and a stream; the library's error, None where it worked."""
+        if not self._launch(*values):
+            return None
+        text: bytes = self._error() or b"the launch failed, and gives no reason"
+        return text.decode(errors="replace")
+
+
+class BoundLaunch:
+    """A library's `launch` with all of its arguments: call it with none."""
+
+    def __init__(
+        self, path: str, arguments: Sequence[CaseArgument], addresses: Sequence[int], stream: int
+    ) -> None:
+        types = [c_type(argument.dtype, argument.shape is not None) for argument in arguments]
+        try:
+            self._launch: Callable[..., str | None] = PlainLaunch(path, types)
+        except (OSError, AttributeError) as error:
+            raise LaunchRefusedError(f"the library cannot be opened: {error}") from None
+        # Made once: converting them would be timed with every call.
+        self._values = (
+            *(
+                kind(address if argument.shape is not None else argument.value)
+                for kind, argument, address in zip(types, arguments, addresses, strict=True)
+            ),
+            ctypes.c_void_p(stream),
+        )
+
+    def __call__(self) -> None:
+        """Raise `LaunchRefusedError` when the library reports an error."""
+        error = self._launch(*self._values)
+        if error is not None:
+            raise LaunchRefusedError(error)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLaunches:
+    """One sample: `seconds` is the mean of `launches` launches that were timed together."""
+
+    seconds: float
+    launches: int
+    hidden: bool = True
+    """Whether every launch was queued before the device came to it, so that none waited for the
+    host."""
+
+
+def launches_for(estimate: float, span: float, limit: int) -> int:
+    """Return how many launches of `estimate` seconds fill `span` seconds, 1 to `limit`."""
+    if estimate <= 0:
+        return limit
+    return max(1, min(limit, math.ceil(span / estimate)))
+
+
+_CPU_SPAN = 50e-6
+"""Seconds that a warm sample lasts at least: a hundred times what the clock and the call cost."""
+_MAX_CPU_CALLS = 1000
+_MIN_CPU_FLUSH, _MAX_CPU_FLUSH = 64 << 20, 512 << 20
+
+
+class HostDevice:
+    """The processor as a device."""
+
+    stream = 0
+
+    def __init__(self) -> None:
+        self._kept: list[mmap.mmap] = []
+        self._flush: mmap.mmap | None = None
+
+    def allocate(self, size: int) -> int:
+        """Whole pages, zeroed, never given back: a worker serves one case."""
+        made = mmap.mmap(-1, size)
+        self._kept.append(made)
+        return ctypes.addressof(ctypes.c_char.from_buffer(made))
+
+    def write(self, address: int, data: bytes) -> None:
+        ctypes.memmove(address, data, len(data))
+
+    def read(self, address: int, size: int) -> bytes:
+        return ctypes.string_at(address, size)
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        ctypes.memmove(to, source, size)
+
+    def finish(self) -> None:
+        """A call on the cpu has ended when it returns."""
+
+    def throttled(self) -> str | None:
+        """Nothing tells."""
+        return None
+
+    def describe(self) -> dict[str, str | int]:
+        """Return what a fingerprint is made of."""
+        from tilusbuild.runtime.device import cpu
+
+        return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
+
+    def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
+        """Take a sample: one call when cold, as many as the clock needs when warm."""
+        start = time.perf_counter()
+        call()
+        estimate = time.perf_counter() - start
+        if cold:
+            self._evict()
+            start = time.perf_counter()
+            call()
+            return TimedLaunches(time.perf_counter() - start, 1)
+        launches = launches_for(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
+        start = time.perf_counter()
+        for _ in range(launches):
+            call()
+        return TimedLaunches((time.perf_counter() - start) / launches, launches)
+
+    def _evict(self) -> None:
+        """Write as much memory as the largest cache holds."""
+        if self._flush is None:
+            size = min(max(_last_cache(), _MIN_CPU_FLUSH), _MAX_CPU_FLUSH)
+            self._flush = mmap.mmap(-1, size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
+        ctypes.memset(address, 1, len(self._flush))
+
+
+def _last_cache() -> int:
+    """Return bytes of the largest cache of the first processor; 0 where Linux does not say."""
+    sizes = [0]
+    for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
+        with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            sizes.append(int(file.read().strip().removesuffix("K")) << 10)
+    return max(sizes)
+
+
+_GPU_SPAN = 200e-6
 """Seconds of kernel time in a sample: events tell about half a microsecond."""
 _MAX_COLD, _MAX_WARM = 8, 100
 _DELAY = 30_000
 """Nanoseconds of delay for each operation that is queued: several times what queueing costs."""
 _MAX_DELAY = 20_000_000
 _TRIES = 4
-_MIN_FLUSH = 64 << 20
+_MIN_GPU_FLUSH = 64 << 20
 
 SPIN = b"""\
 .version 6.4
@@ -114,7 +286,7 @@ class CudaDevice:
     def time(self, call: Callable[[], None], *, cold: bool) -> TimedLaunches:
         """Raises `LaunchError`."""
         estimate, _ = self._timed(call, 1, cold=False, delay=0)
-        launches = launches_for(estimate, _SPAN, _MAX_COLD if cold else _MAX_WARM)
+        launches = launches_for(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
         delay = _DELAY * (2 + launches * (3 if cold else 1))
         for _ in range(_TRIES):
             seconds, hidden = self._timed(call, launches, cold=cold, delay=min(delay, _MAX_DELAY))
@@ -149,7 +321,7 @@ class CudaDevice:
 
     def _evict(self) -> None:
         if self._flush is None:
-            size = max(2 * self._driver.attribute(L2_CACHE_SIZE, self._device), _MIN_FLUSH)
+            size = max(2 * self._driver.attribute(L2_CACHE_SIZE, self._device), _MIN_GPU_FLUSH)
             self._flush = self.allocate(size), size
         address, size = self._flush
         self._do(
