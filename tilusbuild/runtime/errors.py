@@ -70,7 +70,7 @@ class DriverError(RuntimeError):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Words to add to an error: the nearest known name, or all of them; "" when there is none."""
+    """Return words to add to an error: the nearest known name, or all of them; "" without any."""
     import difflib
 
     words = sorted(set(known))

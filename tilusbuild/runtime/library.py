@@ -68,7 +68,7 @@ def check_library(path: str, digest: str) -> None:
 
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
-    """meta.json of a built program. Raises `CorruptCacheError`."""
+    """Return meta.json of a built program. Raises `CorruptCacheError`."""
     digest = script.programs[program]
     path = os.path.join(script.root, "programs", digest, "meta.json")
     try:
@@ -89,7 +89,7 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
 
 
 def check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
-    """What the binary itself holds, against the device. Raises `ProgramNotFoundError`."""
+    """Compare the code in the binary with the device. Raises `ProgramNotFoundError`."""
     refused = []
     for image in meta.get("images", ()):
         kind: CodeKind = "ptx" if image.get("kind") == "ptx" else "sass"

@@ -1,4 +1,4 @@
-"""`script.json`: what a call needs to know of a script, read without the builder; names and buckets.
+"""`script.json`: what a call needs to know of a script, read without the builder.
 
 It stands in the script's directory beside `script.txt`, sealed. `script.txt` is what the directory
 is named by, and the two must list the same programs, so a file of another script is never believed.
@@ -96,7 +96,7 @@ class Script(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return what a person calls it: `matmul[dtype=f16] h100`."""
+        """Return the instance's name for people: `matmul[dtype=f16] h100`."""
         return instance_label(self.name, self.params, self.target)
 
     def schedule(self, program: int) -> dict[str, Value]:
@@ -262,7 +262,7 @@ def snake_case(name: str) -> str:
 
 
 def instance_label(script: str, params: Mapping[str, object], target: str = "") -> str:
-    """Return what a person calls an instance: `matmul[dtype=f16] h100`."""
+    """Return the name of an instance for people: `matmul[dtype=f16] h100`."""
     fixed = ", ".join(f"{name}={value}" for name, value in params.items())
     return f"{script}[{fixed}] {target}".rstrip() if fixed else f"{script} {target}".rstrip()
 

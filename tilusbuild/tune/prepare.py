@@ -43,7 +43,7 @@ class OutputCheck:
 
 
 def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
-    """Return what the manifest says. Raises `InputError` when it names no reference, and for a
+    """Return how the manifest checks outputs. Raises `InputError` when it names no reference, and for a
     reference that cannot be loaded."""
     tune = manifest.scripts[script].tune
     if unchecked:
@@ -138,7 +138,7 @@ def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[floa
 
 
 def _want(dtype: str) -> str:
-    """Return what an expected output is kept as: what a reference computes in where it is wider."""
+    """Return the type that expected outputs are kept in: a reference computes in a wider one."""
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 

@@ -97,7 +97,7 @@ def remake_dispatcher(project: Project, script: Script) -> None:
 def record_models(
     script: Script, there: frozenset[int], sizes: Iterable[Mapping[str, Scalar]]
 ) -> list[TableEntry]:
-    """Rows for any device, from the model or the default, where nothing can be measured.
+    """Write rows for any device, from the model or the default, where nothing can be measured.
 
     Raises `LoadError` and `OSError`.
     """

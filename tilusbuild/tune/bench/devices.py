@@ -1,4 +1,4 @@
-"""The devices that a worker measures on: the processor and a GPU, and a library bound to its arguments.
+"""The devices that a worker measures on, processor and GPU, and launches bound to their arguments.
 
 `launch`, the plain C function of a library, takes the arguments of the kernel in their order,
 dimensions included, and a stream; it returns 0, or anything else and then `launch_error()` has the
@@ -126,7 +126,7 @@ class HostDevice:
         self._flush: mmap.mmap | None = None
 
     def allocate(self, size: int) -> int:
-        """Whole pages, zeroed, never given back: a worker serves one case."""
+        """Allocate whole pages, zeroed, never given back: a worker serves one case."""
         made = mmap.mmap(-1, size)
         self._kept.append(made)
         return ctypes.addressof(ctypes.c_char.from_buffer(made))
@@ -144,11 +144,11 @@ class HostDevice:
         """A call on the cpu has ended when it returns."""
 
     def throttled(self) -> str | None:
-        """Nothing tells."""
+        """Return None: nothing reports it for a processor."""
         return None
 
     def describe(self) -> dict[str, str | int]:
-        """Return what a fingerprint is made of."""
+        """Return the facts that a fingerprint is made of."""
         from tilusbuild.runtime.device import cpu
 
         return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
@@ -238,7 +238,7 @@ class CudaDevice:
         self._events: list[ctypes.c_void_p] = []
 
     def allocate(self, size: int) -> int:
-        """Device memory, never given back: a worker serves one case."""
+        """Allocate device memory, never given back: a worker serves one case."""
         address = ctypes.c_uint64()
         self._do("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
@@ -252,7 +252,7 @@ class CudaDevice:
         return into.raw
 
     def copy(self, to: int, source: int, size: int) -> None:
-        """In the order of the stream."""
+        """Copy on the device, in the order of the stream."""
         self._do(
             "cuMemcpyDtoDAsync_v2",
             ctypes.c_uint64(to),
@@ -274,7 +274,7 @@ class CudaDevice:
         return self._nvml.throttled()
 
     def describe(self) -> dict[str, str | int]:
-        """Return what a fingerprint is made of."""
+        """Return the facts that a fingerprint is made of."""
         return {
             "kind": "cuda",
             "name": self._driver.name(self._device),
@@ -348,7 +348,8 @@ class CudaDevice:
         return milliseconds.value / 1e3
 
     def _load_spin(self) -> ctypes.c_void_p | None:
-        """None where the driver does not compile PTX; then latency is hidden by the fill alone."""
+        """Load the delay kernel; None where the driver does not compile PTX. Then latency is hidden
+        by the fill alone."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         try:
             self._do("cuModuleLoadData", ctypes.byref(module), SPIN)
@@ -366,7 +367,7 @@ class CudaDevice:
         self._do("cuLaunchKernel", self._spin, *one, nothing, stream, parameters, None)
 
     def _read_uuid(self) -> str:
-        """As nvidia-smi writes it."""
+        """Return the UUID of the GPU, as nvidia-smi writes it."""
         raw = ctypes.create_string_buffer(16)
         self._do("cuDeviceGetUuid_v2", raw, self._device)
         text = raw.raw.hex()

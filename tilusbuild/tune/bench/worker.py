@@ -102,7 +102,7 @@ class Worker:
 
 
 def serve(channel: socket.socket, worker: Worker) -> None:
-    """Answer until the other side has gone."""
+    """Answer until the other side has closed the channel."""
     with channel, channel.makefile("rwb") as stream:
         for line in stream:
             answer = worker.answer(json.loads(line))
@@ -221,7 +221,8 @@ class Buffers:
         return found[GUARD : GUARD + size]
 
     def _compared(self, tensor: _Tensor, data: bytes, want: bytes) -> float:
-        """Most schedules give the very same bits: those are compared once."""
+        """Return the largest error of an output. Raises `WrongResultError`."""
+        # Most schedules give the very same bits: those are compared once.
         argument = tensor.argument
         known = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
         if known in self._right:
