@@ -53,7 +53,10 @@ def judge(script: Script, device: Device, machine: str | None = None) -> Evaluat
 
 
 def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
-    """Return (arch, kind) of the code in a library for these architectures; the PTX is of the newest."""
+    """Return (arch, kind) of the code in a library for these architectures.
+
+    PTX is of the newest.
+    """
     found: list[tuple[str, CodeKind]] = [(arch, "sass") for arch in archs]
     if ptx:
         plain = [arch for arch in archs if arch[-1:].isdigit()]

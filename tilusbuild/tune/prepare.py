@@ -43,8 +43,8 @@ class OutputCheck:
 
 
 def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
-    """Return how the manifest checks outputs. Raises `InputError` when it names no reference, and for a
-    reference that cannot be loaded."""
+    """Return how the manifest checks outputs. Raises `InputError` when it names no reference, and
+    for a reference that cannot be loaded."""
     tune = manifest.scripts[script].tune
     if unchecked:
         return OutputCheck(None, None, None)
