@@ -19,8 +19,8 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, Stage
 from tilusbuild.cache.layout import LIBRARY, META
 from tilusbuild.compile import (
+    CompileOutcome,
     LauncherStore,
-    Outcome,
     compile_program,
     launcher_directory,
     launcher_object,
@@ -115,7 +115,7 @@ class ProgramCompiler:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
         return runner
 
-    def _compile(self, work: RenderedProgram, stage: str, runner: Runner) -> Outcome:
+    def _compile(self, work: RenderedProgram, stage: str, runner: Runner) -> CompileOutcome:
         recipe = work.recipe
         module = os.path.join(stage, "module")
         os.makedirs(module)
@@ -124,7 +124,7 @@ class ProgramCompiler:
             answer = launcher_object(
                 recipe, self._toolchain, stage, runner, self._launchers, self._timeout
             )
-            if isinstance(answer, Outcome):
+            if isinstance(answer, CompileOutcome):
                 return answer
             made = answer
         launcher, files = launcher_directory(recipe, made)
@@ -169,7 +169,7 @@ class ProgramCompiler:
             scope.cancel()
 
 
-def described(work: RenderedProgram, outcome: Outcome) -> Mapping[str, Any]:
+def described(work: RenderedProgram, outcome: CompileOutcome) -> Mapping[str, Any]:
     """Return the `meta.json` of a program: its status, what the binary holds, what it needs.
 
     `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the

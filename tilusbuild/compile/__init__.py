@@ -1,6 +1,6 @@
 """From a recipe to a `lib.so`: the pipelines, the launcher, `compile.sh`, `options.txt`."""
 
-from tilusbuild.compile.model import Launch, Outcome, Prune, Recipe
+from tilusbuild.compile.model import CompileOutcome, Launch, Prune, Recipe
 from tilusbuild.compile.module import launcher_directory, module_files, options_text
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.compile.program import (
@@ -13,10 +13,10 @@ from tilusbuild.compile.steps import nvrtc_tools
 from tilusbuild.state.envelope import LauncherStore
 
 __all__ = [
+    "CompileOutcome",
     "DeviceCode",
     "Launch",
     "LauncherStore",
-    "Outcome",
     "Pipeline",
     "Prune",
     "Recipe",

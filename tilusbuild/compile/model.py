@@ -88,7 +88,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompileOutcome:
     """How a compile ended."""
 
     cause: Cause | None

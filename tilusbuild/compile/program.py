@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile import checks
 from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.model import Findings, Outcome, Recipe
+from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
 from tilusbuild.compile.steps import (
     CC_FLAGS,
     ENVIRONMENT,
@@ -44,7 +44,7 @@ def launcher_object(
     runner: Runner,
     launchers: LauncherStore,
     timeout: float | None = None,
-) -> bytes | Outcome:
+) -> bytes | CompileOutcome:
     """Return the launcher's object, compiled once for all programs of a script, or the outcome of
     a failed compile.
 
@@ -56,7 +56,7 @@ def launcher_object(
         os.makedirs(os.path.join(work, "tmp"))
         return compiling.launcher()
     except StepError as stop:
-        return Outcome(stop.cause, "".join(compiling.logs), reason=stop.reason)
+        return CompileOutcome(stop.cause, "".join(compiling.logs), reason=stop.reason)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -69,14 +69,14 @@ def compile_program(
     runner: Runner,
     launchers: LauncherStore,
     timeout: float | None = None,
-) -> Outcome:
+) -> CompileOutcome:
     """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files.
 
     `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
     process. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
-        return _finish(stage, Outcome(Cause.SOURCE, "", reason=problem))
+        return _finish(stage, CompileOutcome(Cause.SOURCE, "", reason=problem))
     work = os.path.join(stage, "work")
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
@@ -92,7 +92,7 @@ class DeviceCode:
     PTX; empty unless `outcome.status` is "built". The log names lines of the rendered source:
     `render.messages.map_messages` replaces them by the template's."""
 
-    outcome: Outcome
+    outcome: CompileOutcome
     image: bytes
 
 
@@ -114,7 +114,7 @@ def compile_device(
     if image is None:
         raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
     if problem := recipe.pipeline.problem(recipe):
-        return DeviceCode(Outcome(Cause.SOURCE, f"{problem}\n", reason=problem), b"")
+        return DeviceCode(CompileOutcome(Cause.SOURCE, f"{problem}\n", reason=problem), b"")
     work = os.path.join(directory, "work")
     try:
         compiling = Compile(recipe, tools, directory, work, runner, LauncherStore(), timeout)
@@ -132,7 +132,7 @@ def compile_device(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _finish(stage: str, outcome: Outcome) -> Outcome:
+def _finish(stage: str, outcome: CompileOutcome) -> CompileOutcome:
     log = outcome.log
     if outcome.reason and outcome.reason not in log:
         log = f"{log}{outcome.reason}\n"
@@ -179,7 +179,7 @@ class Compile:
         for link, directory in pipeline.links(self.recipe, self.tools).items():
             os.symlink(directory, os.path.join(self.work, link))
 
-    def run(self, *, until: str | None = None) -> Outcome:
+    def run(self, *, until: str | None = None) -> CompileOutcome:
         """Run all steps and publish the library; with `until`, stop when that output is made."""
         cause: Cause | None = None
         reason = ""
@@ -200,7 +200,7 @@ class Compile:
                 self._publish()
         except StepError as error:
             cause, reason = error.cause, error.reason
-        return Outcome(
+        return CompileOutcome(
             cause=cause,
             log="".join(self.logs),
             usages=tuple(usage for _, usage in self.found.usages),
