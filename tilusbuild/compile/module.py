@@ -132,16 +132,8 @@ def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Map
 # All but the last add directories or options to those that gcc, ld and nvcc are given. CDPATH makes
 # `cd` print the directory.
 _UNSET = (
-    "CPATH",
-    "C_INCLUDE_PATH",
-    "CPLUS_INCLUDE_PATH",
-    "LIBRARY_PATH",
-    "NVCC_PREPEND_FLAGS",
-    "NVCC_APPEND_FLAGS",
-    "GCC_EXEC_PREFIX",
-    "COMPILER_PATH",
-    "DEPENDENCIES_OUTPUT",
-    "CDPATH",
+    "CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS "
+    "GCC_EXEC_PREFIX COMPILER_PATH DEPENDENCIES_OUTPUT CDPATH"
 )
 
 _VARIABLES = {
@@ -174,7 +166,7 @@ def compile_script(
         [
             _HEAD.replace("@TOOLS@", pipeline.script.tools),
             "".join(f"#   {line}\n" for line in toolchain),
-            _START.replace("@UNSET@", " ".join(_UNSET)),
+            _START.replace("@UNSET@", _UNSET),
             pipeline.script.start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_DIRECTORY if "{nvcc}" in used else "",

@@ -186,25 +186,13 @@ _MISSING = re.compile(
 )
 
 
-_LIBRARY = frozenset(
-    [
-        *("algorithm", "array", "atomic", "bit", "cassert", "cfloat", "chrono", "climits", "cmath"),
-        *(
-            "complex",
-            "concepts",
-            "cstddef",
-            "cstdint",
-            "cstdio",
-            "cstdlib",
-            "cstring",
-            "functional",
-        ),
-        *("initializer_list", "iostream", "iterator", "limits", "memory", "numeric", "optional"),
-        *("ratio", "span", "stdexcept", "string", "tuple", "type_traits", "utility", "variant"),
-        *("assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h"),
-        *("stdlib.h", "string.h", "vector"),
-    ]
-)
+_LIBRARY_NAMES = """
+    algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef
+    cstdint cstdio cstdlib cstring functional initializer_list iostream iterator limits memory
+    numeric optional ratio span stdexcept string tuple type_traits utility variant assert.h
+    float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h vector
+"""
+_LIBRARY = frozenset(_LIBRARY_NAMES.split())
 """Headers of the C and C++ libraries that device code includes with nvcc."""
 
 
