@@ -138,7 +138,7 @@ def test_a_missing_or_invalid_fifo_is_refused(tmp_path: Path) -> None:
         Jobserver(Address(str(tmp_path / "none"), str(tmp_path / "none")))
     path = tmp_path / "file"
     path.touch()
-    with pytest.raises(JobserverError, match="no pipe"):
+    with pytest.raises(JobserverError, match="not a pipe"):
         Jobserver(Address(str(path), str(path)))
 
 
