@@ -17,9 +17,9 @@ from tilusbuild.errors import InputError
 from tilusbuild.interop.caches import SYSTEMS, home_of, read
 from tilusbuild.interop.install import InstalledCache
 from tilusbuild.interop.install import install as install_cache
+from tilusbuild.interop.kind import preflight
 from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.interop.pack import collect
-from tilusbuild.interop.preflight import preflight
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import pack
 from tilusbuild.package.check import verify

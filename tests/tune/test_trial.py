@@ -18,7 +18,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.signature import Signature, parse_argument, signature
 from tilusbuild.tune import inputs, prepare, run
 from tilusbuild.tune.bench.elements import Mismatch, compare
-from tilusbuild.tune.dlpack import Exported, managed_tensor
+from tilusbuild.tune.inputs import Exported, managed_tensor
 from tilusbuild.tune.prepare import OutputCheck, tolerances
 
 

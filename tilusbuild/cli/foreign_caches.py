@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilusbuild.cli.install import InstallArgs
     from tilusbuild.cli.preflight import PreflightArgs
     from tilusbuild.interop.caches.directory import ForeignCache
-    from tilusbuild.interop.preflight import CachePreflight
+    from tilusbuild.interop.kind import CachePreflight
     from tilusbuild.package.model import Reader
     from tilusbuild.package.preflight import DescribedHost
 
@@ -350,7 +350,7 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
 
 def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
     """Print for each entry whether it would run; 1 when one would not."""
-    from tilusbuild.interop.preflight import preflight as judge
+    from tilusbuild.interop.kind import preflight as judge
     from tilusbuild.package.extract import check_limits
     from tilusbuild.package.listing import parse
     from tilusbuild.table import table

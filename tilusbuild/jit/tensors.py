@@ -15,7 +15,7 @@ from tilusbuild.runtime.device import kind_of
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, WHOLE, integer_limits
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.semantics import NoValueError, Value
-from tilusbuild.tune.dlpack import managed_tensor
+from tilusbuild.tune.inputs import managed_tensor
 
 
 class Tensor(NamedTuple):

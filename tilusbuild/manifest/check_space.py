@@ -13,7 +13,7 @@ from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ParameterSection, ScriptSection, as_row
 from tilusbuild.manifest.shape import toml_text
 from tilusbuild.manifest.table import kind_of
-from tilusbuild.space.spec import Row
+from tilusbuild.space.model import Row
 
 MAX_VALUES = 1_000_000
 """The most values of one parameter."""

@@ -49,7 +49,7 @@ from tilusbuild.manifest.table import (
     kind_of,
     shorthand,
 )
-from tilusbuild.space.spec import Parameter, Row
+from tilusbuild.space.model import Parameter, Row
 
 
 def _row(value: object) -> Value | Row:

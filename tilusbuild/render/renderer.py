@@ -1,21 +1,26 @@
 """The renderer: from a template's name and a context to source; mistakes are `InputError`s.
 
 A rendering is a function of the templates' content and of the context. A renderer reads each
-template once in its life and writes nothing but bytecode. A rendering ends: steps, length and
-recursion are bounded.
+template once in its life and writes nothing but bytecode, in a directory that belongs to this user
+alone: Jinja2's bytecode is code. A rendering ends: steps, length and recursion are bounded.
 """
 
 from __future__ import annotations
 
+import marshal
+import os
 import re
+import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError, TemplateNotFound, meta
+import jinja2
+from jinja2 import BytecodeCache, TemplateError, TemplateNotFound, meta
+from jinja2.bccache import Bucket
 
 from tilusbuild.errors import InputError, TilusbuildError
-from tilusbuild.render.bytecode import PrivateBytecode
 from tilusbuild.render.environment import (
     MAX_CHARACTERS,
     Environment,
@@ -23,7 +28,8 @@ from tilusbuild.render.environment import (
     ProjectLoader,
 )
 from tilusbuild.render.problems import explain
-from tilusbuild.state.files import sha256_text
+from tilusbuild.state.envelope import Envelope
+from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
 
 if TYPE_CHECKING:
     from tilusbuild.render.linemap import LineMap, MarkingEnvironment
@@ -170,3 +176,55 @@ def resolved(renderer: Renderer, template: str, around: tuple[str, ...] = ()) ->
         return f"{{# {name} #}}{inner}{{# end of {name} #}}"
 
     return _INCLUDE.sub(included, text)
+
+
+def _implementation() -> str:
+    """Return all but its source that decides a template's bytecode: tilusbuild, Jinja2, Python."""
+    directory = os.path.dirname(os.path.abspath(__file__))
+    ours = [sha256_file(os.path.join(directory, name)) for name in ("environment.py", "cuda.py")]
+    return "\n".join([*ours, jinja2.__version__, sys.version])
+
+
+class PrivateBytecode(BytecodeCache):
+    """Keeps one file per template in `directory`, which is created by the first write."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._salt = _implementation()
+
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        return sha256_text(f"{self._salt}\n{name}")
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        try:
+            _check_private(os.lstat(self._directory))
+            handle = os.open(self._path(bucket), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
+                _check_private(os.fstat(handle))
+                data = file.read()
+        except OSError:
+            return
+        payload = _envelope(bucket).unwrap(data)
+        if payload is not None:
+            bucket.code = marshal.loads(payload)  # noqa: S302 - checked above
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        payload = marshal.dumps(bucket.code)
+        try:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            write_atomic(self._path(bucket), _envelope(bucket).wrap(payload), mode=0o600)
+        except OSError:
+            pass
+
+    def _path(self, bucket: Bucket) -> str:
+        return os.path.join(self._directory, bucket.key)
+
+
+def _envelope(bucket: Bucket) -> Envelope:
+    """Return the envelope of the bucket's file: it fits this template with this content only."""
+    return Envelope(f"template 2 {bucket.key} {bucket.checksum}")
+
+
+def _check_private(status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError

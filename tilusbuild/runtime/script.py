@@ -231,7 +231,7 @@ def _column(values: object, programs: Sequence[str]) -> Sequence[Value]:
     if not isinstance(values, list) or len(values) != len(programs):
         raise ValueError("a column is not as long as the list of programs")
     if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
-        raise TypeError("a column holds what is no value")
+        raise TypeError("a column holds something that is not a value")
     return values
 
 

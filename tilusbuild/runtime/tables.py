@@ -122,7 +122,7 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
         key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
         seconds = row[3] if len(row) > 3 else None
         if len(key) != len(script.keys) or not all(map(_is_size, key)):
-            raise ValueError(f"{key!r:.80} is no key of {list(script.keys)}")
+            raise ValueError(f"{key!r:.80} is not a key of {list(script.keys)}")
         if tuple(key) in found:
             raise ValueError(f"{key!r:.80} is there twice")
         if type(program) is not int or source not in SOURCES:

@@ -26,8 +26,7 @@ from tilusbuild.space.bounds import (
     impossible,
     intervals_of_columns,
 )
-from tilusbuild.space.model import Derived, Domain, Model, Rule, located, show
-from tilusbuild.space.spec import SpaceError
+from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, located, show
 
 BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
 WORTH_BOUNDING = 1 << 22  # combinations ahead; below, looking ahead costs more than it saves

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, canonical, is_boolean
-from tilusbuild.space.spec import Parameter, Row, SpaceError, SpaceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,3 +302,55 @@ def _constant_truth(name: str, expr: Expr) -> bool:
         return bool(expr.evaluate({}))
     except ExprError as error:
         raise located(name, "the rule", error) from None
+
+
+class SpaceError(Exception):
+    """A space that has no points, too many, or no meaning.
+
+    `rule` names the restriction, derived value or parameter at fault; `column` (from 1) is a place
+    in its expression; `hint` says what would be right.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str | None = None,
+        hint: str | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.rule = rule
+        self.hint = hint
+        self.column = column
+
+
+Row = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter, or several linked ones that take their values together, a row at a time.
+
+    While `when` is false the parameter is pinned to `otherwise`, which need not be among `values`.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[Row, ...]
+    when: Expr | None = None
+    otherwise: Row | None = None
+    default: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSpec:
+    """A whole space. `constants` are what expressions see besides: params, arch.X and facts.X.
+
+    `derived` may stand in any order; a point is valid when every expression of `restrict` is true.
+    """
+
+    parameters: tuple[Parameter, ...]
+    constants: Mapping[str, Value] = field(default_factory=dict)
+    derived: tuple[tuple[str, Expr], ...] = ()
+    restrict: tuple[tuple[str, Expr], ...] = ()

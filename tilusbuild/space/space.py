@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.space.model import Derived, Domain, Model, build, outside, show
-from tilusbuild.space.spec import SpaceError, SpaceSpec
+from tilusbuild.space.model import (
+    Derived,
+    Domain,
+    Model,
+    SpaceError,
+    SpaceSpec,
+    build,
+    outside,
+    show,
+)
 
 if TYPE_CHECKING:
     from tilusbuild.space.component import Component

@@ -18,7 +18,7 @@ from typing import Any
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.expr.parser import BINARY_OPERATORS, COMPARE_OPERATORS, UNARY_OPERATORS
 from tilusbuild.runtime import semantics
-from tilusbuild.space.spec import Parameter, SpaceError
+from tilusbuild.space.model import Parameter, SpaceError
 
 MAX_VALUES = 100_000
 MAX_TEXT = 100_000

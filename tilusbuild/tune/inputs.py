@@ -3,13 +3,15 @@
 The values are small enough that sums of products stay accurate in the narrow types, the same for
 the same seed, and an output starts as noise too, so that a kernel which forgets to write is found
 out. bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they
-stand for, which is what a reference sees.
+stand for, which is what a reference sees. NumPy has no DLPack export for these types, so `Exported`
+is ours.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +19,10 @@ from tilusbuild.errors import input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, integer_limits
 from tilusbuild.signature import Argument, Dim, Signature
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Input: TypeAlias = "Array | int | float | bool"
@@ -134,3 +140,58 @@ def widen(value: Any) -> Any:
 def copied(value: Input) -> Input:
     """Return the same value, not shared: what a reference may overwrite."""
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+_CPU = 1
+_NAME = b"dltensor"
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class ManagedTensor(ctypes.Structure):
+    """The start of `DLManagedTensor`: the `DLTensor` in it."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def managed_tensor(capsule: Any) -> ManagedTensor:
+    """Return the tensor in a capsule that nobody has consumed; it lives as long as the capsule.
+    Raises `ValueError` for any other object."""
+    return ManagedTensor.from_address(_pointer_of(capsule, _NAME))
+
+
+class Exported:
+    """An array whose elements are of `dtype` (a name of `DTYPES`), for any consumer of DLPack."""
+
+    def __init__(self, array: np.ndarray[Any, Any], dtype: str) -> None:
+        known = DTYPES[dtype]
+        self._bits = array.view(f"uint{known.bits}")
+        self._type = _DataType(known.code, known.bits, 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
+
+    def __dlpack__(self, **_: object) -> Any:
+        # Without arguments NumPy makes the unversioned capsule, whose layout is the one above.
+        capsule = self._bits.__dlpack__()
+        managed_tensor(capsule).dtype = self._type
+        return capsule

@@ -27,8 +27,7 @@ from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.elements import Mismatch, errors
 from tilusbuild.tune.bench.work import Candidate
-from tilusbuild.tune.dlpack import Exported
-from tilusbuild.tune.inputs import Input
+from tilusbuild.tune.inputs import Exported, Input
 
 _LIMIT = 60.0
 """Seconds for one check or sample on a GPU."""

@@ -297,7 +297,7 @@ class Conversation:
         answer = _answer(line)
         if answer is None:  # what a program wrote into memory or files that are not its own
             self.close()
-            raise WorkerDiedError("it answered what is no answer")
+            raise WorkerDiedError("its answer cannot be read")
         if answer["status"] == "broken":
             raise WorkerUnusableError(f"measuring is not possible: {answer.get('why')}")
         return answer

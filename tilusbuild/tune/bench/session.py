@@ -218,7 +218,7 @@ def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
 def _time(value: object) -> float:
     seconds = float(value)  # type: ignore[arg-type]
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{seconds} is no time")
+        raise ValueError(f"{seconds} is not a time")
     return seconds
 
 
