@@ -7,7 +7,7 @@ import os
 
 from support.build_story import Clock, Story, summary
 from tilusbuild.engine import events
-from tilusbuild.report.choose import PlainReporter
+from tilusbuild.report.plain import PlainReporter
 
 
 def test_a_build_reads_as_lines(clock: Clock) -> None:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tilusbuild.engine.events import Event
-from tilusbuild.report.choose import PlainReporter
+from tilusbuild.report.plain import PlainReporter
 from tilusbuild.watch import events
 from tilusbuild.watch.screen import Screen
 

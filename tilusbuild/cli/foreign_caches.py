@@ -19,11 +19,8 @@ from tilusbuild.report.text import amount, counted
 if TYPE_CHECKING:
     from tilusbuild.cli.cache import CacheGcArgs
     from tilusbuild.cli.install import InstallArgs
-    from tilusbuild.cli.preflight import PreflightArgs
     from tilusbuild.interop.caches.directory import ForeignCache
-    from tilusbuild.interop.kind import CachePreflight
     from tilusbuild.package.model import Reader
-    from tilusbuild.package.preflight import DescribedHost
 
 
 _FORMATS = ("dir", "tar.zst", "oci")
@@ -166,19 +163,6 @@ class InstalledCacheLine(JsonLine):
     new: int
     size: int
     pickles: int
-
-
-@dataclass(frozen=True, slots=True)
-class PreflightEntryLine(JsonLine):
-    """Whether an entry of a foreign cache would run on a device."""
-
-    event: ClassVar[str] = "preflight"
-    device: str
-    path: str
-    kind: str
-    name: str
-    runs: bool
-    why: str
 
 
 VERIFY_LINES = (BrokenEntryLine, StaleFileLine, ForeignVerifySummary)
@@ -346,48 +330,6 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
         )
     sys.stderr.write(pickle_warning(listing))
     return 0
-
-
-def preflight(reader: Reader, arguments: PreflightArgs, hosts: list[DescribedHost]) -> int:
-    """Print for each entry whether it would run; 1 when one would not."""
-    from tilusbuild.interop.kind import preflight as judge
-    from tilusbuild.package.extract import check_limits
-    from tilusbuild.package.listing import parse
-    from tilusbuild.table import table
-
-    listing = parse(reader.list_bytes())
-    check_limits(listing, reader, options.limits(arguments))
-    results = [judge(listing, host) for host in hosts]
-    if arguments.json:
-        _emit(results)
-    else:
-        rows = [
-            (result.host.device.arch, each.label, "yes" if each.runs else "no", each.why)
-            for result in results
-            for each in result.entries
-        ]
-        print(table(("device", "entry", "runs", "why"), rows), end="")
-        for result in results:
-            for what in result.missing:
-                print(f"{result.host.device.arch}: missing: {what}")
-        if listing.needs.isa and any(host.isa is None for host in hosts):
-            print(
-                f"its host code is for a CPU with {listing.needs.isa}: name the host's with --cpu"
-            )
-    return 1 if any(result.missing for result in results) else 0
-
-
-def _emit(results: Sequence[CachePreflight]) -> None:
-    from tilusbuild.cli.preflight import PreflightProblemLine, PreflightSummary
-
-    for result in results:
-        device = result.host.device.arch
-        for each in result.entries:
-            entry = (each.entry.path, each.entry.kind, each.entry.name)
-            emit(PreflightEntryLine(device, *entry, each.runs, each.why))
-        for problem in result.problems:
-            emit(PreflightProblemLine(device, problem))
-    emit(PreflightSummary(len(results), sum(len(result.missing) for result in results)))
 
 
 def _formats(words: Sequence[str]) -> list[str]:

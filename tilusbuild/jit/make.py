@@ -120,7 +120,7 @@ def _reporter(wanted: Request) -> Reporter:
         return CompositeReporter()  # silent: what went wrong is in the error
     import sys
 
-    from tilusbuild.report.choose import PlainReporter
+    from tilusbuild.report.plain import PlainReporter
 
     return PlainReporter(sys.stderr, verbose=True)
 

@@ -23,7 +23,7 @@ from xml.etree import ElementTree as Xml
 from tilusbuild.engine.events import Event, FailureGroup, Finished, Sharded, Summary, Verdict
 from tilusbuild.engine.results import normalised
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
-from tilusbuild.report.choose import shard_line
+from tilusbuild.report.plain import shard_line
 from tilusbuild.report.summary import sums
 from tilusbuild.report.text import Stream, cleaned, counted, one_line
 from tilusbuild.state.files import write_atomic

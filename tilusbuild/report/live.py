@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine import events
-from tilusbuild.report.choose import note, plan_line
-from tilusbuild.report.progress import Progress, Running
+from tilusbuild.report.plain import Progress, Running, note, plan_line
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, duration, one_line
 from tilusbuild.status import Status

@@ -1,0 +1,233 @@
+"""How far a build is, reckoned from its events, and progress as plain lines.
+
+`Progress` is pure: time comes in with each call. The estimate weighs programs by the seconds that
+history expects of them, corrected by how those that ended compare with what was expected; without a
+history, by the mean of those that ended; before anything ended, there is none. A plain line stands
+alone and is never redrawn, for files, pipes and CI. Every failure gets its line. Of what goes well,
+the first few programs get one, then at most one a second does, with the counter, so that a log of
+ten thousand programs stays readable; `verbose` shows every one, `quiet` none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+from tilusbuild.engine import events
+from tilusbuild.engine.events import (
+    BuildStarted,
+    Dropped,
+    Event,
+    Finished,
+    Planned,
+    Retried,
+    Started,
+    Waiting,
+)
+from tilusbuild.report.summary import failure_line, summary_text
+from tilusbuild.report.text import Stream, clock, counted, duration, one_line
+from tilusbuild.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A compiler at work since `since`."""
+
+    label: str
+    since: float
+    expected: float | None
+
+
+class Progress:
+    """The state of a build so far."""
+
+    def __init__(self) -> None:
+        self.jobs = 1
+        self.total = 0
+        self.done = 0
+        self.failed = 0
+        self.compiled = 0
+        self.waiting: set[str] = set()
+        self.running: dict[str, Running] = {}
+        self.began = 0.0
+        self._expected: float | None = None
+        self._expected_done = 0.0
+        self._seconds_done = 0.0
+
+    def update(self, event: Event, now: float) -> None:
+        """Take an event into account."""
+        match event:
+            case BuildStarted():
+                self.jobs = event.jobs
+                self.began = now
+            case Planned():
+                self.total = event.to_compile
+                self.began = now
+                self._expected = event.expected_seconds
+            case Started():
+                self.waiting.discard(event.hash)
+                self.running[event.hash] = Running(event.label, now, event.expected_seconds)
+            case Waiting():
+                self.waiting.add(event.hash)
+            case Retried() | Dropped():
+                self.running.pop(event.hash, None)
+            case Finished():
+                self._finished(event)
+
+    def _finished(self, event: Finished) -> None:
+        self.running.pop(event.hash, None)
+        self.waiting.discard(event.hash)
+        self.done = event.done
+        self.failed += event.status not in (Status.BUILT, Status.PRUNED)
+        self._expected_done += event.expected_seconds or 0.0
+        if not event.cached:
+            self.compiled += 1
+            self._seconds_done += event.seconds
+
+    def rate(self, now: float) -> float | None:
+        """Programs a second."""
+        elapsed = now - self.began
+        return self.done / elapsed if self.done and elapsed > 0 else None
+
+    def remaining(self, now: float) -> float | None:
+        """Return seconds until the end, or None where nothing is known."""
+        left = self.total - self.done
+        if left <= 0:
+            return 0.0
+        elapsed = sum(now - each.since for each in self.running.values())
+        if self._expected is not None:
+            work = (self._expected - self._expected_done) * self._pace()
+        elif self.compiled:
+            work = left * self._seconds_done / self.compiled
+        else:
+            return None
+        return max(0.0, work - elapsed) / min(self.jobs, left)
+
+    def _pace(self) -> float:
+        """Return how much longer than expected things take."""
+        if self._expected_done <= 0 or self._seconds_done <= 0:
+            return 1.0
+        return min(5.0, max(0.2, self._seconds_done / self._expected_done))
+
+
+_FIRST = 10
+_PAUSE = 1.0
+_GOOD = (Status.BUILT, Status.PRUNED)
+
+
+class PlainReporter:
+    """Writes to `stream`."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        quiet: bool = False,
+        verbose: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out = Stream(stream)
+        self._quiet = quiet
+        self._verbose = verbose and not quiet
+        self._now = now
+        self._progress = Progress()
+        self._shown = 0
+        self._last = 0.0
+        self._waits = False
+
+    def emit(self, event: events.Event, /) -> None:
+        now = self._now()
+        self._progress.update(event, now)
+        match event:
+            case events.Finished():
+                self._finished(event, now)
+            case events.Summary():
+                self._out.write(summary_text(event, quiet=self._quiet))
+            case _ if not self._quiet and (line := self._line(event)) is not None:
+                self._out.write(line + "\n")
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _finished(self, event: events.Finished, now: float) -> None:
+        width = len(str(event.to_compile))
+        counter = f"[{event.done:>{width}}/{event.to_compile}] "
+        if event.status not in _GOOD:
+            line = failure_line(event.label, event.status, event.reason)
+            self._out.write(f"{counter}{line}\n")
+        elif not self._quiet and self._due(event, now):
+            took = "by another build" if event.cached else duration(event.seconds)
+            pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
+            self._out.write(f"{counter}{one_line(event.label)} {took}{pruned}{self._eta(now)}\n")
+
+    def _due(self, event: events.Finished, now: float) -> bool:
+        due = (
+            self._verbose
+            or self._shown < _FIRST
+            or event.done == event.to_compile
+            or now - self._last >= _PAUSE
+        )
+        if due:
+            self._shown += 1
+            self._last = now
+        return due
+
+    def _eta(self, now: float) -> str:
+        remaining = self._progress.remaining(now)
+        return f" (about {clock(remaining)} left)" if remaining and remaining >= 5 else ""
+
+    def _line(self, event: events.Event) -> str | None:
+        match event:
+            case events.Planned():
+                return plan_line(event, self._progress)
+            case events.Started():
+                return f"{one_line(event.label)} …" if self._verbose else None
+            case events.Waiting():
+                first, self._waits = not self._waits, True
+                if self._verbose or first:
+                    return f"{one_line(event.label)} is compiled by another build; others first"
+                return None
+        return note(event)
+
+
+def note(event: events.Event) -> str | None:
+    """Return the line for an event that is rare; None for the others."""
+    match event:
+        case events.Sharded():
+            return shard_line(event)
+        case events.WouldCompile(label=label):
+            return f"would compile {one_line(label)}"
+        case events.Warned(message=message):
+            return f"warning: {one_line(message)}"
+        case events.Retried(label=label):
+            return f"{one_line(label)} was killed for lack of memory; retrying it alone"
+        case events.Stopping():
+            return f"stopping ({one_line(event.message)}); {event.running} still running"
+    return None
+
+
+def shard_line(event: events.Sharded) -> str:
+    """Return which part of the plan this is."""
+    seconds = event.expected_seconds
+    about = "" if seconds is None else f", about {clock(seconds)} of compiling"
+    return (
+        f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs{about}"
+        f" (split {event.split[:12]})"
+    )
+
+
+def plan_line(event: events.Planned, progress: Progress) -> str | None:
+    """Return what there is to do; None when there is nothing, which the summary will say."""
+    if not event.to_compile:
+        return None
+    ready = event.programs - event.to_compile
+    parts = [f"{ready} up to date"] if ready else []
+    verb = "would compile" if event.dry_run else "to compile"
+    parts.append(f"{event.to_compile} {verb}")
+    eta = progress.remaining(progress.began)
+    about = f", about {clock(eta)}" if eta and eta >= 5 else ""
+    jobs = "" if event.dry_run else f" {progress.jobs} at a time"
+    return f"{counted(event.programs, 'program')}: {', '.join(parts)}{jobs}{about}"
