@@ -102,9 +102,9 @@ from tilusbuild.cache import disk
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
 from tilusbuild.plan.model import Selection
-from tilusbuild.build import build, builder
-from tilusbuild.build.project import Project
-from tilusbuild.build.noop_record import Invocation
+from tilusbuild.builder import build, resources as builder
+from tilusbuild.builder.project import Project
+from tilusbuild.builder.noop_record import Invocation
 from tilusbuild.compile import launcher_directory, module_files
 
 class NoCompiler(builder.ProgramCompiler):

@@ -20,7 +20,7 @@ from _bench import process
 PLAN = """\
 import os, resource, sys, time, tracemalloc
 from tilusbuild.plan.model import Selection
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 with Project.open(os.getcwd(), {}, os.environ) as project:
     planner = project.planner(Selection())
     if sys.argv[1] == "fresh":

@@ -26,7 +26,7 @@ from _bench import process
 
 from tilusbuild.arch import gencode
 from tilusbuild.binary.cubin import open_cubin
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import Recipe
 from tilusbuild.plan.model import Selection
 from tilusbuild.plan.planner import jobs

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.build.compdb import clang_command, compile_command
+from tilusbuild.builder.compdb import clang_command, compile_command
 
 ROOTS = (("project/kernels", True), ("project/include", False), ("other, one", False))
 DIRECTORIES = {name: f"/home/me/{name}" for name, _ in ROOTS}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.build.builder import BuildStore
+from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.cache import Cache
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import stamp_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.build.noop_record import is_right, stat_helper_for
+from tilusbuild.builder.noop_record import is_right, stat_helper_for
 from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.process.local import LocalRunner
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder

@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.build.explain import differences
+from tilusbuild.builder.explain import differences
 from tilusbuild.plan import identity
 from tilusbuild.plan.identity import sections
 

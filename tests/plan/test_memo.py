@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.plan.memo import InputsKey, KnownPrograms, packed, unpacked
 from tilusbuild.plan.model import Selection
 from tilusbuild.plan.planner import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilusbuild.build.costs import Cost, Usage, costs_text, most, total, totals
+from tilusbuild.builder.costs import Cost, Usage, costs_text, most, total, totals
 
 
 def cost(number: int, **facts: Any) -> Cost:

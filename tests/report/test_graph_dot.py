@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilusbuild.build.graph import FileNode, Graph, ProgramNode, ScriptNode, dot
+from tilusbuild.builder.graph import FileNode, Graph, ProgramNode, ScriptNode, dot
 from tilusbuild.status import Status
 
 

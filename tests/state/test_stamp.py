@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.build.noop_record import stat_helper_for
+from tilusbuild.builder.noop_record import stat_helper_for
 from tilusbuild.noop import record, write
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import library

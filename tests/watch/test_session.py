@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.plan.model import Selection
 from tilusbuild.watch import events

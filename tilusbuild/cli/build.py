@@ -42,9 +42,9 @@ class BuildArgs(CompilingArgs):
 
 def run(arguments: BuildArgs) -> int:
     """Build; the exit status is the summary's."""
-    from tilusbuild.build.build import build
-    from tilusbuild.build.noop_record import Invocation
-    from tilusbuild.build.shards import parse_shard
+    from tilusbuild.builder.build import build
+    from tilusbuild.builder.noop_record import Invocation
+    from tilusbuild.builder.shards import parse_shard
     from tilusbuild.engine.interfaces import BuildConfig
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter

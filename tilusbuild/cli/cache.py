@@ -28,7 +28,7 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount, counted
 
 if TYPE_CHECKING:
-    from tilusbuild.build.merge import Merged
+    from tilusbuild.builder.merge import Merged
     from tilusbuild.cache.cache import Cache
 
 
@@ -249,7 +249,7 @@ class MergeSummary(JsonLine):
 
 
 def _merge(arguments: CacheMergeArgs) -> int:
-    from tilusbuild.build.merge import merge
+    from tilusbuild.builder.merge import merge
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find
 

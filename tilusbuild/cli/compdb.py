@@ -14,7 +14,7 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
-    from tilusbuild.build.compdb import Database
+    from tilusbuild.builder.compdb import Database
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class CompdbSummary(JsonLine):
 
 def run(arguments: CompdbArgs) -> int:
     """Print or write the database. Writes nothing to the tree."""
-    from tilusbuild.build.compdb import database
+    from tilusbuild.builder.compdb import database
 
     with options.project(arguments) as project:
         selection = options.selected(arguments, project)

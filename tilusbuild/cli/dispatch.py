@@ -14,7 +14,7 @@ from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
     from tilusbuild.dispatch.overview import DispatchOverview
 
 _ACTIONS = {

@@ -14,7 +14,7 @@ from tilusbuild.report.text import counted
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
-    from tilusbuild.build.explain import Explanation
+    from tilusbuild.builder.explain import Explanation
 
 _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
@@ -37,7 +37,7 @@ class ExplanationLine(JsonLine):
 
 def run(arguments: ExplainArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
-    from tilusbuild.build.explain import explain_plan
+    from tilusbuild.builder.explain import explain_plan
     from tilusbuild.errors import input_error
 
     numbers = _numbers(arguments.scripts)
@@ -70,7 +70,7 @@ def _numbers(words: Sequence[str]) -> dict[str, set[int]]:
 
 
 def _print(found: Sequence[Explanation], *, every: bool) -> None:
-    from tilusbuild.build.explain import grouped
+    from tilusbuild.builder.explain import grouped
 
     for (state, *reasons), members in grouped(found):
         if state == Status.BUILT and not every and len(members) > 1:

@@ -14,7 +14,7 @@ from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
-    from tilusbuild.build.graph import Graph
+    from tilusbuild.builder.graph import Graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class GraphSummary(JsonLine):
 
 def run(arguments: GraphArgs) -> int:
     """Print the graph. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.build.graph import dot, graph
+    from tilusbuild.builder.graph import dot, graph
 
     with options.project(arguments) as project:
         plan = project.plan(options.selected(arguments, project))

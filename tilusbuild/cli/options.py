@@ -12,7 +12,7 @@ from tilusbuild.cli.arguments import Common, settings_of
 from tilusbuild.report.jsonl import JsonLine, json_line
 
 if TYPE_CHECKING:
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
     from tilusbuild.cache.cache import Cache
     from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs
     from tilusbuild.engine.events import Reporter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def project(arguments: Common) -> Project:
     """Open the project around the current directory, with the settings of the command line."""
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
 
     return Project.open(os.getcwd(), settings_of(arguments), os.environ)
 

@@ -22,7 +22,7 @@ from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
     from tilusbuild.package.pack import Attest, PackageFile

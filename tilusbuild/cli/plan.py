@@ -15,7 +15,7 @@ from tilusbuild.space.report import RuleEffect
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
     from tilusbuild.manifest import Manifest
     from tilusbuild.plan.planner import Plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilusbuild.build.costs import Cost, Total, costs, costs_text, total, totals
+from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.options import emit

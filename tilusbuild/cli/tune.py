@@ -16,7 +16,7 @@ from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
     from tilusbuild.expr import Value
     from tilusbuild.plan.model import Target
     from tilusbuild.report.tuning import TuningReporter

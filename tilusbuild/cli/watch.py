@@ -11,7 +11,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
 
 if TYPE_CHECKING:
-    from tilusbuild.build.project import Project
+    from tilusbuild.builder.project import Project
 
 
 @dataclass(frozen=True, kw_only=True)

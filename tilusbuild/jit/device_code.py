@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.compile import compile_device, nvrtc_tools
 from tilusbuild.compile.model import Launch
 from tilusbuild.dispatch.describe import script_json

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilusbuild.build.build import build_planned
-from tilusbuild.build.project import Project
+from tilusbuild.builder.build import build_planned
+from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import exclusive_use, locked_unloaded

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.arch import UnknownArchError, parse_arch
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest

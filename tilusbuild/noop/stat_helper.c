@@ -1,7 +1,7 @@
 /* Whether files are as a no-op record says: what `record._group_unchanged` does, in C.
  *
  * It exists for builds of 100,000 entries with nothing to do: half of their time would be Python's.
- * Compiled once by the host's compiler (tilusbuild/build/noop_record.py), loaded by stat_helper.py.
+ * Compiled once by the host's compiler (tilusbuild/builder/noop_record.py), loaded by stat_helper.py.
  * It reads what it is given, calls `stat`, and keeps nothing.
  */
 #define _GNU_SOURCE

@@ -7,7 +7,7 @@ For fewer than some thousand entries it is not worth loading, and it is never ne
 This module imports `os`, and `ctypes` only when a helper is loaded. A helper runs in our process:
 it is loaded only from a directory and a file that belong to us and that nobody else may write, and
 only while the file is the very one that was tried when the record was written.
-`tilusbuild.build.noop_record` compiles it.
+`tilusbuild.builder.noop_record` compiles it.
 """
 
 from __future__ import annotations

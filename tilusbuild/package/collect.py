@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from tilusbuild import __version__
 from tilusbuild.binary import BinaryError, read_archs, read_needs
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import listed

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tilusbuild
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.script import Script, read_script, snake_case

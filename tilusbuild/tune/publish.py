@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.dispatcher import refresh
 from tilusbuild.runtime.choose import Chooser

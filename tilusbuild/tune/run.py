@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tilusbuild.build.build import build_planned
-from tilusbuild.build.project import Project
+from tilusbuild.builder.build import build_planned
+from tilusbuild.builder.project import Project
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from tilusbuild.build.build import build_planned
-from tilusbuild.build.project import Project
+from tilusbuild.builder.build import build_planned
+from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig

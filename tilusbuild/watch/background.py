@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from tilusbuild.build.build import publish
-from tilusbuild.build.builder import open_builder
-from tilusbuild.build.project import Project
+from tilusbuild.builder.build import publish
+from tilusbuild.builder.project import Project
+from tilusbuild.builder.resources import open_builder
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result

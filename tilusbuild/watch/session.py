@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.queue import catch_signals

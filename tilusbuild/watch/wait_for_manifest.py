@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError
 from tilusbuild.state.files import sha256_file

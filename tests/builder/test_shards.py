@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.build.shards import Shard, parse_shard, split
+from tilusbuild.builder.shards import Shard, parse_shard, split
 from tilusbuild.errors import InputError
 
 HASHES = st.text("0123456789abcdef", min_size=4, max_size=4)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, Stage
 from tilusbuild.cache.layout import LIBRARY, META

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value

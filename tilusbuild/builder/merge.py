@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, merging
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.index import instance_of, read_index

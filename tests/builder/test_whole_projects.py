@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.fake_engine import Listener
-from tilusbuild.build.build import build
-from tilusbuild.build.project import Project
+from tilusbuild.builder.build import build
+from tilusbuild.builder.project import Project
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.plan.model import Selection

@@ -14,10 +14,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.build.builder import open_builder
-from tilusbuild.build.noop_record import Invocation, last_entries, write_record
-from tilusbuild.build.project import Project
-from tilusbuild.build.shards import Shard, ShardPart, part_of
+from tilusbuild.builder.noop_record import Invocation, last_entries, write_record
+from tilusbuild.builder.project import Project
+from tilusbuild.builder.resources import open_builder
+from tilusbuild.builder.shards import Shard, ShardPart, part_of
 from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.build import build as run_engine
@@ -99,7 +99,7 @@ def build_planned(
         elif only is None:
             _publish_changed(project, plan, selection, result, root)
         if dump_ir:
-            from tilusbuild.build.dump_ir import dump
+            from tilusbuild.builder.dump_ir import dump
 
             dump(project, plan)
     return result

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tilusbuild import __version__
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.noop.write import packed_names, packed_stamps

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tilusbuild.build.project import Project
+from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import HERE, SOURCE, defines, tools_of
 from tilusbuild.errors import input_error
