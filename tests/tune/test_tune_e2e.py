@@ -280,7 +280,7 @@ def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) 
 
 def test_a_file_that_cannot_be_written_is_named(tune_project: New) -> None:
     project = tune_project("fast")
-    with project.start("tune", "scale", "--export", "no/such/folder/b.tar") as process:
+    with project.start("tune", "scale", "--export", "no/such/directory/b.tar") as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "no/such/directory/b.tar: No such file or directory" in err
