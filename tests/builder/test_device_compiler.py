@@ -19,7 +19,7 @@ from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import jobs
 from tilusbuild.toolchain import discovery, nvrtc
 
@@ -106,22 +106,22 @@ def test_a_project_through_nvrtc(directory: Path, opened: Opened) -> None:
     """Its programs are others than nvcc's, both lie in one cache, and a second build finds all."""
     try:
         with opened() as project:
-            project.plan(Selection())
+            project.plan(PlanSelection())
             before = project.runner.asked
-            first = build(project, Selection(), BuildConfig(jobs=1), Listener())
+            first = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
             started = project.runner.asked - before
-            hashes = [p for i in project.plan(Selection()).instances for p in i.programs]
+            hashes = [p for i in project.plan(PlanSelection()).instances for p in i.programs]
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     assert (first.summary.compiled, first.summary.failed) == (3, 0)
     once, each = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
     assert started == len(once) + 3 * len(each)
     with opened() as project:
-        assert build(project, Selection(), BuildConfig(), Listener()).summary.cached == 3
+        assert build(project, PlanSelection(), BuildConfig(), Listener()).summary.cached == 3
         assert project.runner.asked == 0
     if shutil.which("nvcc"):
         with opened("nvcc") as project:
-            others = [p for i in project.plan(Selection()).instances for p in i.programs]
+            others = [p for i in project.plan(PlanSelection()).instances for p in i.programs]
         assert set(hashes).isdisjoint(others)
     modules = list((directory / "cache/programs").glob("*/module"))
     assert len(modules) == 3
@@ -136,7 +136,7 @@ def test_an_error_is_told_at_the_templates_line(directory: Path, opened: Opened)
     listener = Listener()
     try:
         with opened() as project:
-            build(project, Selection(), BuildConfig(), listener)
+            build(project, PlanSelection(), BuildConfig(), listener)
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     (entry, *_) = (directory / "cache/programs").glob("*/meta.json")
@@ -150,9 +150,9 @@ def test_a_header_of_the_host_is_said_to_be_missing(directory: Path, opened: Ope
     (directory / "scale.cu.j2").write_text("#include <cstdint>\n" + TEMPLATE)
     try:
         with opened() as project:
-            build(project, Selection(level=0), BuildConfig(), Listener())
-            (instance,) = project.plan(Selection(level=0)).instances
-            (job,) = jobs(project.plan(Selection(level=0)))
+            build(project, PlanSelection(level=0), BuildConfig(), Listener())
+            (instance,) = project.plan(PlanSelection(level=0)).instances
+            (job,) = jobs(project.plan(PlanSelection(level=0)))
             log = directory / "cache/programs" / instance.programs[0] / "module/nvcc_output.txt"
             said = job.readable(log.read_text())
     except InputError as error:
@@ -181,8 +181,8 @@ def test_what_happens_to_one_program_happens_to_no_other(
         manifest = MANIFEST.replace("[build]", f"[build]\ntimeout = {timeout}")
         (directory / "tilus.toml").write_text(manifest)
     with fake() as project:
-        result = build(project, Selection(), BuildConfig(jobs=1), Listener())
-        programs = project.plan(Selection()).instances[0].programs
+        result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+        programs = project.plan(PlanSelection()).instances[0].programs
     assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
     recorded = list((directory / "cache/programs").iterdir()) if status == "failed" else []
     assert len(recorded) == (status == "failed")
@@ -230,7 +230,7 @@ def test_what_it_cannot_do_is_said_where_it_is_asked(
     text = MANIFEST.replace('flags = ["-lineinfo"]', change)
     (directory / "tilus.toml").write_text(text)
     with fake() as project, pytest.raises(InputError) as caught:
-        project.plan(Selection())
+        project.plan(PlanSelection())
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message
     assert diagnostic.place is not None
@@ -240,14 +240,14 @@ def test_what_it_cannot_do_is_said_where_it_is_asked(
 def test_several_architectures_need_what_joins_them(directory: Path, fake: Opened) -> None:
     (directory / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '["sm_80", "sm_90"]'))
     with fake() as project, pytest.raises(InputError, match="need libnvfatbin beside NVRTC"):
-        project.plan(Selection())
+        project.plan(PlanSelection())
 
 
 def test_a_template_with_host_code_stays_nvccs(directory: Path, fake: Opened) -> None:
     text = MANIFEST.replace('kernel = "scale"', 'entry = "scale"')
     (directory / "tilus.toml").write_text(text[: text.index("launch =")])
     with fake(PATH="/usr/bin:/bin") as project, pytest.raises(InputError, match="no nvcc found"):
-        project.plan(Selection())
+        project.plan(PlanSelection())
 
 
 def test_a_cpu_target_asks_for_neither(directory: Path, opened: Opened) -> None:
@@ -255,4 +255,4 @@ def test_a_cpu_target_asks_for_neither(directory: Path, opened: Opened) -> None:
         MANIFEST.replace('"sm_90a"', '"cpu"').replace("launch", "#")
     )
     with opened(CUDA_HOME="/nowhere", PATH="/usr/bin:/bin") as project:
-        assert project.planner(Selection()).toolchain.nvrtc is None
+        assert project.planner(PlanSelection()).toolchain.nvrtc is None

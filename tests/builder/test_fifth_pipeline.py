@@ -14,7 +14,7 @@ from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.compile import pipelines
 from tilusbuild.engine.interfaces import BuildConfig
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 
 PAGE = Path(__file__).parents[2] / "docs/adding-a-pipeline.md"
 
@@ -43,7 +43,7 @@ def built(directory: Path) -> tuple[str, Path]:
     """The hash and the directory of the one program."""
     options = {"cache-dir": str(directory / "cache")}
     with Project.open(str(directory), options, {"PATH": os.environ["PATH"]}) as project:
-        result = build(project, Selection(), BuildConfig(jobs=1), Listener(), dump_ir=True)
+        result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener(), dump_ir=True)
         ((program, status),) = result.statuses.items()
         assert status == "built"
         return program, Path(project.cache.program_path(program))

@@ -14,7 +14,7 @@ from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 
 EXAMPLE = Path(__file__).parents[2] / "tilus.toml.example"
 
@@ -83,7 +83,7 @@ def test_the_annotated_example_plans(
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with opened(tmp_path) as project:
-        plan = project.plan(Selection(level=1))
+        plan = project.plan(PlanSelection(level=1))
         found = {
             (i.script, i.params.get("dtype"), i.target.arch): len(i.programs)
             for i in plan.instances
@@ -106,32 +106,32 @@ def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened)
     with (small / "tilus.toml").open("a") as file:
         file.write(f'[toolchain]\nlauncher = ["{prefix}"]\n')
     with opened(small) as project:
-        result = build(project, Selection(), BuildConfig(jobs=1), Listener())
+        result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
         assert project.toolchain(cuda=False).cxx.path in (small / "journal").read_text()
     assert result.summary.compiled == 2
 
 
 def test_a_launcher_changes_no_hash(small: Path, opened: Opened) -> None:
     with opened(small) as project:
-        before = [i.programs for i in project.plan(Selection()).instances]
+        before = [i.programs for i in project.plan(PlanSelection()).instances]
     with (small / "tilus.toml").open("a") as file:
         file.write('[toolchain]\nlauncher = ["env"]\n')
     with opened(small) as project:
-        assert [i.programs for i in project.plan(Selection()).instances] == before
+        assert [i.programs for i in project.plan(PlanSelection()).instances] == before
 
 
 def test_a_launcher_that_is_not_there_is_said_at_its_place(small: Path, opened: Opened) -> None:
     with (small / "tilus.toml").open("a") as file:
         file.write('[toolchain]\nlauncher = ["no-such-program"]\n')
     with opened(small) as project, pytest.raises(InputError, match="no program no-such-program"):
-        build(project, Selection(), BuildConfig(jobs=1), Listener())
+        build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
 
 def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opened) -> None:
     text = (small / "tilus.toml").read_text()
     (small / "tilus.toml").write_text(text + 'headers = ["tables/*.inc"]\n')
     with opened(small) as project, pytest.raises(InputError) as caught:
-        project.plan(Selection())
+        project.plan(PlanSelection())
     diagnostic = caught.value.diagnostics[0]
     assert diagnostic.message == 'no header matches "tables/*.inc"'
     assert diagnostic.place is not None
@@ -144,7 +144,7 @@ def test_all_problems_of_all_scripts_are_reported_at_once(small: Path, opened: O
     (small / "tilus.toml").write_text(text + other)
     (small / "fill.cu.j2").write_text("{{ valeu }}")
     with opened(small) as project, pytest.raises(InputError) as caught:
-        project.plan(Selection())
+        project.plan(PlanSelection())
     messages = [diagnostic.message for diagnostic in caught.value.diagnostics]
     assert messages
     assert all("valeu" in message for message in messages)
@@ -154,7 +154,7 @@ def test_planning_twice_gives_the_same_plan(small: Path, opened: Opened) -> None
     plans = []
     for _ in range(2):
         with opened(small) as project:
-            plans.append(project.plan(Selection()))
+            plans.append(project.plan(PlanSelection()))
     assert plans[0].instances == plans[1].instances
 
 
@@ -166,7 +166,7 @@ def test_building_a_part_again_takes_the_place_of_its_last_build(
     for body in (FILL, FILL.replace("= {{ value }}", "= 0 + {{ value }}")):
         (small / "fill.cu.j2").write_text(body)
         with opened(small) as project:
-            build(project, Selection(scripts=("fill",)), BuildConfig(jobs=2), Listener())
-            planned = {i.hash for i in project.plan(Selection()).instances}
+            build(project, PlanSelection(scripts=("fill",)), BuildConfig(jobs=2), Listener())
+            planned = {i.hash for i in project.plan(PlanSelection()).instances}
             (noted,) = project.cache.projects().values()
             assert {digest for _, digest in noted.scripts} == planned

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tilusbuild.builder.project import Project
 from tilusbuild.plan.memo import InputsKey, KnownPrograms, packed, unpacked
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.render.renderer import Renderer
 
@@ -75,10 +75,10 @@ class Workshop:
         cache = self.directory / (".cache" if memo else ".fresh")
         (cache / "state").mkdir(parents=True, exist_ok=True)
         with Project.open(str(self.directory), {"cache-dir": str(cache)}, os.environ) as project:
-            planner = project.planner(Selection())
+            planner = project.planner(PlanSelection())
             if not memo:
                 planner.memo = None
-            return planner.plan(Selection())
+            return planner.plan(PlanSelection())
 
     def write(self, name: str, text: str) -> None:
         path = self.directory / name

@@ -18,7 +18,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.signature import Signature, parse_argument, signature
 from tilusbuild.tune import inputs, prepare, run
 from tilusbuild.tune.bench.elements import Mismatch, compare
-from tilusbuild.tune.inputs import Exported, managed_tensor
+from tilusbuild.tune.inputs import DLPackArray, managed_tensor
 from tilusbuild.tune.prepare import OutputCheck, tolerances
 
 
@@ -134,7 +134,7 @@ def test_narrow_types_are_exported_as_what_they_are(dtype: str, name: str) -> No
     array = inputs.narrow(np.ones((2, 3), np.float32), dtype)
     tensor = run.tensor(array, dtype)
     assert (str(tensor.dtype), tuple(tensor.shape)) == (name, (2, 3))
-    assert managed_tensor(Exported(array, dtype).__dlpack__()).data == array.ctypes.data
+    assert managed_tensor(DLPackArray(array, dtype).__dlpack__()).data == array.ctypes.data
     lives = weakref.ref(array)
     del array
     gc.collect()
@@ -154,7 +154,7 @@ def test_narrow_arrays_of_any_shape_are_exported(shape: tuple[int, ...]) -> None
 def test_a_capsule_that_nobody_takes_is_freed() -> None:
     array = inputs.narrow(np.ones(2, np.float32), "bf16")
     lives = weakref.ref(array)
-    capsule = Exported(array, "bf16").__dlpack__()
+    capsule = DLPackArray(array, "bf16").__dlpack__()
     del array
     gc.collect()
     assert lives() is not None

@@ -13,7 +13,7 @@ import pytest
 
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.events import Event, Reporter
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import Debounce
 from tilusbuild.watch.screen import Screen
@@ -92,7 +92,7 @@ def eye() -> Iterator[Eye]:
 def watched(project: Any, how: WatchOptions, eye: Eye, hints: Hints) -> None:
     """Watch until the last thing that the test has to do was done, and it is at rest again."""
     with Project.open(str(project.directory), {"jobs": 2}, os.environ) as wait_for_manifest:
-        selection = Selection((), (), wait_for_manifest.settings.level.value)
+        selection = PlanSelection((), (), wait_for_manifest.settings.level.value)
         debounce = Debounce(quiet=0.0)
         session = Session(
             wait_for_manifest, selection, how, eye, make_watcher=hints, debounce=debounce

@@ -20,7 +20,6 @@ __all__ = [
     "Occupancy",
     "PtxNeedsBaseError",
     "UnknownArchError",
-    "Verdict",
     "can_run",
     "combined",
     "gencode",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tilusbuild.arch.table import ARCHS, CPU, Arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.runtime import device as devices
-from tilusbuild.runtime.device import CodeKind, Verdict
+from tilusbuild.runtime.device import CodeKind, DeviceVerdict
 
 _LOOSE = re.compile(
     r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
@@ -110,7 +110,7 @@ def gencode(archs: Iterable[Arch], *, ptx: bool) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-def can_run(code: Arch | str, device: Arch | str, *, kind: CodeKind = "sass") -> Verdict:
+def can_run(code: Arch | str, device: Arch | str, *, kind: CodeKind = "sass") -> DeviceVerdict:
     """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
     capability>).
 

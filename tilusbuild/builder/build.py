@@ -25,7 +25,7 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.memo import own_code
-from tilusbuild.plan.model import PlannedInstance, Selection
+from tilusbuild.plan.model import PlannedInstance, PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.state.files import sha256_text
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def build(
     project: Project,
-    selection: Selection,
+    selection: PlanSelection,
     config: BuildConfig,
     reporter: Reporter,
     *,
@@ -68,7 +68,7 @@ def build(
 def build_planned(
     project: Project,
     plan: Plan,
-    selection: Selection,
+    selection: PlanSelection,
     config: BuildConfig,
     reporter: Reporter,
     *,
@@ -106,7 +106,7 @@ def build_planned(
 
 
 def _publish_changed(
-    project: Project, plan: Plan, selection: Selection, result: Result, root: str | None
+    project: Project, plan: Plan, selection: PlanSelection, result: Result, root: str | None
 ) -> None:
     """Publish the scripts that are not known to be current, and remember those that are now."""
     published = PublishedScripts(project.cache.tree, project.manifest, own_code(project.digests))
@@ -128,7 +128,7 @@ _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
 def publish(
     project: Project,
     plan: Plan,
-    selection: Selection,
+    selection: PlanSelection,
     *,
     known: Container[str] = (),
     dispatchers: bool = True,

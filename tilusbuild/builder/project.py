@@ -18,7 +18,7 @@ from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import Selection, Target, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
@@ -146,11 +146,11 @@ class Project:
             self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
         return self._toolchains[key]
 
-    def plan(self, selection: Selection) -> Plan:
+    def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         return self.planner(selection).plan(selection)
 
-    def planner(self, selection: Selection) -> Planner:
+    def planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         pairs = list(chosen_pairs(self.manifest, selection))
         compiler = self.settings.device_compiler.value

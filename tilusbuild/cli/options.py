@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilusbuild.expr import Value
     from tilusbuild.package.extract import Limits
     from tilusbuild.package.signing import SignaturePolicy
-    from tilusbuild.plan.model import Selection
+    from tilusbuild.plan.model import PlanSelection
 
 
 def project(arguments: Common) -> Project:
@@ -49,13 +49,13 @@ def cache(cache_dir: str | None) -> Cache:
 
 def selected(
     arguments: SelectionArgs, project: Project, scripts: Iterable[str] | None = None
-) -> Selection:
+) -> PlanSelection:
     """Return which part of the project the command line names; `scripts` in place of its words."""
-    from tilusbuild.plan.model import Selection
+    from tilusbuild.plan.model import PlanSelection
 
     targets = tuple(split(arguments.targets))
     names = arguments.scripts if scripts is None else scripts
-    return Selection(tuple(names), targets, project.settings.level.value)
+    return PlanSelection(tuple(names), targets, project.settings.level.value)
 
 
 def split(words: Iterable[str]) -> list[str]:

@@ -277,10 +277,10 @@ def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
 
 def _target_away(project: Project, wanted: TuneRequest) -> Target:
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import Selection, chosen_pairs
+    from tilusbuild.plan.model import PlanSelection, chosen_pairs
 
     named = (wanted.target,) if wanted.target else ()
-    targets = [t for _, t in chosen_pairs(project.manifest, Selection((wanted.script,), named))]
+    targets = [t for _, t in chosen_pairs(project.manifest, PlanSelection((wanted.script,), named))]
     if len(targets) > 1:
         names = ", ".join(target.name for target in targets)
         raise input_error(

@@ -28,7 +28,7 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import DriverError, LoadError, WrongDeviceTableError
 from tilusbuild.runtime.kernel import programs_there
-from tilusbuild.runtime.places import Place
+from tilusbuild.runtime.places import SearchPlace
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables, table_for
 
@@ -169,7 +169,7 @@ def overviews(
         )
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
-    place = Place(cache, "the project's cache")
+    place = SearchPlace(cache, "the project's cache")
     found = False
     for path in place.instances(snake_case(script), manifest.root):
         read = read_script(path)

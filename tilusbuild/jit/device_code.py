@@ -17,7 +17,7 @@ from tilusbuild.dispatch.describe import script_json
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit.make import DEVICE_CODE, Inputs, KernelNotBuilt
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Planner
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
@@ -55,7 +55,7 @@ def build(project: Project, script: str, target: str, since: int) -> DeviceKerne
     if project.manifest.scripts[script].kernel is None:
         raise input_error(f"{script} has an entry of its own, which is host code: nvcc compiles it")
     toolchain = _toolchain(project)
-    selection = Selection((script,), (target,), 0)
+    selection = PlanSelection((script,), (target,), 0)
     planner = Planner(project.manifest, toolchain, project.renderer, project.digests)
     plan = planner.plan(selection)
     (instance,), (script_instance,) = plan.instances, plan.script_instances

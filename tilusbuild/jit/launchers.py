@@ -13,7 +13,7 @@ from typing import Any
 
 from tilusbuild.compile.model import Launch
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.jit.tensors import Call, Tensor, checked
+from tilusbuild.jit.tensors import Tensor, TensorCall, checked
 from tilusbuild.runtime.cuda_driver import MAX_DYNAMIC_SHARED_SIZE_BYTES, CudaDriver
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.script import Script, ScriptArgument
@@ -30,7 +30,7 @@ def _c_value(argument: ScriptArgument, value: Any) -> Any:
     return value.address if isinstance(value, Tensor) else value
 
 
-def stream_of(call: Call, args: Sequence[Any]) -> int:
+def stream_of(call: TensorCall, args: Sequence[Any]) -> int:
     """Return the stream to launch on."""
     torch = sys.modules.get("torch")
     if call.device[0] != "cuda" or torch is None:

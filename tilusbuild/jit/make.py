@@ -20,7 +20,7 @@ from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.jit.request import SOURCES, Request
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
@@ -76,9 +76,9 @@ class BuiltKernel:
     inputs: Inputs
 
 
-def planned_for(project: Project, script: str, target: str) -> tuple[Plan, Selection]:
+def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
     """Return the plan of one program; no plan is remembered for it. Raises `InputError`."""
-    selection = Selection((script,), (target,), 0)
+    selection = PlanSelection((script,), (target,), 0)
     remembering = project.planner(selection)
     planner = Planner(
         remembering.manifest, remembering.toolchain, remembering.renderer, remembering.memory

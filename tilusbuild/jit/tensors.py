@@ -29,7 +29,7 @@ class Tensor(NamedTuple):
     kept: Any
 
 
-class Call(NamedTuple):
+class TensorCall(NamedTuple):
     """A checked call: a value for each declared argument, dimensions included."""
 
     values: Mapping[str, int | float | bool | Tensor]
@@ -58,7 +58,7 @@ def read(array: Any) -> Tensor | None:
     )
 
 
-def checked(script: Script, args: Sequence[Any]) -> Call:
+def checked(script: Script, args: Sequence[Any]) -> TensorCall:
     """Return the call that these arguments make, in declared order. Raises `TypeError`,
     `ValueError`."""
     wanted = arrays.passed(script)
@@ -81,7 +81,7 @@ def checked(script: Script, args: Sequence[Any]) -> Call:
     device = _device(script, wanted, values)
     for argument in wanted:
         _memory(script, argument, values[argument.name], sizes)
-    return Call(values, sizes, device)
+    return TensorCall(values, sizes, device)
 
 
 def _kind(script: Script, argument: ScriptArgument, place: int, value: Any) -> Any:

@@ -37,7 +37,7 @@ from tilusbuild.package.listing import (
     title_of,
 )
 from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
-from tilusbuild.plan.model import PlannedInstance, Selection, chosen_pairs
+from tilusbuild.plan.model import PlannedInstance, PlanSelection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.sealed import CorruptFileError, seal
@@ -224,7 +224,7 @@ def reachable(script: Script) -> frozenset[int]:
     return found if script.default in built else found | frozenset(sorted(built)[:1])
 
 
-def current(project: Project, selection: Selection) -> tuple[tuple[str, str], ...]:
+def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as they are planned now. Raises
     `InputError`, and `CannotPackError` when not all of it was built."""
     instances = project.plan(selection).instances
@@ -260,7 +260,9 @@ def _check_published(cache: Cache, instance: PlannedInstance) -> None:
             )
 
 
-def as_built(cache: Cache, manifest: Manifest, selection: Selection) -> tuple[tuple[str, str], ...]:
+def as_built(
+    cache: Cache, manifest: Manifest, selection: PlanSelection
+) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as the last build made them: here, or
     elsewhere, when all builds of a project of this name made the same. Raises `CannotPackError` and
     `InputError`."""

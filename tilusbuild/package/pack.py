@@ -34,7 +34,7 @@ from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
 from tilusbuild.package.formats.wheels import write_wheels
 from tilusbuild.package.listing import Layer, named_layers
 from tilusbuild.plan.identity import sections
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.state.files import publish, sync_directory
 from tilusbuild.table import Cell, table
 
@@ -81,7 +81,7 @@ def gather(
 ) -> Contents:
     """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
     since. Raises `InputError`, `CannotPackError`, `UnsafeNameError`, `MalformedListError`."""
-    selection = Selection(order.package.scripts or (), order.package.targets or (), level)
+    selection = PlanSelection(order.package.scripts or (), order.package.targets or (), level)
     if unchecked:
         scripts = as_built(project.cache, project.manifest, selection)
     else:

@@ -67,7 +67,7 @@ class PlannedInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PlanSelection:
     """Which part of a project to plan; empty means all."""
 
     scripts: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def targets_of(manifest: Manifest) -> dict[str, Target]:
     }
 
 
-def chosen_pairs(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, Target]]:
+def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, Target]]:
     """Yield each selected script with each of its selected targets, in the manifest's order.
 
     Raises `InputError` when a selected name does not exist, or when nothing is left.

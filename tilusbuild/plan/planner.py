@@ -16,7 +16,7 @@ from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import IncludeDir, Manifest, snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlannedInstance, Selection, Target, chosen_pairs
+from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.plan.spaces import Chosen, chosen, instances_of, question, space_of, spec_of
 from tilusbuild.render.closure import Headers, Root, Scans, inside
@@ -64,7 +64,7 @@ class Planner:
     _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
     """By search path: scripts with the same one share what was found."""
 
-    def plan(self, selection: Selection) -> Plan:
+    def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []

@@ -20,7 +20,7 @@ from tilusbuild.arch import combined
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import Selection, Target, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.runtime.script import instance_label
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
@@ -156,7 +156,7 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
     return manifest.place(*manifest.written(script, target, "space"))
 
 
-def reports(manifest: Manifest, selection: Selection) -> Iterator[tuple[str, SpaceReport]]:
+def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, SpaceReport]]:
     """Yield, for each selected instance, a report of what the rules remove from its space.
 
     Raises `InputError`.

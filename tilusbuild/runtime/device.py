@@ -122,7 +122,7 @@ KNOWN_ARCHS = frozenset(
 """Architectures whose rules are known; a test holds it to the builder's table."""
 
 
-class Verdict(NamedTuple):
+class DeviceVerdict(NamedTuple):
     """Whether code runs on a device, and the rule that says so."""
 
     ok: bool
@@ -132,21 +132,21 @@ class Verdict(NamedTuple):
         return self.ok
 
 
-def can_run(code: str, device: str, kind: CodeKind = "sass") -> Verdict:
+def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
     """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
     capability>).
 
     A device has no suffix; one that is given is ignored. An unknown name is a refusal.
     """
     if code not in KNOWN_ARCHS:
-        return Verdict(
+        return DeviceVerdict(
             False, f'unknown architecture "{code}": nothing is known about where it runs'
         )
     if device not in KNOWN_ARCHS:
         return _on_unknown(code, device, kind)
     if "cpu" in (code, device):
         same = code == device
-        return Verdict(same, "host code" if same else f"{code} code is not for {device}")
+        return DeviceVerdict(same, "host code" if same else f"{code} code is not for {device}")
     return _on_known(code, device, kind)
 
 
@@ -175,33 +175,37 @@ def _split_arch(name: str) -> tuple[int, str]:
     return (int(digits), suffix) if plain and digits.isascii() and digits.isdigit() else (0, "")
 
 
-def _on_known(code: str, device: str, kind: CodeKind) -> Verdict:
+def _on_known(code: str, device: str, kind: CodeKind) -> DeviceVerdict:
     number, suffix = _split_arch(code)
     other = _split_arch(device)[0]
     what, here = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
     if suffix == "a":
         ok = number == other
-        return Verdict(ok, f"{what} runs on sm_{number} only" + ("" if ok else f", not {here}"))
+        return DeviceVerdict(
+            ok, f"{what} runs on sm_{number} only" + ("" if ok else f", not {here}")
+        )
     if kind == "ptx" and not suffix:
         if other >= number:
-            return Verdict(True, f"{what} is compiled by the driver for {here}")
-        return Verdict(False, f"{what} runs on sm_{number} and later, not on {here}")
+            return DeviceVerdict(True, f"{what} is compiled by the driver for {here}")
+        return DeviceVerdict(False, f"{what} runs on sm_{number} and later, not on {here}")
     (major, minor), (own_major, own_minor) = divmod(number, 10), divmod(other, 10)
     rule = "its family, from its own minor version up" if suffix else "the same major version"
     if major != own_major:
-        return Verdict(False, f"{what} runs on {rule} ({major}.x), not on {here}")
+        return DeviceVerdict(False, f"{what} runs on {rule} ({major}.x), not on {here}")
     if own_minor < minor:
-        return Verdict(False, f"{what} needs minor version {minor} or higher; {here} is older")
-    return Verdict(True, f"{what} runs on {rule} ({major}.{minor} and higher)")
+        return DeviceVerdict(
+            False, f"{what} needs minor version {minor} or higher; {here} is older"
+        )
+    return DeviceVerdict(True, f"{what} runs on {rule} ({major}.{minor} and higher)")
 
 
-def _on_unknown(code: str, device: str, kind: CodeKind) -> Verdict:
+def _on_unknown(code: str, device: str, kind: CodeKind) -> DeviceVerdict:
     # PTX without a suffix is the one promise that NVIDIA makes for GPUs that do not exist yet.
     number, suffix = _split_arch(code)
     future, future_suffix = _split_arch(device)
     forward = kind == "ptx" and not suffix and code != "cpu"
     if forward and not future_suffix and future >= number:
-        return Verdict(True, f"{code} PTX is compiled by the driver for {device}")
-    return Verdict(
+        return DeviceVerdict(True, f"{code} PTX is compiled by the driver for {device}")
+    return DeviceVerdict(
         False, f'unknown architecture "{device}": whether {code} code runs on it is not known'
     )

@@ -7,7 +7,7 @@ import os
 from tilusbuild.runtime import candidates, device
 from tilusbuild.runtime.errors import AmbiguousScriptError, ScriptNotFoundError, suggestion
 from tilusbuild.runtime.kernel import Kernel
-from tilusbuild.runtime.places import Place, ReaderLock, here, places
+from tilusbuild.runtime.places import ReaderLock, SearchPlace, here, places
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.semantics import Value
 
@@ -60,7 +60,7 @@ def load(
 
 def _kernel(
     script: str,
-    place: Place,
+    place: SearchPlace,
     found: list[Script],
     hold: ReaderLock,
     target: str | None,

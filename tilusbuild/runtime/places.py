@@ -31,7 +31,7 @@ JIT_ROOT_PREFIX = "kernel-cache:"
 its script is not the one that a project has."""
 
 
-class Place(NamedTuple):
+class SearchPlace(NamedTuple):
     """A tree to look in, and where it came from. `also` are trees that are searched together with
     it: the other targets of a package that is installed in parts."""
 
@@ -103,7 +103,7 @@ def _is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def places(where: object) -> Iterator[Place]:
+def places(where: object) -> Iterator[SearchPlace]:
     """Yield the places to look in, in order. Raises `ScriptNotFoundError` for a place that is
     none."""
     if where is not None:
@@ -111,11 +111,11 @@ def places(where: object) -> Iterator[Place]:
         return
     chosen, named = option.chosen().get("cache-dir"), os.environ.get(VARIABLE)
     if isinstance(chosen, str):
-        yield Place(chosen, "tilusbuild.option")
+        yield SearchPlace(chosen, "tilusbuild.option")
     elif named:
-        yield Place(os.path.abspath(named), VARIABLE)
+        yield SearchPlace(os.path.abspath(named), VARIABLE)
     yield from _packages()
-    yield Place(*project_cache(here()))
+    yield SearchPlace(*project_cache(here()))
 
 
 def get_cache_dir() -> str:
@@ -135,7 +135,7 @@ def here() -> str:
         return "/"
 
 
-def _given(where: Any) -> Place:
+def _given(where: Any) -> SearchPlace:
     # A module of kernels may stand for several directories: what is installed for each target.
     parts = where.folders() if callable(getattr(where, "folders", None)) else where
     if isinstance(parts, list | tuple) and parts:
@@ -148,10 +148,10 @@ def _given(where: Any) -> Place:
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's directory stands for its cache, a script's own for the tree around it.
         if os.path.isfile(os.path.join(path, "tilus.toml")):
-            return Place(*project_cache(path))
+            return SearchPlace(*project_cache(path))
         if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
-            return Place(above, "where")
-    return Place(path, "where")
+            return SearchPlace(above, "where")
+    return SearchPlace(path, "where")
 
 
 def directory_of(where: Any) -> str:
@@ -171,7 +171,7 @@ def directory_of(where: Any) -> str:
     raise TypeError(f"where= is a path, a module or a package, not {type(where).__name__}")
 
 
-def _packages() -> Iterator[Place]:
+def _packages() -> Iterator[SearchPlace]:
     """Yield what is installed. Entries NAME.TARGET are parts of one package, NAME."""
     from importlib import metadata
     from itertools import groupby
@@ -179,7 +179,7 @@ def _packages() -> Iterator[Place]:
     found = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda e: e.name.split("."))
     for name, parts in groupby(found, key=lambda entry: entry.name.partition(".")[0]):
         first, *others = map(_directory_of_entry, parts)
-        yield Place(first, f"package {name}", tuple(others))
+        yield SearchPlace(first, f"package {name}", tuple(others))
 
 
 def _directory_of_entry(entry: EntryPoint) -> str:

@@ -3,8 +3,8 @@
 The values are small enough that sums of products stay accurate in the narrow types, the same for
 the same seed, and an output starts as noise too, so that a kernel which forgets to write is found
 out. bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they
-stand for, which is what a reference sees. NumPy has no DLPack export for these types, so `Exported`
-is ours.
+stand for, which is what a reference sees. NumPy exports no such array by DLPack: `DLPackArray` does
+it in its place.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def managed_tensor(capsule: Any) -> ManagedTensor:
     return ManagedTensor.from_address(_pointer_of(capsule, _NAME))
 
 
-class Exported:
+class DLPackArray:
     """An array whose elements are of `dtype` (a name of `DTYPES`), for any consumer of DLPack."""
 
     def __init__(self, array: np.ndarray[Any, Any], dtype: str) -> None:

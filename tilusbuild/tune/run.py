@@ -18,7 +18,7 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import Selection, targets_of
+from tilusbuild.plan.model import PlanSelection, targets_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
@@ -27,7 +27,7 @@ from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.elements import Mismatch, errors
 from tilusbuild.tune.bench.work import Candidate
-from tilusbuild.tune.inputs import Exported, Input
+from tilusbuild.tune.inputs import DLPackArray, Input
 
 _LIMIT = 60.0
 """Seconds for one check or sample on a GPU."""
@@ -85,13 +85,13 @@ class ChosenProgram:
     library: str
 
 
-def choose(project: Project, wanted: RunRequest) -> tuple[Plan, Selection, ProgramJob]:
+def choose(project: Project, wanted: RunRequest) -> tuple[Plan, PlanSelection, ProgramJob]:
     """Return the program that `wanted` means. Raises `InputError`."""
     script = project.manifest.scripts.get(wanted.script)
-    selection = Selection((wanted.script,), (), 2 if wanted.schedule is not None else 0)
+    selection = PlanSelection((wanted.script,), (), 2 if wanted.schedule is not None else 0)
     if script is not None:
         target = wanted.target or _usual_target(project, wanted.script)
-        selection = Selection((wanted.script,), (target,), selection.level)
+        selection = PlanSelection((wanted.script,), (target,), selection.level)
     plan = project.plan(selection)
     matching = [job for job in jobs(plan) if _has_params(job.planned.params, wanted.params)]
     if not matching:
@@ -123,7 +123,7 @@ def _has_params(params: Mapping[str, Value], wanted: Mapping[str, str]) -> bool:
 
 
 def build(
-    project: Project, plan: Plan, selection: Selection, job: ProgramJob, reporter: Reporter
+    project: Project, plan: Plan, selection: PlanSelection, job: ProgramJob, reporter: Reporter
 ) -> ChosenProgram:
     """Have the program. Raises `NotBuiltError` when there can be none."""
     options = BuildConfig(jobs=1)
@@ -190,7 +190,7 @@ def tensor(value: Input, dtype: str) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     # What NumPy cannot export is exactly what `struct` has no letter for.
-    return tvm_ffi.from_dlpack(value if DTYPES[dtype].struct else Exported(value, dtype))
+    return tvm_ffi.from_dlpack(value if DTYPES[dtype].struct else DLPackArray(value, dtype))
 
 
 def _tensors(signature: Signature, values: Mapping[str, Input]) -> list[Any]:

@@ -19,7 +19,7 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import Selection, Target, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
@@ -94,7 +94,7 @@ def built(
 ) -> list[BuiltInstance]:
     """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build
     stops."""
-    selection = Selection((wanted.script,), (target.name,), level)
+    selection = PlanSelection((wanted.script,), (target.name,), level)
     plan = _with_params(project.plan(selection), wanted)
     result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
@@ -136,7 +136,7 @@ def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Ta
     Raises `InputError` when there is none that this machine can measure.
     """
     named = (wanted.target,) if wanted.target else ()
-    targets = [t for _, t in chosen_pairs(project.manifest, Selection((wanted.script,), named))]
+    targets = [t for _, t in chosen_pairs(project.manifest, PlanSelection((wanted.script,), named))]
     fits = [(rank, t) for t in targets if (rank := _rank(t, gpu)) is not None]
     if fits:
         return min(fits, key=lambda fit: fit[0])[1]

@@ -24,7 +24,7 @@ from tilusbuild.engine.build import build_changing
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.queue import ControlledQueue
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
@@ -57,7 +57,7 @@ class BuildThread:
         self,
         project: Project,
         toolchain: Toolchain,
-        selection: Selection,
+        selection: PlanSelection,
         config: BuildConfig,
         reporter: Reporter,
         published: set[str],
@@ -172,7 +172,7 @@ class BuildThread:
         selection = self._selection
         if state.wrong:
             # What is wrong may have been right in the last build: that stays in the index.
-            selection = Selection(tuple(instance.script for instance in state.plan.instances))
+            selection = PlanSelection(tuple(instance.script for instance in state.plan.instances))
         if state.parts:
             publish(state.project, state.plan, selection, known=known)
         self._published.clear()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import PlannedInstance, Selection, Target, chosen_pairs
+from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner, ProgramJob, jobs, planned_instance, position
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import chosen
@@ -113,7 +113,7 @@ class _Draft:
 class Replanner:
     """Plans the selected part of a project, again and again."""
 
-    selection: Selection
+    selection: PlanSelection
     found: Found
     between_renders: Callable[[], None]
     """Called between two renderings; what it raises ends the planning."""

@@ -23,7 +23,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError, TilusbuildError
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
@@ -93,7 +93,7 @@ class Session:
     def __init__(
         self,
         project: Project,
-        selection: Selection,
+        selection: PlanSelection,
         options: WatchOptions,
         screen: Screen,
         *,
