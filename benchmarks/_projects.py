@@ -101,7 +101,7 @@ from tilusbuild.noop import record
 from tilusbuild.cache import disk
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.engine.interfaces import Compiled
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder import build, resources as builder
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.noop_record import Invocation
@@ -139,7 +139,7 @@ class Quiet:
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
     invocation = Invocation(record.key(words, os.environ), started)
-    result = build.build(project, Selection(), BuildConfig(jobs=JOBS), Quiet(),
+    result = build.build(project, PlanSelection(), BuildConfig(jobs=JOBS), Quiet(),
                          invocation=invocation)
 assert result.summary.exit_status == 0, result.summary
 import resource

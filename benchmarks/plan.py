@@ -19,16 +19,16 @@ from _bench import process
 
 PLAN = """\
 import os, resource, sys, time, tracemalloc
-from tilusbuild.plan.model import Selection
+from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder.project import Project
 with Project.open(os.getcwd(), {}, os.environ) as project:
-    planner = project.planner(Selection())
+    planner = project.planner(PlanSelection())
     if sys.argv[1] == "fresh":
         planner.memo = None
     if sys.argv[2] == "memory":
         tracemalloc.start()
     started = time.process_time()
-    plan = planner.plan(Selection())
+    plan = planner.plan(PlanSelection())
     seconds = time.process_time() - started
     memory = tracemalloc.get_traced_memory()[0] if sys.argv[2] == "memory" else 0
 print(plan.size, seconds, memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
