@@ -67,7 +67,7 @@ class Argument:
         return f"{self.dtype}*[{', '.join(_dim_text(dim) for dim in self.dims)}]"
 
     def text(self) -> str:
-        """One line that says all of the argument, for `program.txt`."""
+        """Return one line that states the whole argument, for `program.txt`."""
         words = [f"{self.name}: {'out ' if self.out else ''}{self.type_text()}"]
         if self.is_dimension:
             words.append("dimension")
@@ -191,7 +191,7 @@ def _split_at_commas(text: str) -> list[tuple[int, str]]:
 
 
 def _check_argument(argument: Argument) -> None:
-    """What can be said of one argument alone, its dtype known or still a constant's name."""
+    """Check one argument by itself, its dtype known or still a constant's name."""
     name, known = argument.name, DTYPES.get(argument.dtype)
     if argument.dims is None:
         if argument.out:

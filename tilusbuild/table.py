@@ -31,7 +31,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """One cell in one line: control characters are shown as escapes."""
+    """Return a cell's text as one line: control characters are shown as escapes."""
     if cell is None:
         return ""
     if isinstance(cell, bool):

@@ -112,7 +112,7 @@ _TWO = "another shard has another build of this script: they were not built from
 
 
 def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:
-    """The dispatchers of whole scripts; left to the next build where no compiler is at hand."""
+    """Make the dispatchers of whole scripts again; without a compiler, the next build does."""
     declared = project.manifest.scripts
     for script in scripts:
         owner = declared.get(script.name)
@@ -124,7 +124,7 @@ def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:
 
 
 def _join_state(cache: Cache, tree: Tree) -> None:
-    """How long programs took, and the samples of tunings: what saves work later."""
+    """Add the other trees' compile times and tuning samples to the state."""
     theirs = os.path.join(tree.root, layout.STATE)
     with suppress(InputError, OSError):
         history = History(cache.state_path)

@@ -112,7 +112,7 @@ def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:
 
 
 def _alike(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all that describe a script must say alike: all but what each has of its
+    """Return what all parts of a script must agree on: all but what each says of its
     programs."""
     dispatch = dict(value["dispatch"])
     if dispatch["model"] is not None:

@@ -52,7 +52,7 @@ def either(*marks: Any) -> Any:
 
 
 def constant(value: Any) -> VectorPart:
-    """One value for all points."""
+    """Return one value as a column for all points."""
     if isinstance(value, bool):
         return VectorPart(BOOL, np.bool_(value), int(value), int(value))
     if isinstance(value, int):

@@ -364,7 +364,7 @@ def _schedule(
 def _constants(
     manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
 ) -> dict[str, Any]:
-    """One row of each constant, by its key. Raises `InputError` when several are left, or none."""
+    """Choose one row of each constant, by its key. Raises `InputError` unless one is left."""
     fixed: dict[str, Any] = {}
     for each in manifest.scripts[script].params_for(target):
         wanted = {name: params[name] for name in each.names if name in params}

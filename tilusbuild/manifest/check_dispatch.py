@@ -61,7 +61,7 @@ def _buckets(checks: Checks, path: Path, dispatch: DispatchSection) -> None:
 
 
 def _model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
-    """A model chooses for a bucket of the keys, so no other size may decide."""
+    """Report sizes that a model reads besides the keys: it knows a bucket of the keys alone."""
     for word in COSTS:
         source = getattr(dispatch, word)
         if source is None:

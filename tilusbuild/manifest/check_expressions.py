@@ -53,7 +53,7 @@ RESOURCE_NAMES = (
 
 
 def check_expressions(checks: Checks) -> None:
-    """All expressions of all scripts, and the types of their arguments."""
+    """Check all expressions of all scripts, and the types of their arguments."""
     for path, name, script in checks.scripts():
         _arguments(checks, path, script)
         for target in checks.known_targets(name):
@@ -162,7 +162,7 @@ _FLOATS = frozenset({"bool", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
 def check_expression(
     checks: Checks, path: Path, source: Value, scope: NameScope, target: str, sees: frozenset[str]
 ) -> None:
-    """One expression: its syntax, and each name in it."""
+    """Check one expression: its syntax, and each name in it."""
     try:
         parsed = expression(source)
     except ExprError as error:
@@ -265,7 +265,7 @@ def _listed(names: Iterable[str]) -> str | None:
 
 
 def _arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
-    """The types of the arguments, one by one, then all together."""
+    """Check the types of the arguments, one by one, then all together."""
     declared = [*checks.names_in(*path, "params")]
     for target in script.override:
         declared += checks.names_in(*path, "override", target, "params")
@@ -324,7 +324,7 @@ def signature_of(script: ScriptSection) -> Signature:
 
 
 def _cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
-    """No derived value, and no parameter through its `when`, depends on itself."""
+    """Report derived values, and parameters through their `when`, that depend on themselves."""
     override = script.override_for(target)
     uses: dict[str, frozenset[str]] = {}
     where: dict[str, Path] = {}

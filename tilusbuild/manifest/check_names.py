@@ -89,7 +89,7 @@ def _declared(checks: Checks, path: Path) -> None:
 
 
 def _overridden(checks: Checks, path: Path, target: str, override: OverrideSection) -> None:
-    """An override may add names, but not move one to another section or another key."""
+    """Report names that an override moves to another section or key; it may only add names."""
     own = (*path, "override", target)
     _macros(checks, (*own, "defines"))
     homes: dict[str, tuple[str, str]] = {}
@@ -147,7 +147,7 @@ def check_files(checks: Checks) -> None:
 
 
 def _file(checks: Checks, path: Path, name: str, what: str) -> None:
-    """A regular file inside the project, also once symbolic links are followed."""
+    """Check that a path, links followed, is a regular file inside the project."""
     place = partial(checks.document.value, *path)
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))

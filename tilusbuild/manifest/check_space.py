@@ -21,7 +21,7 @@ _SHOWN = 12
 
 
 def check_space(checks: Checks) -> None:
-    """All parameters and defaults of all scripts, those of overrides too."""
+    """Check all parameters and defaults of all scripts, those of overrides too."""
     for path, name, script in checks.scripts():
         _source(checks, path, script)
         for key, values in script.params.items():
@@ -168,7 +168,7 @@ def _nearest_powers(bound: int) -> str:
 
 
 def _rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row]) -> None:
-    """Each row has a value for each name, of one kind, and no row comes twice."""
+    """Check that each row has a value for each name, of one kind, and that no row comes twice."""
     names = linked_names(key)
     if not rows:
         checks.error(f'"{key}" has no value', checks.document.value(*path))
@@ -250,7 +250,7 @@ def _default(
     space: Mapping[str, ParameterSection],
     script: ScriptSection,
 ) -> None:
-    """A chosen schedule names parameters of the space, and values that they have."""
+    """Check that a chosen schedule names parameters of the space, and values that they have."""
     known = checks.names_in(*path[:2], "space") + tuple(
         name
         for target in script.override
@@ -274,7 +274,7 @@ def _default(
 def check_chosen(
     checks: Checks, path: Path, chosen: Mapping[str, Value], key: str, parameter: ParameterSection
 ) -> None:
-    """The values chosen for a parameter (or for some of linked ones) are together in its domain."""
+    """Check that the values chosen for a parameter, or for some of linked ones, are its own."""
     names = linked_names(key)
     picked = [(position, name) for position, name in enumerate(names) if name in chosen]
     if not picked:
@@ -306,7 +306,7 @@ def _inherited(
     default: Mapping[str, Value],
     changed: Mapping[str, ParameterSection],
 ) -> None:
-    """The script's default must also hold where the target has another domain."""
+    """Check that the script's default also holds where the target has another domain."""
     before = len(checks.diagnostics)
     for key, parameter in changed.items():
         check_chosen(checks, path, default, key, parameter)

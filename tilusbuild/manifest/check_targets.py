@@ -20,7 +20,7 @@ from tilusbuild.manifest.shape import toml_text
 
 
 def check_targets(checks: Checks) -> None:
-    """Every target has known architectures, and every name of a target or a script exists."""
+    """Check that architectures are known, and that every target or script named exists."""
     if not checks.wrote("target"):
         checks.error(
             "the manifest has no target",
@@ -130,7 +130,7 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
 
 
 def _geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
-    """A GPU kernel needs to know its grid and block."""
+    """Report GPU kernels without a grid or a block."""
     for target in checks.known_targets(name):
         if checks.manifest.targets[target].is_cpu:
             continue
@@ -187,7 +187,7 @@ _JOINED = ("-I", "-isystem", "-iquote", "-idirafter", "-o")
 
 
 def check_flags(checks: Checks) -> None:
-    """The flags of the build, of each target, and of each script and override."""
+    """Check the flags of the build, of each target, and of each script and override."""
     _flags(checks, ("build", "flags"), checks.manifest.build.flags)
     for name, target in checks.manifest.targets.items():
         _flags(checks, ("target", name, "flags"), target.flags)

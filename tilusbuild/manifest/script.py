@@ -168,7 +168,7 @@ def constant_of(key: str, values: Value | tuple[Value | Row, ...]) -> Parameter:
 
 
 def as_row(value: Value | Row) -> Row:
-    """One value for each name."""
+    """Return one value for each name."""
     return value if isinstance(value, tuple) else (value,)
 
 

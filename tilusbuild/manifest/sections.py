@@ -220,7 +220,7 @@ class ToolchainSection(ManifestTable):
 
 
 def _arch_list(value: object) -> object:
-    """One name, or several, as a tuple; whether they are names of architectures comes later."""
+    """Return one name, or several, as a tuple; that they name architectures is checked later."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, tuple):

@@ -232,7 +232,7 @@ class GithubReporter:
 
 
 def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
-    """An annotation for each thing that is wrong with the input, where it is wrong."""
+    """Write an annotation for each mistake of the input, at its place."""
     found = error.diagnostics if isinstance(error, InputError) else (Diagnostic(str(error)),)
     top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
     for diagnostic in found[:_MAX_ANNOTATIONS]:

@@ -61,7 +61,7 @@ class JsonReporter:
 
 
 def json_line(line: JsonLine) -> str:
-    """One line, without its newline."""
+    """Return an event as one line, without its newline."""
     found: dict[str, Any] = {"event": line.event}
     for name, value in _fields(line).items():
         found |= value if name == line.inlined else {name: value}

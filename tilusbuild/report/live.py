@@ -95,7 +95,7 @@ class LiveReporter:
         self._widths = []
 
     def _line(self, event: events.Event) -> str | None:
-        """Return what an event leaves above the frame."""
+        """Return the line that an event adds above the frame."""
         match event:
             case events.Finished(status=Status.BUILT | Status.PRUNED):
                 if not self._verbose:
@@ -192,7 +192,7 @@ class LiveReporter:
 
 
 def _row(each: Running, now: float, columns: int) -> Text:
-    """Return what runs, for how long, and how long that will probably be."""
+    """Return a row of the frame: what runs, for how long, and how long it will probably take."""
     from rich.text import Text
 
     expected = f" of {duration(each.expected)}" if each.expected else ""

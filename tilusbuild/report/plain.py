@@ -220,7 +220,7 @@ def shard_line(event: events.Sharded) -> str:
 
 
 def plan_line(event: events.Planned, progress: Progress) -> str | None:
-    """Return what there is to do; None when there is nothing, which the summary will say."""
+    """Return a line on what there is to do; None when that is nothing: the summary says so."""
     if not event.to_compile:
         return None
     ready = event.programs - event.to_compile

@@ -84,7 +84,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def failure_line(label: str, status: str, reason: str) -> str:
-    """One failure in one line."""
+    """Return a failure as one line."""
     what = _VERB.get(status, status)
     why = f": {one_line(reason)}" if reason else ""
     return f"{one_line(label)} {what}{why}"

@@ -86,13 +86,13 @@ class TuningReporter:
         self._cases = 0
 
     def begin(self, label: str, device: str, programs: int, cases: int) -> None:
-        """A tuning begins."""
+        """Note that a tuning begins."""
         self._pace.begin(programs, cases)
         self._cases = cases
         self.line(f"{label} on {device}: {counted(programs, 'program')}, {counted(cases, 'size')}")
 
     def run(self, what: str, cost: float, replayed: bool) -> None:
-        """A check or a sample was taken, or read."""
+        """Note that a check or a sample was taken, or read."""
         self._pace.run(cost, replayed)
         now = self._now()
         if self._quiet or now - self._last < (_PAUSE if self._live else _PLAIN_PAUSE):
@@ -109,12 +109,12 @@ class TuningReporter:
             self._out.write(text + "\n")
 
     def end_case(self, text: str) -> None:
-        """A case is decided."""
+        """Note that a case is decided."""
         self._pace.end_case()
         self.line(text)
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Write a line that stays above the frame."""
         self.close()
         if not self._quiet:
             self._out.write(one_line(text) + "\n")

@@ -20,7 +20,7 @@ _LIBRARIES["jaxlib"] = "jax.numpy"
 
 
 def passed(script: Script) -> tuple[ScriptArgument, ...]:
-    """Return what a caller passes, in order."""
+    """Return the arguments that a caller passes, in order."""
     return tuple(argument for argument in script.arguments if not argument.dimension)
 
 

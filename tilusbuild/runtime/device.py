@@ -45,7 +45,7 @@ class Device(NamedTuple):
         )
 
     def fingerprint(self, script: str) -> dict[str, str]:
-        """Return what a dispatch table must have been measured with, field by field."""
+        """Return the fields that a dispatch table's fingerprint must equal to be used here."""
         return {"script": script, "device": self.name, "arch": self.arch}
 
 

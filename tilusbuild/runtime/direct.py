@@ -29,7 +29,7 @@ class DispatcherRefusedError(RuntimeError):
 
 
 def made_from(described: Script, there: frozenset[int]) -> dict[str, str]:
-    """Return what a dispatcher of the script would be made from now."""
+    """Return the digests that a dispatcher of the script would be made from now."""
     programs = " ".join(map(str, sorted(there)))
     return {
         "script": described.hash,

@@ -252,7 +252,7 @@ class Kernel:
         return launch
 
     def _dispatcher(self, active: _Active, launch: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return what serves every call on the one device of its kind: the C dispatcher, which
+        """Return the callable for every call on the one device of its kind: the C dispatcher, which
         refuses tensors on another kind; `launch`, the first call's program, where nothing is to be
         chosen.
         """

@@ -55,7 +55,7 @@ class OptionChoice:
 
 
 def chosen() -> Mapping[str, Value]:
-    """Return what was chosen, by the names that the settings have: `cache-dir`, `jobs`, …"""
+    """Return the options set so far, by the names that the settings have: `cache-dir`, `jobs`, …"""
     with process.option_lock:
         return MappingProxyType(dict(process.options))
 

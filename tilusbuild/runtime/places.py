@@ -61,7 +61,7 @@ def _instances(root: str, directory: str, start: str) -> list[str]:
 
 
 def _current(root: str, directory: str, start: str) -> set[str] | None:
-    """Return what index.json says of a script; None when there is no index."""
+    """Return the hashes of a script's current directories by index.json; None without an index."""
     path = os.path.join(root, "index.json")
     try:
         with open(path, "rb") as file:

@@ -303,7 +303,7 @@ def _tilus(size: int) -> int:
 
 
 def _pow2(size: int) -> int:
-    """One bucket an octave: up to the next power of two."""
+    """Return the next power of two: one bucket an octave."""
     return size if size < 1 else 1 << (size - 1).bit_length()
 
 

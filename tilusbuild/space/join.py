@@ -130,7 +130,7 @@ class Join:
         self._counting = False
 
     def ranks(self) -> list[Any]:
-        """One int64 array a limb: the valid points in ascending order. Raises `SpaceError`."""
+        """Return the valid points, ascending, as one int64 array a limb. Raises `SpaceError`."""
         self._found, self._count, self._counting = [[] for _ in self.limbs], 0, False
         self._descend(0, self._origin())
         ranks = [np.concatenate(parts) if parts else _integers([]) for parts in self._found]

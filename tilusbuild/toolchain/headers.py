@@ -141,7 +141,7 @@ class HeaderDirectories:
 
 
 def _together(digests: Iterable[str]) -> str:
-    """One digest of several in order; directories without a file do not count."""
+    """Return one digest of several in order; directories without a file do not count."""
     return sha256_text("".join(f"{digest}\n" for digest in digests if digest != _NO_FILES))
 
 

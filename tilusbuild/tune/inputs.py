@@ -131,7 +131,7 @@ def narrow(values: Array, dtype: str) -> Array:
 
 
 def widen(value: Any) -> Any:
-    """Return what a reference sees: f32 for bf16 and fp8, everything else as it is."""
+    """Return an array as a reference sees it: f32 for bf16 and fp8, everything else as it is."""
     if isinstance(value, np.ndarray) and value.dtype.name in _NARROW:
         return value.astype(np.float32)
     return value

@@ -116,7 +116,7 @@ class BuildThread:
         self._thread.join()
 
     def stop(self, signal: int) -> None:
-        """As for a signal; returns when no compiler runs any more."""
+        """Stop as at a signal; return when no compiler runs any more."""
         self._queue.stop(signal)
         self._thread.join()
 
@@ -154,7 +154,7 @@ class BuildThread:
         return result
 
     def _publish(self, state: PlanState, result: Result) -> None:
-        """The directories of scripts that say now what they did not say after the last build."""
+        """Publish the directories of scripts whose content is new since the last build."""
         cache = state.project.cache
         compiled = {program for _, program in self._reporter.compiled}
         whole = {
@@ -214,7 +214,7 @@ class Lines:
             self.end()
 
     def end(self) -> None:
-        """What has no end of line is a line too."""
+        """Pass on the last line, if it has no newline."""
         if self._begun:
             self._say(self._begun)
         self._begun = ""

@@ -240,7 +240,7 @@ class ChangeDetector:
         self.polling = polling_reason([root, *self._roots], mounts) or self._watcher.unavailable
 
     def close(self) -> None:
-        """No hint comes after this."""
+        """Stop watching: no hint comes after this."""
         self._watcher.close()
 
 

@@ -190,7 +190,7 @@ class Observer:
                 self._schedule(path, key)
 
     def close(self) -> None:
-        """No hint comes after this."""
+        """Stop watching: no hint comes after this."""
         if self._observer is not None:
             self._observer.stop()
             self._observer.join()

@@ -141,7 +141,7 @@ class HostDevice:
         ctypes.memmove(to, source, size)
 
     def finish(self) -> None:
-        """A call on the cpu has ended when it returns."""
+        """Wait for a call; on the cpu it has ended when it returns."""
 
     def throttled(self) -> str | None:
         """Return None: nothing reports it for a processor."""
