@@ -59,8 +59,8 @@ def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Datab
     wanted = {job.hash: job for job in jobs(plan) if every or _stands_for_all(job)}
     directory = project.cache.program_path
     sources = {name: os.path.join(directory(name), "module", "source.cu") for name in wanted}
-    there = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
-    commands = tuple(_commands(project, there, sources, clang=clang))
+    existing = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
+    commands = tuple(_commands(project, existing, sources, clang=clang))
     return Database(commands, len(wanted) - len(commands))
 
 

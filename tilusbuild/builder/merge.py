@@ -139,12 +139,12 @@ def _join_state(cache: Cache, tree: Tree) -> None:
 
 def _join_log(theirs: str, ours: str) -> None:
     """Add the lines that are not there yet. Raises `OSError`."""
-    there = _lines(ours)
-    known = set(there)
+    our_lines = _lines(ours)
+    known = set(our_lines)
     new = [line for line in _lines(theirs) if line not in known]
     if new:
         os.makedirs(os.path.dirname(ours), exist_ok=True)
-        write_atomic(ours, b"".join(line + b"\n" for line in (*there, *new)))
+        write_atomic(ours, b"".join(line + b"\n" for line in (*our_lines, *new)))
 
 
 def _lines(path: str) -> list[bytes]:

@@ -244,23 +244,23 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         max_size=parse_size(arguments.max_size) if arguments.max_size else None,
         broken=arguments.broken,
     )
-    gone = (
+    removed = (
         [(each, True) for each in removals] if arguments.dry_run else list(remove(cache, removals))
     )
-    freed = sum(each.size for each, went in gone if went)
-    left = [each for each, went in gone if not went]
-    for each, went in gone:
+    freed = sum(each.size for each, went in removed if went)
+    left = [each for each, went in removed if not went]
+    for each, went in removed:
         if arguments.json:
             kind = RemovedFileLine if went else InUseLine
             emit(kind(each.path, each.why, each.size))
         elif arguments.verbose or arguments.dry_run or not went:
             print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, kept'}")
     if arguments.json:
-        emit(ForeignGcSummary(len(gone) - len(left), freed, len(left)))
+        emit(ForeignGcSummary(len(removed) - len(left), freed, len(left)))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
         entries = counted(len(cache.entries), "entry", "entries")
-        print(f"{verb} {len(gone) - len(left)} of {entries}, {amount(freed)}")
+        print(f"{verb} {len(removed) - len(left)} of {entries}, {amount(freed)}")
     return 1 if left else 0
 
 

@@ -169,9 +169,9 @@ def _join_measured(script: Script, path: str) -> None:
     measured = latency.read(other)
     if found:
         with tables.alone(script):
-            there = read_tables(script)
-            both = _tables_joined(there, found)
-            if both != list(there):
+            existing = read_tables(script)
+            both = _tables_joined(existing, found)
+            if both != list(existing):
                 tables.write(script, both)
     known = {(_print(each.fingerprint), each.key): each for each in latency.read(script)}
     for new in measured:
@@ -185,8 +185,8 @@ def _print(fingerprint: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(fingerprint.items()))
 
 
-def _tables_joined(there: Sequence[Table], others: Sequence[Table]) -> list[Table]:
-    joined = {_print(table.fingerprint): table for table in there}
+def _tables_joined(tables: Sequence[Table], others: Sequence[Table]) -> list[Table]:
+    joined = {_print(table.fingerprint): table for table in tables}
     for table in others:
         known = joined.get(_print(table.fingerprint))
         if known is None:

@@ -80,8 +80,8 @@ class Columns:
         if name.startswith(RESOURCE):
             known = self.resources.get(name.removeprefix(RESOURCE))
             if known is None:
-                there = ", ".join(RESOURCE + each for each in self.resources)
-                raise ExprError(f"there is no {name}; there is {there}")
+                known_names = ", ".join(RESOURCE + each for each in self.resources)
+                raise ExprError(f"there is no {name}; there is {known_names}")
             return known
         if any(name not in schedule for schedule in self.schedules):
             raise ExprError(f"the model reads {name}, which is neither a dispatch key nor a value")

@@ -98,13 +98,13 @@ class DispatchOverview:
                 table_for(self.script, self.tables, self.device)
             except WrongDeviceTableError as error:
                 yield str(error)
-        there = programs_there(self.script)
+        available = programs_there(self.script)
         chosen = {entry.program for table in self.tables for entry in table.entries}
         chosen |= {rule.program for rule in self.script.rules}
         if self.script.default is not None:
             chosen.add(self.script.default)
         for program in sorted(chosen):
-            if program not in there:
+            if program not in available:
                 why = self.script.not_built.get(program, "not there")
                 yield f"program {program} is chosen, and is {why}"
                 continue
@@ -176,12 +176,12 @@ def overviews(
         if target not in (None, read.target):
             continue
         found = True
-        trouble, there = None, ()  # type: str | None, tuple[Table, ...]
+        trouble, tables = None, ()  # type: str | None, tuple[Table, ...]
         try:
-            there = read_tables(read)
+            tables = read_tables(read)
         except LoadError as error:
             trouble = str(error)
-        yield DispatchOverview(read, there, trouble, sizes, _device(read))
+        yield DispatchOverview(read, tables, trouble, sizes, _device(read))
     if not found:
         what = f"{script} is not built" + (f" for {target}" if target else "")
         raise input_error(what, hint=f"`tilusbuild build {script}` builds it")
@@ -265,9 +265,9 @@ def measure(times: Times, programs: Sequence[int]) -> Cover:
     """Return what a set of programs costs."""
     ratios, chosen = [], {}
     for key, measured in times.items():
-        there = [(measured[program], program) for program in programs if program in measured]
-        if there:
-            seconds, chosen[key] = min(there)
+        timed = [(measured[program], program) for program in programs if program in measured]
+        if timed:
+            seconds, chosen[key] = min(timed)
             ratios.append(seconds / min(measured.values()))
     whole = len(chosen) == len(times)
     worst = max(ratios, default=1.0) if whole else math.inf

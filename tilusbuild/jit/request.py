@@ -93,7 +93,7 @@ def request(
             f'execution_backend is one of {AUTO}, {", ".join(BACKENDS)}, not "{backend}"',
             hint=did_you_mean(backend, BACKENDS),
         )
-    said = os.environ.get(f"{_PREFIX}VERBOSE", "").lower() not in _FALSE
+    setting = os.environ.get(f"{_PREFIX}VERBOSE", "").lower() not in _FALSE
     for word, value in params.items():
         if not isinstance(value, bool | int | float | str):
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
@@ -107,7 +107,7 @@ def request(
         flags=_flags(compile_flags),
         configs=_configs(pass_configs or {}),
         params=tuple(sorted(params.items())),
-        verbose=said if verbose is None else verbose,
+        verbose=setting if verbose is None else verbose,
     )
 
 
@@ -286,8 +286,8 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
     if word != AUTO:
         fitting = [name for name, each in known.items() if word in (name, each.arch)]
         if not fitting:
-            there = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
-            raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {there}")
+            choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
+            raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
     gpu = gpu_here()
     ranked = []
@@ -299,10 +299,10 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
         return min(ranked)[1]
     hosts = [name for name, each in known.items() if each.kind == "cpu"]
     if not hosts:
-        there = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
+        choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
         here = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
         raise input_error(
-            f"{script} is built for {there}, and here {here}", hint="say target= to build anyway"
+            f"{script} is built for {choices}, and here {here}", hint="say target= to build anyway"
         )
     return hosts[0]
 
@@ -375,9 +375,9 @@ def _constants(
         ]
         if len(rows) != 1:
             label = ", ".join(each.names)
-            there = "; ".join(", ".join(map(repr, row)) for row in rows or each.values)
+            choices = "; ".join(", ".join(map(repr, row)) for row in rows or each.values)
             what = "has several values of" if rows else "has no such value of"
-            raise input_error(f"{script} {what} {label}", hint=f"choose by keyword from: {there}")
+            raise input_error(f"{script} {what} {label}", hint=f"choose by keyword from: {choices}")
         fixed[", ".join(each.names)] = rows[0][0] if len(each.names) == 1 else (rows[0],)
     return fixed
 

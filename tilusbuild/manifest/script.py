@@ -393,9 +393,9 @@ class ScriptSection(ManifestTable):
         own = self.override_for(target).launch
         if own is None:
             return self.launch
-        said = own.model_dump(exclude_unset=True)
+        declared = own.model_dump(exclude_unset=True)
         base = self.launch.model_dump() if self.launch else {}
-        return LaunchSection.model_validate({**base, **said})
+        return LaunchSection.model_validate({**base, **declared})
 
     def default_for(self, target: str) -> Mapping[str, Value]:
         """Return the default schedule, as far as the manifest fixes it."""

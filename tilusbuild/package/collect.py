@@ -270,11 +270,11 @@ def as_built(
         projects = cache.projects()
     except CorruptFileError as error:
         raise CannotPackError(str(error), hint=_BUILD) from None
-    having = projects.get(manifest.path)
+    built = projects.get(manifest.path)
     named = {each for each in projects.values() if each.name == manifest.project.name}
-    if having is None and len(named) == 1:
-        (having,) = named
-    if having is None:
+    if built is None and len(named) == 1:
+        (built,) = named
+    if built is None:
         several = (
             f", and {len(named)} different ones of other {manifest.project.name}" if named else ""
         )
@@ -282,7 +282,7 @@ def as_built(
     pairs = {
         (snake_case(script), target.name) for script, target in chosen_pairs(manifest, selection)
     }
-    return tuple(_selected(cache, having.scripts, pairs))
+    return tuple(_selected(cache, built.scripts, pairs))
 
 
 def _selected(

@@ -153,9 +153,9 @@ def _kind(status: str, script_is_ok: bool) -> str:
 
 
 def _say(case: Xml.Element, kind: str, message: str, log: str) -> None:
-    said = Xml.SubElement(case, kind, message=_text(one_line(message)))
+    element = Xml.SubElement(case, kind, message=_text(one_line(message)))
     if log:
-        where = Xml.SubElement(case, "system-out") if kind == "skipped" else said
+        where = Xml.SubElement(case, "system-out") if kind == "skipped" else element
         where.text = _text(cleaned(log))
 
 

@@ -36,11 +36,11 @@ class Chooser:
     """Chooses among the programs of one script that are there."""
 
     def __init__(
-        self, script: Script, entries: Iterable[TableEntry], there: frozenset[int]
+        self, script: Script, entries: Iterable[TableEntry], available: frozenset[int]
     ) -> None:
         self._script = script
-        self.there = there
-        usable = [entry for entry in entries if entry.program in there]
+        self.available = available
+        usable = [entry for entry in entries if entry.program in available]
         self._measured = {e.key: e for e in usable if e.source in ("measured", "table")}
         self._noted = {e.key: e for e in usable if e.key not in self._measured}
         self._decided: dict[tuple[int, ...], Choice] = {}
@@ -48,13 +48,13 @@ class Chooser:
     @property
     def is_constant(self) -> bool:
         """Return whether all sizes get the default."""
-        rules = any(rule.program in self.there for rule in self._script.rules)
+        rules = any(rule.program in self.available for rule in self._script.rules)
         return not (rules or self._measured or self._noted or self._script.model)
 
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
         """Raises `ProgramNotFoundError` when there is none at all, and `RuleError`."""
         for rule in self._script.rules:
-            if rule.program in self.there and self._holds(rule.source, rule.when, sizes):
+            if rule.program in self.available and self._holds(rule.source, rule.when, sizes):
                 return Choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self.bucket(sizes)
         known = self._decided.get(bucket)
@@ -99,7 +99,7 @@ class Chooser:
             return None
         at = {**sizes, **dict(zip(self._script.keys, bucket, strict=True))}
         best: tuple[Number, int] | None = None
-        for program in sorted(self.there):
+        for program in sorted(self.available):
             values = {name: column[program] for name, column in model.columns.items()}
             if None in values.values():
                 continue
@@ -116,14 +116,14 @@ class Chooser:
 
     def _default(self) -> Choice:
         default = self._script.default
-        if default in self.there and default is not None:
+        if default in self.available and default is not None:
             return Choice(default, "default", "the default schedule")
-        if not self.there:
+        if not self.available:
             raise ProgramNotFoundError(f"none of the programs of {self._script.label} is there")
         why = "the first program: no default is declared"
         if default is not None:
             why = f"the first program: the default, {default}, is not there"
-        return Choice(min(self.there), "default", why)
+        return Choice(min(self.available), "default", why)
 
     def _named(self, bucket: Sequence[int]) -> str:
         return _text(dict(zip(self._script.keys, bucket, strict=True)))

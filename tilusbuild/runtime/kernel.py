@@ -261,16 +261,16 @@ class Kernel:
             return None
         if active.chooser.is_constant:
             return launch if len({each.kind for each in self._scripts}) == 1 else None
-        told = (
+        warned = (
             f"{script.label}: sizes that were not measured go to the nearest that were; tune them"
         )
         kernel = weakref.ref(self)  # the callback stays for good, the kernel need not
 
         def tell() -> None:
             if (alive := kernel()) is not None:
-                alive._tell("nearest", told)
+                alive._tell("nearest", warned)
 
-        return direct.launcher(script, active.chooser.there, tell)
+        return direct.launcher(script, active.chooser.available, tell)
 
     def _active_for(self, tensor: Any) -> _Active:
         if tensor is None:
@@ -290,10 +290,10 @@ class Kernel:
         if all(script.kind != kind for script in self._scripts):
             # Without asking the driver, which may be missing: it is the call that is wrong.
             built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
-            there = "the cpu" if kind == "cpu" else f"cuda:{index}"
+            device_name = "the cpu" if kind == "cpu" else f"cuda:{index}"
             name = self._scripts[0].name
             raise ProgramNotFoundError(
-                f"{name} is built for {built}, and the call's tensors are on {there}"
+                f"{name} is built for {built}, and the call's tensors are on {device_name}"
             )
         try:
             return self._on(kind, index if kind == "cuda" else 0)

@@ -71,16 +71,16 @@ def _kernel(
     if not fitting:
         unknown = sorted(params.keys() - found[0].params.keys())
         what = suggestion(unknown[0], found[0].params) if unknown else ""
-        there = "; ".join(sorted({_constants(each) for each in found}))
+        choices = "; ".join(sorted({_constants(each) for each in found}))
         raise ScriptNotFoundError(
             f"no instance of {script} in {place.path} has {_text(params)}"
             + (f"\n  {what}" if what else "")
-            + f"\n  there are: {there or 'instances without constants'}"
+            + f"\n  there are: {choices or 'instances without constants'}"
         )
     if len({_constants(each) for each in fitting}) > 1:
-        there = "\n  ".join(sorted({_constants(each) for each in fitting}))
+        choices = "\n  ".join(sorted({_constants(each) for each in fitting}))
         raise AmbiguousScriptError(
-            f"{script} has several instances, say which by keyword:\n  {there}"
+            f"{script} has several instances, say which by keyword:\n  {choices}"
         )
     if target is not None:
         fitting = _of_target(script, fitting, target)
@@ -92,8 +92,8 @@ def _kernel(
 def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
     chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
     if not chosen:
-        there = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
-        raise ScriptNotFoundError(f"{script} is not built for {target!r}: there is {there}")
+        choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
+        raise ScriptNotFoundError(f"{script} is not built for {target!r}: there is {choices}")
     return chosen
 
 

@@ -53,11 +53,11 @@ class SearchPlace(NamedTuple):
 
 
 def _instances(root: str, directory: str, start: str) -> list[str]:
-    above = os.path.join(root, "scripts", directory)
-    there = [name for name in _names(above) if len(name) == 64]
-    current = _current(root, directory, start) if there else None
-    kept = there if current is None else [name for name in there if name in current]
-    return [os.path.join(above, name) for name in sorted(kept)]
+    script_root = os.path.join(root, "scripts", directory)
+    instances = [name for name in _names(script_root) if len(name) == 64]
+    current = _current(root, directory, start) if instances else None
+    kept = instances if current is None else [name for name in instances if name in current]
+    return [os.path.join(script_root, name) for name in sorted(kept)]
 
 
 def _current(root: str, directory: str, start: str) -> set[str] | None:
@@ -66,7 +66,7 @@ def _current(root: str, directory: str, start: str) -> set[str] | None:
     try:
         with open(path, "rb") as file:
             projects = unseal(file.read())["projects"]
-        having = {
+        by_manifest = {
             manifest: {digest for name, digest in project["scripts"] if name == directory}
             for manifest, project in projects.items()
             if not manifest.startswith(JIT_ROOT_PREFIX)
@@ -77,26 +77,26 @@ def _current(root: str, directory: str, start: str) -> set[str] | None:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
-    return _of_project({m: found for m, found in having.items() if found}, directory, start)
+    return _of_project({m: found for m, found in by_manifest.items() if found}, directory, start)
 
 
-def _of_project(having: Mapping[str, set[str]], directory: str, start: str) -> set[str]:
+def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str) -> set[str]:
     """Of several projects in one cache, the one around `start`; else all, if they agree. Packages
     that were installed there, under names that are no paths, stand together like one project: each
     may bring another target."""
-    around = [m for m in having if os.path.isabs(m) and _is_within(start, os.path.dirname(m))]
+    around = [m for m in by_manifest if os.path.isabs(m) and _is_within(start, os.path.dirname(m))]
     if around:
-        return having[max(around, key=len)]
-    packages = [found for m, found in having.items() if not os.path.isabs(m)]
-    groups = {frozenset(found) for m, found in having.items() if os.path.isabs(m)}
+        return by_manifest[max(around, key=len)]
+    packages = [found for m, found in by_manifest.items() if not os.path.isabs(m)]
+    groups = {frozenset(found) for m, found in by_manifest.items() if os.path.isabs(m)}
     groups |= {frozenset(set().union(*packages))} if packages else set()
     if len(groups) > 1:
-        named = ", ".join(sorted(having))
+        named = ", ".join(sorted(by_manifest))
         raise AmbiguousScriptError(
             f"several projects have a script {directory}: {named}\n"
             "  call from within one of them, or build it into a cache of its own"
         )
-    return set().union(*having.values())
+    return set().union(*by_manifest.values())
 
 
 def _is_within(path: str, directory: str) -> bool:

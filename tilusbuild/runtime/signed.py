@@ -118,14 +118,14 @@ def _verifies(path: str, signature: bytes, message: bytes) -> bool:
 
 
 def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
-    there = [name for part in _READ for name in _files(root, f"{script}/{part}")]
+    present = [name for part in _READ for name in _files(root, f"{script}/{part}")]
     programs = {n.split("/")[1] for n in listed if n.startswith("programs/")}
     for program in _programs_of(root, script):
         names = _files(root, f"programs/{program}/meta.json")
         names += _files(root, f"programs/{program}/module/lib.so")
         if names or program in programs:
-            there += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
-    for name in dict.fromkeys(there):
+            present += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
+    for name in dict.fromkeys(present):
         if name not in listed:
             raise UnsignedFileError(f"{root}/{name} is not in the signed list")
         try:

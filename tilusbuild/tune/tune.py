@@ -195,15 +195,15 @@ def gpu_here(project: Project, index: int) -> Device | None:
         bench.close()
 
 
-def _device(said: Mapping[str, Any], index: int) -> Device:
-    if said["kind"] == "cpu":
+def _device(facts: Mapping[str, Any], index: int) -> Device:
+    if facts["kind"] == "cpu":
         return cpu()
-    return Device("cuda", index, str(said["name"]), str(said["arch"]), int(said["driver"]))
+    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
 
 
-def log_path(project: Project, script: Script, said: Mapping[str, Any]) -> str:
+def log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
     """Return where the samples of a script on a device are kept."""
-    device = re.sub(r"[^A-Za-z0-9]+", "-", f"{said['name']} {said['arch']} {said['driver']}")
+    device = re.sub(r"[^A-Za-z0-9]+", "-", f"{facts['name']} {facts['arch']} {facts['driver']}")
     directory = os.path.basename(os.path.dirname(script.path))
     return os.path.join(project.cache.state_path, "tune", directory, device.strip("-") + ".jsonl")
 
@@ -227,14 +227,14 @@ def tune(
         warmup=WARMUP if warmup is None else warmup,
     )
     try:
-        said = bench.describe()
-        device_id = str(said["id"])
+        facts = bench.describe()
+        device_id = str(facts["id"])
         with (
             wrap_oserror(project.cache.root),
             project.cache.in_use(),
-            device_lock(device_id, lambda: listener.waiting(str(said["name"]))),
+            device_lock(device_id, lambda: listener.waiting(str(facts["name"]))),
         ):
-            return _measured(project, wanted, ready, listener, bench, directories, said)
+            return _measured(project, wanted, ready, listener, bench, directories, facts)
     finally:
         bench.close()
 
@@ -246,14 +246,14 @@ def _measured(
     listener: Listener,
     bench: DeviceBench,
     directories: dict[str, str],
-    said: Mapping[str, Any],
+    facts: Mapping[str, Any],
 ) -> TunedInstance:
     script, work = ready.script, ready.work
     sizes = sizes_of(project, wanted, ready.script_instance)
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
-    device = _device(said, wanted.device)
+    device = _device(facts, wanted.device)
     publisher = Publisher(script, device.fingerprint(script.hash))
-    path = log_path(project, script, said)
+    path = log_path(project, script, facts)
     if wanted.fresh and os.path.exists(path):
         os.unlink(path)
     log = SampleLog(path)
@@ -282,7 +282,7 @@ def _measured(
         listener.decided(work, decision)
 
     try:
-        log.note(run_note(work, said, session, wanted.seed, len(sizes)))
+        log.note(run_note(work, facts, session, wanted.seed, len(sizes)))
         listener.begun(work, str(device), len(sizes))
         decisions = campaign(session, work, cases(), len(sizes), wanted.seed, done)
     finally:

@@ -45,10 +45,10 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Ex
     directory = os.path.abspath(directory)
     _check_replaceable(directory)
     try:
-        above = os.path.dirname(directory)
-        os.makedirs(above, exist_ok=True)
+        parent = os.path.dirname(directory)
+        os.makedirs(parent, exist_ok=True)
         # Beside its place: no rename crosses file systems.
-        private = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}-", dir=above)
+        private = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}-", dir=parent)
     except OSError as error:
         raise ExportError(f"{directory} cannot be created: {error.strerror}") from None
     try:

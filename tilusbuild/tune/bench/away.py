@@ -71,12 +71,12 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
     )
     log = SampleLog(os.path.abspath(arguments.log))
     try:
-        said = bench.describe()
-        name, count = str(said["name"]), len(work.cases)
-        with device_lock(str(said["id"]), lambda: _say(f"waiting for another tuning on {name}")):
+        facts = bench.describe()
+        name, count = str(facts["name"]), len(work.cases)
+        with device_lock(str(facts["id"]), lambda: _say(f"waiting for another tuning on {name}")):
             session = TuningSession(log, bench, arguments.budget, rounds=max(1, arguments.repeat))
             _say(f"{work.label} on {name}: {len(programs)} programs, {count} sizes")
-            log.note(run_note(work, said, session, arguments.seed, count))
+            log.note(run_note(work, facts, session, arguments.seed, count))
             campaign(session, work, cases(), count, arguments.seed, _tell)
     finally:
         bench.close()
