@@ -2,7 +2,7 @@
 
 Every error that a user can cause is a `TilusbuildError`; its `exit_status` is the process's. An
 `InputError` carries all the diagnostics of one run, so that nobody has to mend a manifest one
-error at a time. Anything else that escapes is a bug of ours and may print a traceback.
+error at a time. Anything else that escapes is for `cli/boundary.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ class Place:
     width: int = 1
 
     def __str__(self) -> str:
-        parts = [self.path, *(str(n) for n in (self.line, self.column) if n is not None)]
+        parts = [
+            self.path.replace("\n", "\\n"),
+            *(str(n) for n in (self.line, self.column) if n is not None),
+        ]
         return ":".join(parts)
 
 
@@ -38,7 +41,9 @@ class Diagnostic:
 
     def render(self) -> str:
         """Return the diagnostic as text of several lines, without a final newline."""
-        head = f"{self.severity}: {self.message}"
+        # A message may quote several lines of somebody's: only its first stands at the margin.
+        message = self.message.replace("\n", "\n  ")
+        head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
             gutter = f"{self.place.line:>5} | "

@@ -42,5 +42,5 @@ def test_a_name_cannot_end_its_quotes_or_its_line() -> None:
         r'  "file \"]; x [y=\"" [label="\"]; x [y=\"", shape=note];',
         r'  "file a\\" [label="a\\", shape=note];',
         r'  "file two\\nlines" [label="two\\nlines", shape=note];',
-        r'  "file \udcff" [label="\udcff", shape=note];',
+        r'  "file \\xff" [label="\\xff", shape=note];',
     ]

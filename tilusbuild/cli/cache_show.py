@@ -21,6 +21,7 @@ from tilusbuild.cli.arguments import Common, one_of, option, positional
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.text import Stream, visible
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -217,9 +218,10 @@ def _page(text: str, lexer: str | None) -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(text)
         return
+    text = visible(text)  # before our own colours are added
     pager = shlex.split(os.environ.get("PAGER", "")) or ["less", "-RFX"]
     if shutil.which(pager[0]) is None:
-        sys.stdout.write(_coloured(text, lexer))
+        Stream(sys.stdout, "styled").write(_coloured(text, lexer))
         return
     environment = {"LESS": "-R", **os.environ}
     with subprocess.Popen(pager, stdin=subprocess.PIPE, text=True, env=environment) as process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.jsonl import JsonLine, dumps
 from tilusbuild.report.text import counted
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def run(arguments: CompdbArgs) -> int:
 
 
 def _text(found: Database) -> str:
-    return json.dumps([command.entry for command in found.commands], indent=2) + "\n"
+    return dumps([command.entry for command in found.commands], indent=2) + "\n"
 
 
 def _write(path: str, text: str) -> None:

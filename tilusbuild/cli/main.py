@@ -1,8 +1,9 @@
 """The command line: from words to an exit status.
 
 Only this package prints. Results go to stdout, progress and messages to stderr. Exit status: 0
-done, 1 something did not build or verify, 2 the command line or the manifest is wrong, 130
-interrupted. A build whose no-op record is still valid is answered before anything else is imported.
+done, 1 something did not build or verify, 2 the command line or the manifest is wrong, 70 a bug of
+ours (`boundary.py`), 130 interrupted. A build whose no-op record is still valid is answered before
+anything else is imported.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def main(words: Sequence[str] | None = None) -> int:
         verb, status = "build", noop.answer(given)
         if status is None:
             verb, status = _run(given, started)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         _say("")
         if verb == "build" and words is None:
             # Skip the teardown of the interpreter, a tenth of the time of a small build: a build
@@ -44,17 +46,32 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop(sys.stdout)
         return 1
-    except OSError as error:
+    except Exception as error:
         # Only what was printed has no file name to go with it.
-        if error.filename is not None or error.errno not in _UNWRITABLE:
-            raise
-        _drop(sys.stdout)
-        _say(f"error: the output cannot be written: {error.strerror}\n")
+        if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
+            _drop(sys.stdout)
+            _say(f"error: the output cannot be written: {error.strerror}\n")
+            return 1
+        return _unforeseen(error, given)
+
+
+def _unforeseen(error: Exception, words: list[str]) -> int:
+    try:
+        from tilusbuild.cli import boundary
+        from tilusbuild.report.terminal import shown
+
+        with shown(os.environ):
+            return boundary.answer(error, words)
+    except (OSError, ImportError, MemoryError) as another:
+        # Whatever ended the command also keeps us from saying it well.
+        _say(f"error: {str(error)!a}; then {type(another).__name__}\n")
         return 1
 
 
 def _say(text: str) -> None:
     """Write to stderr and flush it. Never raises, as that would change the exit status."""
+    if sys.stderr is None:
+        return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -82,26 +99,37 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
 
     from tilusbuild.cli.parser import parse
     from tilusbuild.errors import TilusbuildError
+    from tilusbuild.report.terminal import shown
 
-    # The key of a no-op record covers the directory that the command was started in, not -C's.
-    command = parse(words, record=record.key(words, os.environ), started=started)
-    try:
-        if command.arguments.directory is not None:
+    with shown(os.environ):
+        # The key of a no-op record covers the directory that the command was started in, not -C's.
+        command = parse(words, record=record.key(words, os.environ), started=started)
+        try:
             _enter(command.arguments.directory)
-        return command.verb, command.run()
-    except TilusbuildError as error:
-        _say(error.render() + "\n")
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            from tilusbuild.report.ci import annotate
+            return command.verb, command.run()
+        except TilusbuildError as error:
+            _say(error.render() + "\n")
+            if os.environ.get("GITHUB_ACTIONS") == "true":
+                from tilusbuild.report.ci import annotate
 
-            annotate(error, sys.stderr, os.environ)
-        return command.verb, error.exit_status
+                annotate(error, sys.stderr, os.environ)
+            return command.verb, error.exit_status
 
 
-def _enter(directory: str) -> None:
+def _enter(directory: str | None) -> None:
+    """Go to the directory of -C; without one, see that there is a working directory."""
     from tilusbuild.errors import input_error
 
+    if directory is None:
+        try:
+            os.getcwd()
+        except OSError as error:
+            raise input_error(
+                f"the working directory cannot be used: {error.strerror}",
+                hint="it was deleted, or may not be searched: `cd` elsewhere, or use -C",
+            ) from None
+        return
     try:
         os.chdir(directory)
-    except OSError as error:
-        raise input_error(f"-C {directory}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise input_error(f"-C {directory}: {getattr(error, 'strerror', error)}") from None

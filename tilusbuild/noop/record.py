@@ -56,7 +56,11 @@ def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
         for name, value in sorted(environment.items())
         if name in _ENVIRONMENT or name.startswith("TILUSBUILD_")
     ]
-    parts = [sys.executable, sys.version, __file__, os.getcwd(), *kept, "", *settings]
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = ""  # it was deleted: nothing was built there
+    parts = [sys.executable, sys.version, __file__, here, *kept, "", *settings]
     return "\0".join(parts).encode("utf-8", "surrogateescape")
 
 

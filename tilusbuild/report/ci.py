@@ -181,7 +181,7 @@ class GithubReporter:
     """Writes when the build has ended. `root` is the directory of the project."""
 
     def __init__(self, stderr: TextIO, environment: Mapping[str, str], root: str) -> None:
-        self._out = Stream(stderr)
+        self._out = Stream(stderr, "command")
         self._top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
         self._file = environment.get("GITHUB_STEP_SUMMARY")
         self._root = root
@@ -228,11 +228,12 @@ class GithubReporter:
             with open(path, "ab") as file:
                 file.write(data)
         except OSError as error:
-            self._out.write(f"error: cannot write {path}: {error.strerror}\n")
+            self._out.write(f"error: cannot write {one_line(path)}: {error.strerror}\n")
 
 
 def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
     """Write an annotation for each mistake of the input, at its place."""
+    out = Stream(stderr, "command")
     found = error.diagnostics if isinstance(error, InputError) else (Diagnostic(str(error)),)
     top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
     for diagnostic in found[:_MAX_ANNOTATIONS]:
@@ -243,7 +244,7 @@ def annotate(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, s
             where = {"file": file, "line": place.line, "col": place.column}
         text = diagnostic.message + (f"\n{diagnostic.hint}" if diagnostic.hint else "")
         named = {name: str(value) for name, value in where.items() if value is not None}
-        stderr.write(command(diagnostic.severity, "", text, named))
+        out.write(command(diagnostic.severity, "", text, named))
 
 
 def command(level: str, title: str, message: str, place: Mapping[str, str] | None = None) -> str:

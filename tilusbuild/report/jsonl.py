@@ -53,11 +53,16 @@ class JsonReporter:
         return self._out.lost
 
     def emit(self, event: Event, /) -> None:
-        self._out.write(json.dumps(as_json(event)) + "\n")
+        self._out.write(dumps(as_json(event)) + "\n")
 
     def tick(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+def dumps(value: object, *, indent: int | None = None) -> str:
+    """Return JSON in ASCII without a control character: it passes a `TerminalStream` as it is."""
+    return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
 
 
 def json_line(line: JsonLine) -> str:
@@ -65,7 +70,7 @@ def json_line(line: JsonLine) -> str:
     found: dict[str, Any] = {"event": line.event}
     for name, value in _fields(line).items():
         found |= value if name == line.inlined else {name: value}
-    return json.dumps(found)
+    return dumps(found)
 
 
 def as_json(event: Event) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from tilusbuild.engine import events
 from tilusbuild.report.plain import Progress, Running, note, plan_line
 from tilusbuild.report.summary import failure_line, summary_text
-from tilusbuild.report.text import Stream, clock, duration, one_line
+from tilusbuild.report.text import Stream, clock, duration, one_line, visible
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LiveReporter:
         now: Callable[[], float] = time.monotonic,
         size: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        self._out = Stream(stream)
+        self._out = Stream(stream, "styled")
         self._colour = colour
         self._verbose = verbose
         self._now = now
@@ -68,7 +68,7 @@ class LiveReporter:
         match event:
             case events.Summary():
                 self.close()
-                self._out.write(summary_text(event))
+                self._out.write(visible(summary_text(event)))
             case _ if (line := self._line(event)) is not None:
                 self._above.append(line)
 
@@ -108,7 +108,7 @@ class LiveReporter:
         return note(event)
 
     def _news(self) -> str:
-        news = "".join(f"{line}\n" for line in self._above)
+        news = "".join(f"{visible(line)}\n" for line in self._above)
         self._above.clear()
         return news
 

@@ -1,24 +1,49 @@
 """Texts for people, and a stream that outlives its reader.
 
-Names come from manifests and logs from compilers, so a line for a terminal is cleaned first: no
-control character of theirs reaches it. Writing to a closed pipe or a terminal that is gone is not
-an error of the build: the stream drops what follows.
+Names come from manifests and logs from compilers, and may hold characters that move a cursor, hide
+text or turn its order around: `visible` is the one spelling of such characters, as `\\x1b`. Writing
+to a closed pipe or a terminal that is gone is not an error of the build: the stream drops what
+follows.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import TextIO
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad"  # C0, C1, the soft hyphen
+    "\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"  # direction, lines, no width
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"  # lone surrogates, tags
+)
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
+def visible(text: str) -> str:
+    """Return a text whose control and direction characters are spelt out, `\\x1b` or `\\u202e`.
+
+    Line ends and tabs stay. A byte that is not UTF-8, as in a file's name, is `\\xff`.
+    """
+    if text.isascii() and not _CONTROL.search(text):
+        return text
+    return _INVISIBLE.sub(_spelt, text.replace("\r\n", "\n"))
+
+
+def _spelt(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00  # a byte that Python could not decode
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def cleaned(text: str) -> str:
-    """Return a text of several lines without terminal escapes and control characters."""
-    text = text.replace("\r\n", "\n")
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", _ESCAPES.sub("", text))
+    """Return a text of several lines without terminal escapes, as of colours, and visible."""
+    return visible(_ESCAPES.sub("", text))
 
 
 def one_line(text: str) -> str:
@@ -57,10 +82,15 @@ def amount(count: float) -> str:
 
 
 class Stream:
-    """Writes to a text stream and flushes at every write."""
+    """Writes to a text stream and flushes at every write.
 
-    def __init__(self, stream: TextIO) -> None:
+    `how` is the method of `report.terminal.TerminalStream` to write with: "styled" for what holds
+    escapes of our own, where what is not ours was made visible; "command" for a command to CI.
+    """
+
+    def __init__(self, stream: TextIO, how: str = "") -> None:
         self._stream = stream
+        self._write: Callable[[str], int] = getattr(stream, f"write_{how}", stream.write)
         self.alive = True
         self.lost: OSError | None = None
         """Why writing failed, unless nobody reads it."""
@@ -71,11 +101,11 @@ class Stream:
             return
         try:
             try:
-                self._stream.write(text)
+                self._write(text)
             except UnicodeEncodeError:
                 encoding = self._stream.encoding or "ascii"
                 plain = text.encode(encoding, "backslashreplace").decode(encoding)
-                self._stream.write(plain)
+                self._write(plain)
             self._stream.flush()
         except (OSError, ValueError) as error:
             self.alive = False

@@ -76,7 +76,7 @@ class TuningReporter:
         quiet: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._out = Stream(stream)
+        self._out = Stream(stream, "styled")
         self._live = live
         self._quiet = quiet
         self._now = now

@@ -16,7 +16,7 @@ from typing import Protocol, TextIO, runtime_checkable
 
 from tilusbuild.engine.events import Event, Reporter
 from tilusbuild.report.jsonl import JsonReporter
-from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line
+from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line, visible
 from tilusbuild.watch import events
 
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
@@ -51,7 +51,7 @@ class Screen:
         clear: bool,
     ) -> None:
         self._make = reporter
-        self._out = Stream(stderr)
+        self._out = Stream(stderr, "styled")
         self._json = JsonReporter(json) if json is not None else None
         self._terminal = terminal
         self._quiet = quiet
@@ -139,18 +139,18 @@ class Screen:
         display = self._build
         if display is not None and display.say(line):
             return
-        self._write(line + "\n")
+        self._write(visible(line) + "\n")
 
     def _write(self, text: str) -> None:
         erase = _ERASE if self._status else ""
-        self._out.write(f"{erase}{text}{self._status}")
+        self._out.write(f"{erase}{text}{visible(self._status)}")
 
     def _show(self, status: str) -> None:
         """Have this as the terminal's last line, or none."""
         if self._json is not None or self._quiet or not self._terminal:
             return
         if status != self._status:
-            self._out.write(f"{_ERASE if self._status else ''}{status}")
+            self._out.write(f"{_ERASE if self._status else ''}{visible(status)}")
             self._status = status
 
 

@@ -1,0 +1,99 @@
+"""An exception that nobody thought of ends in a few lines and a documented status."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import run
+from tilusbuild.cli import schema
+from tilusbuild.cli.arguments import Verb
+from tilusbuild.cli.main import main
+
+
+class Ended:
+    """What a verb raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, arguments: schema.SchemaArgs) -> int:
+        raise self.error
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """ends(error, *words): the status of a verb that raises it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def call(error: Exception, *words: str) -> int:
+        monkeypatch.setattr(schema, "VERB", Verb(schema.SchemaArgs, Ended(error)))
+        return main(["schema", *words])
+
+    return call
+
+
+def test_a_bug_is_said_to_be_one_and_its_traceback_is_in_a_file(
+    ends: Any, capsys: Any, tmp_path: Path
+) -> None:
+    assert ends(ZeroDivisionError("odd \x1b")) == 70
+    err = capsys.readouterr().err
+    assert err.startswith("internal error: ZeroDivisionError: odd \\x1b\n")
+    assert "issues" in err
+    assert "Traceback" not in err
+    (report,) = tmp_path.iterdir()
+    assert str(report) in err
+    assert "Traceback" in report.read_text()
+    assert "schema" in report.read_text()
+    assert report.stat().st_mode & 0o077 == 0
+
+
+def test_a_bug_is_a_line_of_json(ends: Any, capsys: Any) -> None:
+    assert ends(KeyError("x"), "--json") == 70
+    line = json.loads(capsys.readouterr().out)
+    assert line["event"] == "internal_error"
+    assert line["exit_status"] == 70
+    assert os.path.isfile(line["report"])
+
+
+def test_the_traceback_is_printed_when_asked_for(
+    ends: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILUSBUILD_DEBUG", "1")
+    assert ends(RecursionError()) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/x\x1b"), "/x\\x1b: Permission"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_bug(
+    ends: Any, capsys: Any, error: Exception, said: str, tmp_path: Path
+) -> None:
+    assert ends(error) == 1
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_working_directory_that_was_deleted(tmp_path: Path) -> None:
+    gone = ("sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh")
+    tmp_path.joinpath("gone").mkdir()
+    err = run(tmp_path / "gone", "plan", status=2, before=gone).err
+    assert "the working directory cannot be used" in err
+
+
+def test_streams_that_are_closed(tmp_path: Path) -> None:
+    closed = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
+    run(tmp_path, "schema", before=closed)
+    run(tmp_path, "plan", before=closed, status=2)

@@ -1,0 +1,97 @@
+"""What becomes of an exception that no verb thought of: a few lines, never a traceback.
+
+What the machine refuses (a file, memory, a full disk) is its answer and not a bug: exit status 1.
+Everything else is a bug of ours: exit status 70, as `EX_SOFTWARE`, with the traceback in a file for
+the report. `TILUSBUILD_DEBUG=1` prints the traceback too. A build has closed what it held by then:
+locks, stages and compilers end with the `with` blocks around them, and entries are whole or not
+there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilusbuild import __version__
+from tilusbuild.report.jsonl import JsonLine, json_line
+
+INTERNAL_ERROR = 70
+ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
+
+_HINTS = {
+    errno.EMFILE: "too many files are open: raise the limit (`ulimit -n`), or use fewer jobs",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota of the disk is used up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InternalErrorLine(JsonLine):
+    """A bug of tilusbuild ended the command."""
+
+    event: ClassVar[str] = "internal_error"
+    message: str
+    version: str
+    report: str | None
+    """The file with the traceback."""
+    exit_status: int = INTERNAL_ERROR
+
+
+def answer(error: Exception, words: list[str]) -> int:
+    """Say what happened, in the words of a person; return the exit status."""
+    if os.environ.get("TILUSBUILD_DEBUG") == "1":
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if isinstance(error, OSError) and error.errno is not None:
+        return _machine(_sentence(error), _HINTS.get(error.errno))
+    if isinstance(error, MemoryError):
+        return _machine("there is not enough memory for this")
+    return _internal(error, words)
+
+
+def _machine(message: str, hint: str | None = None) -> int:
+    sys.stderr.write(f"error: {message}\n" + (f"  {hint}\n" if hint else ""))
+    return 1
+
+
+def _sentence(error: OSError) -> str:
+    reason = error.strerror or os.strerror(error.errno or 0)
+    if error.filename is None:
+        return reason[0].lower() + reason[1:]
+    name = error.filename
+    shown = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
+    return f"{shown}: {reason}"
+
+
+def _internal(error: Exception, words: list[str]) -> int:
+    what = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    message = f"{what:.500}"
+    path = _written(error, words)
+    if "--json" in words:
+        sys.stdout.write(json_line(InternalErrorLine(message, __version__, path)) + "\n")
+    sys.stderr.write(
+        f"internal error: {message}\n"
+        f"  this is a bug of tilusbuild {__version__}; what was built is kept\n"
+        f"  please report it at {ISSUES}"
+        + (f", with {path}\n" if path else "; TILUSBUILD_DEBUG=1 prints the traceback\n")
+    )
+    return INTERNAL_ERROR
+
+
+def _written(error: Exception, words: list[str]) -> str | None:
+    """Write the report into a file of this user; return its path, None where there can be none."""
+    head = f"tilusbuild {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    text = f"{head}\n{words!r}\n\n" + "".join(traceback.format_exception(error))
+    try:
+        handle, path = tempfile.mkstemp(".txt", "tilusbuild-error-")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return path
