@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ class Ended:
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """ends(error, *words): the status of a verb that raises it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
