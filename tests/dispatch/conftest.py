@@ -1,5 +1,30 @@
 """The built project of the runtime's tests, for what the builder does with it."""
 
-from support.marks import built, copied
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from support.marks import Marks, built, copied
+from tilusbuild.cache.cache import Cache
+from tilusbuild.dispatch import dispatcher
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
 __all__ = ["built", "copied"]
+
+
+@pytest.fixture
+def refreshed(copied: Marks) -> Any:
+    """refreshed(name, **params): the path of a script's dispatcher, made current."""
+
+    def make(name: str = "mark", **params: object) -> str | None:
+        with LocalRunner() as runner:
+            request = ToolchainRequest(needs_cuda=False)
+            toolchain = discover(request, dict(os.environ), runner, DigestMemory())
+            script = copied.script(name, **params)
+            return dispatcher.refresh(Cache(str(copied.cache)), script, toolchain, runner)
+
+    return make

@@ -15,17 +15,14 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.cache.cache import Cache
 from tilusbuild.dispatch import dispatcher, tables
 from tilusbuild.dispatch.csource import NoDispatcherError, sources
-from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import LibraryChangedError
 from tilusbuild.runtime.kernel import Kernel, programs_there
 from tilusbuild.runtime.library import launcher
 from tilusbuild.runtime.tables import TableEntry, read_tables
-from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
 MAIN = """\
 #include "dispatch.h"
@@ -39,20 +36,6 @@ int main(void) {
   return 0;
 }
 """
-
-
-@pytest.fixture
-def refreshed(copied: Marks) -> Any:
-    """refreshed(name, **params): the path of a script's dispatcher, made current."""
-
-    def make(name: str = "mark", **params: object) -> str | None:
-        with LocalRunner() as runner:
-            request = ToolchainRequest(needs_cuda=False)
-            toolchain = discover(request, dict(os.environ), runner, DigestMemory())
-            script = copied.script(name, **params)
-            return dispatcher.refresh(Cache(str(copied.cache)), script, toolchain, runner)
-
-    return make
 
 
 def compiled(directory: Path, main: str, library: Path, *words: str) -> str:

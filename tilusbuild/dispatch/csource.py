@@ -268,18 +268,17 @@ TD_EXPORT const char *{name}_source({sizes or "void"}) {{
 
 TD_EXPORT int launch({arguments}) {{
   const int64_t size[] = {{{read}}};
-  td_thread *mine = td_mine();
   td_functions *chosen = NULL;
   int source, program;
-  mine->message[0] = 0;
+  td_message[0] = 0;
   program = td_choose(td_table_of(td_current_device()), size, &source);
-  mine->last = chosen = program < 0 ? NULL : td_open(program);
+  td_last = chosen = program < 0 ? NULL : td_open(program);
   return chosen ? ((int (*)({types}void *))chosen->plain)({given}stream) : -1;
 }}
 
 TD_EXPORT const char *launch_error(void) {{
-  const td_functions *last = td_mine()->last;
-  return last ? last->error() : td_mine()->message;
+  const td_functions *last = td_last;
+  return last ? last->error() : td_message;
 }}
 
 TD_EXPORT void {name}_on_nearest(void (*hook)(void)) {{
@@ -315,7 +314,7 @@ int {name}_select_on(int device{more});
 /* Where that choice comes from: "table", "measured", "nearest", "model" or "default". */
 const char *{name}_source({sizes});
 
-/* Be told when sizes are served by the nearest that were measured, once a bucket and thread. */
+/* Be told when sizes are served by the nearest that were measured, once a bucket. */
 void {name}_on_nearest(void (*hook)(void));
 
 /* Choose and launch. 0 is success; anything else: {name}_error(). */

@@ -1,16 +1,20 @@
 """The C dispatcher behind a kernel: a call then spends no Python on its selection.
 
 `dispatch/dispatch.json` says what the dispatcher was made from. It is used only while all of that
-is as it was: the script's description, its dispatch table, the programs that are there. Otherwise
-the kernel chooses by itself, which comes to the same.
+is as it was: the script's description, its dispatch table, the programs that are there. Otherwise,
+and where the system will not load it, the kernel chooses by itself, with the same result.
+
+A dispatcher stays open as long as the process. The loader knows libraries by their paths, so one
+that was made again at the same path is not opened: the loader would return the old one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from tilusbuild.runtime import library, script, tables
 from tilusbuild.runtime.errors import CorruptCacheError
@@ -26,6 +30,22 @@ REFUSED = "TilusbuildRefused"
 
 class DispatcherRefusedError(RuntimeError):
     """The dispatcher chose no program, or would not open it: the kernel finds out why."""
+
+
+class Listener(Protocol):
+    """Who is told that sizes are served by the nearest that were measured."""
+
+    def warn_nearest(self) -> None: ...
+
+
+class OpenDispatcher(NamedTuple):
+    """A dispatcher's library that this process has open."""
+
+    digest: str
+    launch: Callable[..., Any]
+    listeners: weakref.WeakSet[Any]
+    hook: Any
+    """C calls it as long as the process lives: it must never be freed."""
 
 
 def made_from(described: Script, there: frozenset[int]) -> dict[str, str]:
@@ -48,19 +68,19 @@ def _digest(path: str) -> str:
 
 
 def launcher(
-    described: Script, there: frozenset[int], on_nearest: Callable[[], None]
+    described: Script, available: frozenset[int], listener: Listener
 ) -> Callable[..., Any] | None:
-    """Return the packed function of the script's dispatcher; None when there is none that is
-    current.
+    """Return the packed function of the script's dispatcher; None without one that is current and
+    can be loaded.
 
-    `on_nearest` is called when sizes are served by the nearest that was measured. Raises
+    `listener` is told when sizes are served by the nearest that was measured. Raises
     `LibraryChangedError` and `CorruptCacheError` for a dispatcher that is not what was built.
     """
     directory = os.path.join(described.path, DIRECTORY)
     try:
         with open(os.path.join(directory, FILE), "rb") as file:
             value = unseal(file.read())
-        if value["schema"] != SCHEMA or value["from"] != made_from(described, there):
+        if value["schema"] != SCHEMA or value["from"] != made_from(described, available):
             return None
         path = os.path.join(directory, os.path.basename(value["library"]["name"]))
         digest, symbol = str(value["library"]["sha256"]), str(value["symbol"])
@@ -68,21 +88,35 @@ def launcher(
         return None
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
         raise CorruptCacheError(f"{directory}/{FILE} is damaged: {error}") from None
-    library.check_library(path, digest)
-    return _opened(path, symbol, on_nearest)
+    with process.library_lock:
+        opened = process.dispatchers.get(path)
+        if opened is None:
+            library.check_library(path, digest)
+            opened = _opened(path, digest, symbol)
+        if opened is None or opened.digest != digest:
+            return None
+        process.dispatchers[path] = opened
+    opened.listeners.add(listener)
+    return opened.launch
 
 
-def _opened(path: str, symbol: str, on_nearest: Callable[[], None]) -> Callable[..., Any]:
+def _opened(path: str, digest: str, symbol: str) -> OpenDispatcher | None:
     import ctypes
 
     import tvm_ffi
 
     tvm_ffi.register_error(REFUSED, DispatcherRefusedError)
+    listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def tell() -> None:
+        for listener in list(listeners):
+            listener.warn_nearest()
+
+    hook = ctypes.CFUNCTYPE(None)(tell)
     try:
         launch: Callable[..., Any] = tvm_ffi.load_module(path)["launch"]
-        hook = ctypes.CFUNCTYPE(None)(on_nearest)
         getattr(ctypes.CDLL(path), f"{symbol}_on_nearest")(hook)
-    except (RuntimeError, AttributeError, OSError) as error:
-        raise CorruptCacheError(f"{path} cannot be loaded: {error}") from None
-    process.callbacks.append(hook)  # C calls it as long as the process lives
-    return launch
+    except (RuntimeError, AttributeError, OSError):
+        # Its bytes are right, so it is the system that refuses: mounted noexec, no memory left.
+        return None
+    return OpenDispatcher(digest, launch, listeners, hook)

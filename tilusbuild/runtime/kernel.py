@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -91,6 +90,7 @@ class Kernel:
         process.kernels.add(self)
         one_device = all(script.kind == "cpu" for script in scripts)
         self._direct: Callable[..., Any] | None = None
+        self._label = scripts[0].label
         self._key = _key_reader(scripts[0], one_device)
         self._count = len(arrays.passed(scripts[0]))
 
@@ -261,16 +261,14 @@ class Kernel:
             return None
         if active.chooser.is_constant:
             return launch if len({each.kind for each in self._scripts}) == 1 else None
-        warned = (
-            f"{script.label}: sizes that were not measured go to the nearest that were; tune them"
-        )
-        kernel = weakref.ref(self)  # the callback stays for good, the kernel need not
+        self._label = script.label
+        return direct.launcher(script, active.chooser.available, self)
 
-        def tell() -> None:
-            if (alive := kernel()) is not None:
-                alive._tell("nearest", warned)
-
-        return direct.launcher(script, active.chooser.available, tell)
+    def warn_nearest(self) -> None:
+        """Warn once that sizes are served by the nearest that were measured: the C dispatcher
+        calls this."""
+        what = "sizes that were not measured go to the nearest that were; tune them"
+        self._tell("nearest", f"{self._label}: {what}")
 
     def _active_for(self, tensor: Any) -> _Active:
         if tensor is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilusbuild.runtime.device import Device
+    from tilusbuild.runtime.direct import OpenDispatcher
     from tilusbuild.runtime.kernel import Kernel
 
 
@@ -29,8 +30,8 @@ class Process:
         self.kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
         self.libraries: dict[tuple[str, str], Callable[..., Any]] = {}
         """Packed functions of the libraries that are open, by path and digest."""
-        self.callbacks: list[Any] = []
-        """Callbacks that C may call as long as the process lives: they must never be freed."""
+        self.dispatchers: dict[str, OpenDispatcher] = {}
+        """The C dispatchers that are open, by path. They stay open."""
 
     def _new_locks(self) -> None:
         # One each: opening a library, or starting the driver, takes long.

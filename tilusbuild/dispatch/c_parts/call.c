@@ -64,7 +64,7 @@ static int td_raise(void) {
       dlclose(library);
     }
   }
-  if (set) set("TilusbuildRefused", td_mine()->message);
+  if (set) set("TilusbuildRefused", td_message);
   return -1;
 }
 

@@ -1,5 +1,5 @@
 /* Which program serves which sizes: as tilusbuild.runtime.choose decides. What was decided for a
-   bucket is kept by each thread, in a place that the next bucket with the same slot takes over. */
+   bucket is kept in a slot, until the next bucket with the same slot takes it over. */
 static int64_t td_tilus(int64_t size) {
   if (size < 4) return size;
   int shift = 62 - __builtin_clzll((unsigned long long)size);
@@ -97,6 +97,33 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
   return TD_DEFAULT_PROGRAM;
 }
 
+/* Whether a slot has the program of a bucket. */
+static inline int td_recall(td_kept *slot, int table, const int64_t *bucket, int *program,
+                            int *source) {
+  uint32_t version = __atomic_load_n(&slot->version, __ATOMIC_ACQUIRE);
+  if (!version || version & 1 || __atomic_load_n(&slot->table, __ATOMIC_RELAXED) != table) return 0;
+  for (int i = 0; i < TD_KEYS; i++)
+    if (__atomic_load_n(&slot->key[i], __ATOMIC_RELAXED) != bucket[i]) return 0;
+  *program = __atomic_load_n(&slot->program, __ATOMIC_RELAXED);
+  *source = __atomic_load_n(&slot->source, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  return __atomic_load_n(&slot->version, __ATOMIC_RELAXED) == version;
+}
+
+/* A slot that another thread is writing is left to it. So is one whose writer a fork cut off. */
+static void td_keep(td_kept *slot, int table, const int64_t *bucket, int program, int source) {
+  uint32_t version = __atomic_load_n(&slot->version, __ATOMIC_RELAXED);
+  if (version & 1 || !__atomic_compare_exchange_n(&slot->version, &version, version + 1, 0,
+                                                  __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    return;
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+  __atomic_store_n(&slot->table, table, __ATOMIC_RELAXED);
+  for (int i = 0; i < TD_KEYS; i++) __atomic_store_n(&slot->key[i], bucket[i], __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->program, program, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->source, source, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->version, version + 2 ? version + 2 : 2, __ATOMIC_RELEASE);
+}
+
 /* The program's number, or -1 with a message. */
 static inline int td_choose(int table, const int64_t *size, int *source) {
   int64_t bucket[TD_WIDTH] = {0};
@@ -108,18 +135,10 @@ static inline int td_choose(int table, const int64_t *size, int *source) {
   }
   td_bucket(size, bucket);
   for (int i = 0; i < TD_KEYS; i++) hash = (hash ^ (uint64_t)bucket[i]) * 0x9E3779B97F4A7C15u;
-  td_thread *mine = td_mine();
-  if (mine == &td_spare) return td_decide(table, size, bucket, source);
-  td_kept *kept = &mine->kept[hash >> 54];
-  if (!kept->used || kept->table != table || td_compare(kept->key, bucket)) {
-    int found = td_decide(table, size, bucket, source);
-    if (found < 0) return found;
-    memcpy(kept->key, bucket, sizeof bucket);
-    kept->table = table;
-    kept->program = found;
-    kept->source = *source;
-    kept->used = 1;
+  td_kept *slot = &td_slots[hash >> 54];
+  if (!td_recall(slot, table, bucket, &program, source)) {
+    program = td_decide(table, size, bucket, source);
+    if (program >= 0) td_keep(slot, table, bucket, program, *source);
   }
-  *source = kept->source;
-  return kept->program;
+  return program;
 }

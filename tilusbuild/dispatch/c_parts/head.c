@@ -20,32 +20,22 @@ typedef struct { int64_t key[TD_WIDTH]; int32_t program, source; } td_entry;
 typedef struct { const char *device, *arch; const td_entry *entries; int count; } td_table;
 typedef struct { int argument, axis; } td_read;                       /* axis -1: a scalar */
 
-/* What a thread keeps: the programs of buckets that it has met, and what went wrong last. Only the
-   pointer is thread-local storage, and of the quick kind, of which a process has little. */
+/* The programs of buckets that were met, for all threads. A slot is read without a lock: it counts if
+   its version is even and the same before and after. 0: never written. */
 enum { TD_KEPT = 1024 };
-typedef struct { int64_t key[TD_WIDTH]; int32_t table, program, source, used; } td_kept;
-typedef struct { td_kept kept[TD_KEPT]; const void *last; char message[1024]; } td_thread;
+typedef struct { uint32_t version; int32_t table, program, source; int64_t key[TD_WIDTH]; } td_kept;
+static td_kept td_slots[TD_KEPT];
 
-static __thread td_thread *td_own __attribute__((tls_model("initial-exec")));
-static td_thread td_spare; /* for threads that get no memory: their messages may be mixed up */
-static pthread_key_t td_key;
-static pthread_once_t td_once = PTHREAD_ONCE_INIT;
-static void td_make_key(void) { pthread_key_create(&td_key, free); }
-
-static __attribute__((noinline)) td_thread *td_begin(void) {
-  pthread_once(&td_once, td_make_key);
-  td_own = calloc(1, sizeof *td_own);
-  if (td_own) pthread_setspecific(td_key, td_own);
-  return td_own ? td_own : &td_spare;
-}
-
-static inline td_thread *td_mine(void) { return td_own ? td_own : td_begin(); }
+/* What went wrong last is each thread's own. It must stay dynamic thread-local storage, which is made
+   when it is first touched: of the static kind a process has some 1,600 bytes for all the libraries
+   that it opens later, and the 200th could not be loaded. */
+static __thread char td_message[1024];
+static __thread const void *td_last;
 
 static int td_fail(const char *format, ...) {
-  td_thread *mine = td_mine();
   va_list list;
   va_start(list, format);
-  vsnprintf(mine->message, sizeof mine->message, format, list);
+  vsnprintf(td_message, sizeof td_message, format, list);
   va_end(list);
   return -1;
 }
