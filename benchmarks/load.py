@@ -1,6 +1,7 @@
 """From a cache tree to a call: what `load`, a selection and a call cost over the bare library.
 
 - a call: `Kernel(...)` and the C dispatcher's packed call against the program's own, same arguments
+- a call with its outputs left out, and one by keyword, against one with all arguments in order
 - a selection: `Kernel.select`, and `<script>_select` in C over random sizes, less the empty loop
 - a cold load: `import tilusbuild` and `load` in a new process against an interpreter that starts
 
@@ -154,10 +155,45 @@ def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str
             print(
                 f"  {arm.name}: {spread([(a.cpu - b.cpu) / count * 1e6 for a, b in pairs])} µs more"
             )
+    found += forms(kernel, kinds, rounds, count)
     arms = [repeated("Kernel.select", lambda: kernel.select(m=100, n=100), count)]
     alternate(arms, rounds)
     found.append(report(f"{count} selections from Python", arms))
     return found
+
+
+def forms(kernel: Any, kinds: list[tuple[str, Any, Any]], rounds: int, count: int) -> list[Any]:
+    """Calls whose outputs the caller allocates, beside those where the kernel does."""
+    found = []
+    for kind, x, y in kinds:
+        if kind.startswith("tvm-ffi"):
+            continue  # its tensors say no library to allocate with
+        make = partial(y.new_empty, (100, 100)) if kind == "torch" else partial(_numpy_like, y)
+        arms = [
+            repeated("outputs allocated by the caller", partial(_given, kernel, x, make), count),
+            repeated("outputs left out", partial(kernel, x), count),
+            repeated("all by keyword", partial(_named, kernel, x, make), count),
+        ]
+        alternate(arms, rounds)
+        found.append(report(f"{count} calls by form, {kind}", arms))
+        for arm in arms[1:]:
+            pairs = zip(arm.runs, arms[0].runs, strict=True)
+            print(f"  {arm.name}: {spread([a.cpu / b.cpu for a, b in pairs])}x")
+    return found
+
+
+def _numpy_like(array: Any) -> Any:
+    import numpy as np
+
+    return np.empty(array.shape, dtype=array.dtype)
+
+
+def _given(kernel: Any, x: Any, make: Callable[[], Any]) -> None:
+    kernel(x, make())
+
+
+def _named(kernel: Any, x: Any, make: Callable[[], Any]) -> None:
+    kernel(x=x, y=make())
 
 
 def in_c(directory: Path, path: Path) -> list[float]:

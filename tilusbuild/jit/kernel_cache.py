@@ -20,6 +20,7 @@ from tilusbuild.jit import device_code, make
 from tilusbuild.jit.make import clear
 from tilusbuild.jit.request import AUTO, Request, Source, opened, request
 from tilusbuild.runtime import arrays, library, option
+from tilusbuild.runtime.calls import CallForms
 from tilusbuild.runtime.places import ReaderLock, get_cache_dir
 from tilusbuild.runtime.script import Script
 
@@ -53,25 +54,20 @@ class CachedKernel:
         """ "tvm_ffi", "ctypes" or "nvrtc"."""
         self.script = script if out is None else _with_outputs(script, out)
         """What is known of the kernel: its target, constants, schedule and arguments."""
+        self._count = len(arrays.passed(self.script))
+        self._forms = CallForms(self.script)
 
     def __repr__(self) -> str:
         return f"<CachedKernel {self.script.label} through {self.backend}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch. Raises what the library says of the arguments: `TypeError`, `ValueError`."""
-        wanted = arrays.passed(self.script)
-        if not named and len(args) == len(wanted):
+        if not named and len(args) == self._count:
             self._launch(*args)
             return None
-        given = arrays.bound(self.script, args, named)
-        like, known = arrays.first_tensor(self.script, given), arrays.sizes(self.script, given)
-        made = []
-        for argument in wanted:
-            if argument.name not in given:
-                given[argument.name] = arrays.allocate(self.script, argument, known, like)
-                made.append(given[argument.name])
-        self._launch(*(given[argument.name] for argument in wanted))
-        return made[0] if len(made) == 1 else tuple(made) or None
+        full, made = self._forms.complete(args, named)
+        self._launch(*full)
+        return made
 
 
 def _with_outputs(script: Script, out: Sequence[int]) -> Script:

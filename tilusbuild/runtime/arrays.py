@@ -101,6 +101,12 @@ def allocate(
     """Return an output of the kind and on the device of `like`. Raises `TypeError` and
     `ValueError`."""
     shape = tuple(_extent(script, argument, dim, known) for dim in argument.dims or ())
+    return allocator(script, argument, like)(shape, like)
+
+
+def allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocate:
+    """Return a function from a shape and an array of `like`'s type to an output like it. Raises
+    `TypeError`."""
     root = type(like).__module__.partition(".")[0]
     module = _LIBRARIES.get(root)
     give = f'give "{argument.name}"'
@@ -111,29 +117,40 @@ def allocate(
     dtype = getattr(library, row.numpy if row else argument.dtype, None)
     if dtype is None:
         raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {give}")
-    return _ALLOCATE.get(root, _numpy_like)(library, shape, dtype, like)
+    return _ALLOCATE.get(root, _numpy)(library, dtype)
 
 
-def _numpy_like(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    return library.empty(shape, dtype=dtype)
+_Allocate = Callable[[tuple[int, ...], Any], Any]
 
 
-def _torch(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    return like.new_empty(shape, dtype=dtype)
+def _numpy(library: Any, dtype: Any) -> _Allocate:
+    empty = library.empty
+    return lambda shape, like: empty(shape, dtype)
 
 
-def _cupy(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    with like.device:
-        return library.empty(shape, dtype=dtype)
+def _torch(library: Any, dtype: Any) -> _Allocate:
+    return lambda shape, like: like.new_empty(shape, dtype=dtype)
 
 
-def _jax(library: Any, shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    # A fresh buffer that nothing else can have seen: the kernel writes where XLA thinks of zeros.
-    made = library.zeros(shape, dtype=dtype, device=next(iter(like.devices())))
-    return made.block_until_ready()
+def _cupy(library: Any, dtype: Any) -> _Allocate:
+    def allocate(shape: tuple[int, ...], like: Any) -> Any:
+        with like.device:
+            return library.empty(shape, dtype=dtype)
+
+    return allocate
 
 
-_ALLOCATE: dict[str, Callable[[Any, tuple[int, ...], Any, Any], Any]] = {
+def _jax(library: Any, dtype: Any) -> _Allocate:
+    def allocate(shape: tuple[int, ...], like: Any) -> Any:
+        # A fresh buffer that nothing else can have seen: the kernel writes where XLA thinks of
+        # zeros.
+        made = library.zeros(shape, dtype=dtype, device=next(iter(like.devices())))
+        return made.block_until_ready()
+
+    return allocate
+
+
+_ALLOCATE: dict[str, Callable[[Any, Any], _Allocate]] = {
     "torch": _torch,
     "cupy": _cupy,
     "jax": _jax,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import arrays, candidates, device, direct, library, tables
+from tilusbuild.runtime.calls import CallForms
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device
@@ -93,6 +94,7 @@ class Kernel:
         self._label = scripts[0].label
         self._key = _key_reader(scripts[0], one_device)
         self._count = len(arrays.passed(scripts[0]))
+        self._forms = CallForms(scripts[0])
 
     def after_fork(self) -> None:
         """Replace the lock in a child: the thread that held it there does not exist."""
@@ -103,19 +105,22 @@ class Kernel:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch. Raises `LoadError`s, and what the library says of the arguments."""
-        if not named and len(args) == self._count:
-            everything = self._direct
-            if everything is not None:
-                try:
-                    return everything(*args)
-                except direct.DispatcherRefusedError:
-                    self._direct = None  # what follows says why, as a type
+        made = None
+        if named or len(args) != self._count:
+            args, made = self._forms.complete(args, named)
+        everything = self._direct
+        if everything is not None:
             try:
-                launch = self._known[self._key(args)]
-            except (KeyError, AttributeError, IndexError, TypeError):
-                launch = None
-            return (launch or self._find(args))(*args)
-        return self._call_allocating(args, named)
+                everything(*args)
+                return made
+            except direct.DispatcherRefusedError:
+                self._direct = None  # what follows says why, as a type
+        try:
+            launch = self._known[self._key(args)]
+        except (KeyError, AttributeError, IndexError, TypeError):
+            launch = self._find(args)
+        launch(*args)
+        return made
 
     def select(self, **sizes: Value) -> Selection:
         """Return what would serve these sizes on the usual device: cuda:0, or the cpu where there
@@ -297,19 +302,6 @@ class Kernel:
             return self._on(kind, index if kind == "cuda" else 0)
         except DriverError as error:
             raise ProgramNotFoundError(f"{self._scripts[0].name}: {error}") from None
-
-    def _call_allocating(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        script = self._scripts[0]
-        given = arrays.bound(script, args, named)
-        like = arrays.first_tensor(script, given)
-        known = arrays.sizes(script, given)
-        made = []
-        for argument in arrays.passed(script):
-            if argument.name not in given:
-                given[argument.name] = arrays.allocate(script, argument, known, like)
-                made.append(given[argument.name])
-        self(*(given[argument.name] for argument in arrays.passed(script)))
-        return made[0] if len(made) == 1 else tuple(made) or None
 
 
 def programs_there(script: Script) -> frozenset[int]:

@@ -1,0 +1,89 @@
+"""Calls by position, by name, and with outputs left out mean what the slow functions say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.marks import Marks
+from tilusbuild.runtime import arrays
+from tilusbuild.runtime.calls import CallForms
+from tilusbuild.runtime.script import Script, read_script
+
+
+def forms(script: Script) -> st.SearchStrategy[tuple[list[str], list[str]]]:
+    """Arguments that are given by position and by name, in any order, some twice or missing."""
+    names = st.sampled_from([a.name for a in arrays.passed(script)])
+    return st.tuples(st.lists(names, max_size=4), st.lists(names, max_size=4, unique=True))
+
+
+def value(name: str, m: int, n: int) -> Any:
+    """An argument of `modelled`."""
+    return 7 if name == "k" else np.zeros((m, n if name == "x" else 2 * n), "float32")
+
+
+def slowly(script: Script, args: list[Any], named: dict[str, Any]) -> list[Any]:
+    """The arguments in order, worked out for this call alone."""
+    bound = arrays.bound(script, args, named)
+    like, known = arrays.first_tensor(script, bound), arrays.sizes(script, bound)
+    return [
+        bound[a.name] if a.name in bound else arrays.allocate(script, a, known, like)
+        for a in arrays.passed(script)
+    ]
+
+
+def outcome(call: Any) -> Any:
+    """What a call of these helpers comes to, comparable."""
+    try:
+        return [(a.shape, str(a.dtype)) if hasattr(a, "shape") else a for a in call()]
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
+@pytest.fixture(scope="module")
+def modelled(built: Marks) -> Script:
+    (path,) = [p for p in built.paths("modelled") if read_script(str(p)).params["real"] == "f32"]
+    return read_script(str(path))
+
+
+def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
+    calls = CallForms(modelled)  # kept across examples: a form is met with other sizes
+
+    @given(forms(modelled), st.integers(0, 5), st.integers(0, 5))
+    def holds(form: tuple[list[str], list[str]], m: int, n: int) -> None:
+        args = [value(name, m, n) for name in form[0]]
+        named = {name: value(name, m, n) for name in form[1]}
+        for _ in range(2):
+            found = outcome(lambda: calls.complete(args, named)[0])
+            expected = outcome(lambda: slowly(modelled, args, named))
+            # An argument of the wrong kind that no size is read from is the library's to refuse.
+            assert found == expected or (isinstance(found, list) and expected[0] is TypeError)
+
+    holds()
+
+
+def test_a_known_form_is_not_worked_out_again(
+    modelled: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = CallForms(modelled)
+    calls.complete((value("x", 2, 3), 7), {})
+    for name in ("bound", "sizes", "allocate", "first_tensor"):
+        monkeypatch.setattr(arrays, name, None)
+    full, made = calls.complete((value("x", 4, 5), 7), {})
+    assert made.shape == (4, 10)
+    assert full[1] is made
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3, "float32"), None, "x", 3, [1.0]])
+def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(
+    modelled: Script, wrong: Any
+) -> None:
+    calls = CallForms(modelled)
+    calls.complete((value("x", 2, 3), 7), {})
+    assert outcome(lambda: calls.complete((wrong, 7), {})[0]) == outcome(
+        lambda: slowly(modelled, [wrong, 7], {})
+    )
