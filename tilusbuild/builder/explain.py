@@ -15,6 +15,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.planner import Plan, jobs
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
@@ -129,8 +130,7 @@ class LastBuild:
 
 def _read(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        return read_text(path, "surrogateescape")
     except OSError:
         return None
 

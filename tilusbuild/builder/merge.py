@@ -21,6 +21,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.tables import FILE as TABLE
@@ -149,7 +150,6 @@ def _join_log(theirs: str, ours: str) -> None:
 
 def _lines(path: str) -> list[bytes]:
     try:
-        with open(path, "rb") as file:
-            return [line for line in file.read().split(b"\n") if line]
+        return [line for line in read_bytes(path).split(b"\n") if line]
     except FileNotFoundError:
         return []

@@ -25,6 +25,7 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.process.base import CancelledError, Command, Runner, RunnerLostError
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.files import sha256_text, write_atomic
 from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
 from tilusbuild.status import RECORDED, Status
@@ -80,8 +81,7 @@ def last_entries(project: Project, invocation: Invocation) -> dict[str, Stamp]:
     if path is None:
         return {}
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_bytes(path)
     except OSError:
         return {}
     return write.entries(data, (_programs(project), _LIBRARY))
@@ -184,8 +184,7 @@ def stat_helper_for(records: str, toolchain: Toolchain, runner: Runner) -> str:
     """Return the path of a stat helper that was tried, made if need be; "" when there is none."""
     source = os.path.join(os.path.dirname(stat_helper.__file__), "stat_helper.c")
     with suppress(OSError, CancelledError, RunnerLostError):
-        with open(source, encoding="utf-8") as file:
-            identity = "\0".join([file.read(), *_FLAGS, toolchain.cc.line, os.uname().machine])
+        identity = "\0".join([read_text(source), *_FLAGS, toolchain.cc.line, os.uname().machine])
         path = os.path.join(stat_helper.directory(records), f"{sha256_text(identity)}.so")
         if is_right(path):
             return path
@@ -201,8 +200,7 @@ def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
         made = os.path.join(directory, "helper.so")
         argv = (toolchain.cc.path, *_FLAGS, source, "-o", made)
         if runner.run(Command(argv, directory, toolchain.environment(), _SECONDS)).ok:
-            with open(made, "rb") as file:
-                write_atomic(path, file.read(), mode=0o600)
+            write_atomic(path, read_bytes(made), mode=0o600)
 
 
 def is_right(path: str) -> bool:

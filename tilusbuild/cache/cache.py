@@ -16,6 +16,7 @@ from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
 from tilusbuild.cache.entries import Entry, Stage, find_entry
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.regular import read_text
 
 if TYPE_CHECKING:
     from tilusbuild.cache.garbage import Collected
@@ -60,8 +61,7 @@ class Cache:
         """Return the compiler's output for a published program; "" without any."""
         path = os.path.join(self.tree.program_path(program), layout.LOG)
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                return file.read()
+            return read_text(path, "replace")
         except OSError:
             return ""
 

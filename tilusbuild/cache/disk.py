@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.files import sync_directory
 
 
@@ -79,7 +80,7 @@ class RealDisk:
         # system with delayed allocation would cost a journal commit of its own.
         for operation in (_begin_writing, os.fsync):
             for path in paths:
-                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                handle = open_regular(path, follow=False)
                 try:
                     operation(handle)
                 finally:

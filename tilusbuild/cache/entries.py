@@ -20,6 +20,7 @@ from typing import Any
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.tree import Private, Tree
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.status import RECORDED, Status
@@ -76,8 +77,7 @@ def find_entry(path: str, program: str) -> Entry | None:
 def read_meta(path: str, program: str) -> dict[str, Any]:
     """meta.json, checked in form. Raises `CorruptFileError`, or `FileNotFoundError` without one."""
     try:
-        with open(os.path.join(path, layout.META), "rb") as file:
-            data = file.read()
+        data = read_bytes(os.path.join(path, layout.META))
     except FileNotFoundError:
         if not os.path.isdir(path):
             raise

@@ -25,6 +25,7 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 
 
@@ -226,7 +227,6 @@ def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[st
 def headers_used(path: str) -> list[str]:
     """Digests of the header directories that a program's compile.sh uses."""
     try:
-        with open(os.path.join(path, layout.COMPILE_SH), "rb") as file:
-            return layout.mentioned_headers(file.read())
+        return layout.mentioned_headers(read_bytes(os.path.join(path, layout.COMPILE_SH)))
     except OSError:
         return []

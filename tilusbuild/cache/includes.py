@@ -18,6 +18,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
@@ -52,8 +53,7 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
     """
     names = set(layout.files_below(path))
     try:
-        with open(os.path.join(path, layout.MANIFEST), "rb") as file:
-            data = file.read()
+        data = read_bytes(os.path.join(path, layout.MANIFEST))
         if sha256_bytes(data) != digest:
             raise CorruptFileError(
                 f"{layout.MANIFEST} is not the one that the directory is named by"
@@ -144,8 +144,7 @@ def _content(source: bytes | str, wanted: str) -> bytes:
     if isinstance(source, bytes):
         return source
     try:
-        with open(source, "rb") as file:
-            data = file.read()
+        data = read_bytes(source)
     except OSError:
         raise InputChangedError(source) from None
     if sha256_bytes(data) != wanted:

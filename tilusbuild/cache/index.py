@@ -17,6 +17,7 @@ from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
@@ -35,8 +36,7 @@ def read_index(tree: Tree) -> dict[str, BuiltProject]:
     """Return projects by the path of their manifest; {} without an index. Raises
     `CorruptFileError`."""
     try:
-        with open(tree.path(layout.INDEX), "rb") as file:
-            data = file.read()
+        data = read_bytes(tree.path(layout.INDEX))
     except FileNotFoundError:
         return {}
     except OSError as error:

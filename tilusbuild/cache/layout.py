@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from tilusbuild.runtime.regular import read_bytes
+
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
 INDEX, LOCK, TAG, IGNORE = "index.json", "lock", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
@@ -118,7 +120,6 @@ def is_real_directory(path: str) -> bool:
 def read_or_none(path: str) -> bytes | None:
     """Return the content of a file; None when it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_bytes(path)
     except OSError:
         return None

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Literal
 
 from tilusbuild.runtime.places import FLOCK, SCRIPTS_IN_USE, lock_offset
+from tilusbuild.runtime.regular import open_regular
 
 Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
@@ -116,7 +117,7 @@ class LockFile:
     def is_free(self, span: LockRange) -> bool:
         """Return whether nobody has it, without taking it. Raises `OSError`."""
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = open_regular(self.path, follow=False)
         except FileNotFoundError:
             return True
         try:
@@ -128,11 +129,11 @@ class LockFile:
 
     def _open(self, shared: bool) -> int:
         try:
-            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return open_regular(self.path, os.O_RDWR | os.O_CREAT, follow=False)
         except OSError:
             if not shared:
                 raise
-            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return open_regular(self.path, follow=False)
 
     def _is_current(self, handle: int) -> bool:
         ours = os.fstat(handle)

@@ -24,6 +24,7 @@ from tilusbuild.cache.scripts import links_of, parse_script, put_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import program_problems
 from tilusbuild.errors import input_error
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.state.files import sha256_bytes
 
@@ -245,7 +246,6 @@ def install_script(
 def _taken(cache: Cache, directory: str, name: str) -> bytes:
     """Return the content of a file that publishing writes itself, and the file out of its way."""
     path = os.path.join(directory, name)
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read_bytes(path)
     cache.tree.disk.remove(path)
     return data

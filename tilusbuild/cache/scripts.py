@@ -18,6 +18,7 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
@@ -78,8 +79,7 @@ def read_script(path: str, digest: str) -> ScriptText:
     """Return the script in the directory `path`. Raises `CorruptFileError`, or `FileNotFoundError`
     for no directory."""
     try:
-        with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as file:
-            text = file.read().decode("utf-8", "surrogateescape")
+        text = read_bytes(os.path.join(path, layout.SCRIPT_TXT)).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         if not os.path.isdir(path):
             raise

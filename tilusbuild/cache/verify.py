@@ -19,6 +19,7 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import Status
@@ -217,8 +218,7 @@ def _link_problem(
 
 def _read(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError:

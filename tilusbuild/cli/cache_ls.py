@@ -13,6 +13,7 @@ from tilusbuild.cli.arguments import Common, optional
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -152,8 +153,7 @@ def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing
             continue
         print(f"{script.directory} {target or ''}: {os.path.relpath(path)}")
         try:
-            with open(os.path.join(path, "schedule.txt"), encoding="utf-8") as file:
-                print(file.read())
+            print(read_text(os.path.join(path, "schedule.txt")))
         except OSError as error:
             print(f"  schedule.txt: {error.strerror}")
     return 0

@@ -22,6 +22,7 @@ from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import Stream, visible
+from tilusbuild.runtime.regular import read_bytes, read_text
 
 if TYPE_CHECKING:
     from tilusbuild.cache.cache import Cache
@@ -154,8 +155,7 @@ def _text(cache: Cache, program: str, directory: str, part: str) -> str:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        return read_text(path, "replace")
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
 
@@ -196,8 +196,7 @@ def _disassembled(library: str) -> str:
     if tool is None:
         raise input_error("nvdisasm not found", hint="pip install 'tilusbuild[sass]'")
     try:
-        with open(library, "rb") as file:
-            cubins = extract_cubins(file.read())
+        cubins = extract_cubins(read_bytes(library))
     except (OSError, BinaryError) as error:
         raise input_error(f"{library}: {error}") from None
     if not cubins:

@@ -77,10 +77,10 @@ def _text(found: Database) -> str:
 
 def _write(path: str, text: str) -> None:
     from tilusbuild.errors import input_error
-    from tilusbuild.state.files import write_atomic
+    from tilusbuild.state.outputs import write_output
 
     try:
-        write_atomic(path, text.encode())
+        write_output(path, text.encode())
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
 

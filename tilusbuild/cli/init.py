@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from tilusbuild.cli.arguments import Common, Verb, optional
+from tilusbuild.runtime.regular import read_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,9 @@ def run(arguments: InitArgs) -> int:
             if os.path.lexists(target):
                 continue
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(os.path.join(starter, source), "rb") as file:
-                write_atomic(target, file.read().replace(b"@NAME@", name.encode()))
+            write_atomic(
+                target, read_bytes(os.path.join(starter, source)).replace(b"@NAME@", name.encode())
+            )
     except OSError as error:
         raise input_error(f"{error.filename or directory}: {error.strerror}") from None
     where = os.path.relpath(directory)

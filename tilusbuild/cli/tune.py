@@ -378,11 +378,11 @@ def _line(label: str, decision: Decision) -> TunedLine:
 
 def _report(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
     if arguments.export_t4 is not None:
+        from tilusbuild.state.outputs import write_output
         from tilusbuild.tune.publish import t4_json
 
         found = [(each.script, each.device.name, each.decisions) for each in tuned]
-        with open(arguments.export_t4, "w", encoding="utf-8") as file:
-            file.write(t4_json(found))
+        write_output(arguments.export_t4, t4_json(found).encode())
     decisions = [decision for each in tuned for decision in each.decisions]
     without = sum(decision.winner is None for decision in decisions)
     if arguments.json:

@@ -18,6 +18,7 @@ from tilusbuild.compile.model import CompileOutcome, Recipe
 from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import Step, tools_of
 from tilusbuild.process.base import Runner
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.toolchain.cuda import disassembler
 
@@ -106,8 +107,7 @@ class Dump:
 
     def copy(self, made: str, name: str) -> None:
         """Add the output `made` of a command as `name`, without the paths and times of this run."""
-        with open(os.path.join(self.work, made), "rb") as file:
-            self._write(name, self._compiling.scrub(file.read()))
+        self._write(name, self._compiling.scrub(read_bytes(os.path.join(self.work, made))))
 
     def _write(self, name: str, text: str) -> None:
         if text:
@@ -130,7 +130,6 @@ class Dump:
 
 def _cubins(path: str) -> tuple[Cubin, ...]:
     try:
-        with open(path, "rb") as file:
-            return extract_cubins(file.read())
+        return extract_cubins(read_bytes(path))
     except (OSError, BinaryError):
         return ()

@@ -16,6 +16,7 @@ from tilusbuild.compile.geometry import INT64_LIMITS, geometry, numbers_in_c
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, integer_limits
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Argument, Dim, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
@@ -89,8 +90,7 @@ def _source(
 @cache
 def _part(name: str) -> str:
     directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher_parts")
-    with open(os.path.join(directory, name), encoding="utf-8") as file:
-        return file.read()
+    return read_text(os.path.join(directory, name))
 
 
 def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:

@@ -27,6 +27,7 @@ from tilusbuild.compile.steps import (
     steps,
     tools_of,
 )
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
 from tilusbuild.toolchain import nvrtc_command
 
@@ -123,8 +124,7 @@ def launcher_directory(
 def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Mapping[str, bytes]]:
     files = {LAUNCHER: source.encode()}
     if launcher_o is not None:
-        with open(nvrtc_command.__file__, "rb") as script:
-            files |= {LAUNCHER_OBJECT: launcher_o, NVRTC_COMMAND: script.read()}
+        files |= {LAUNCHER_OBJECT: launcher_o, NVRTC_COMMAND: read_bytes(nvrtc_command.__file__)}
     manifest = "".join(f"{sha256_bytes(data)}  {name}\n" for name, data in files.items())
     return sha256_text(manifest), {**files, "MANIFEST": manifest.encode()}
 

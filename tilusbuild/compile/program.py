@@ -30,6 +30,7 @@ from tilusbuild.compile.steps import (
     tools_of,
 )
 from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.status import Cause
 
@@ -126,8 +127,7 @@ def compile_device(
         outcome = compiling.run(until=image)
         if outcome.cause is not None:
             return DeviceCode(outcome, b"")
-        with open(os.path.join(work, image), "rb") as file:
-            return DeviceCode(outcome, file.read())
+        return DeviceCode(outcome, read_bytes(os.path.join(work, image)))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -252,16 +252,14 @@ class Compile:
             with open(path, "w", encoding="utf-8") as copy:
                 copy.write(source)
             self._step(LAUNCHER_STEP)
-            with open(os.path.join(self.work, LAUNCHER_OBJECT), "rb") as output:
-                return output.read()
+            return read_bytes(os.path.join(self.work, LAUNCHER_OBJECT))
 
         key = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
         return self.launchers.get(key, make)
 
     def _publish(self) -> None:
         made = os.path.join(self.work, "lib.so")
-        with open(made, "rb") as file:
-            data = file.read()
+        data = read_bytes(made)
         images = checks.images_of(data)
         if problem := checks.library_problem(self.recipe, data, images):
             raise StepError(Cause.OUTPUT, problem)

@@ -22,6 +22,7 @@ from tilusbuild.expr.tree import Name, Node, walk
 from tilusbuild.runtime import library
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal
 from tilusbuild.runtime.tables import SOURCES, Table
@@ -55,8 +56,9 @@ class _Writer:
         self.there = programs_there(script)
         if not self.there:
             raise NoDispatcherError(f"{script.label}: no program is built")
-        with open(os.path.join(script.path, FILE), "rb") as file:
-            self.dispatch: Mapping[str, Any] = unseal(file.read())["dispatch"]
+        self.dispatch: Mapping[str, Any] = unseal(read_bytes(os.path.join(script.path, FILE)))[
+            "dispatch"
+        ]
         self.rules = [
             (node_of(rule["when"]), rule["program"], rule["source"])
             for rule in self.dispatch["rules"]
@@ -360,5 +362,4 @@ def _c_string(text: str) -> str:
 @cache
 def _part(name: str) -> str:
     directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_parts")
-    with open(os.path.join(directory, name), encoding="utf-8") as file:
-        return file.read()
+    return read_text(os.path.join(directory, name))

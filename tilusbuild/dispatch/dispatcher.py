@@ -21,6 +21,7 @@ from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.sealed import seal
 from tilusbuild.runtime.tables import FILE, read_tables
@@ -100,15 +101,13 @@ def _is_there(script: Script, texts: dict[str, str]) -> bool:
     directory = os.path.join(script.path, DISPATCH)
     try:
         for name, text in texts.items():
-            with open(os.path.join(directory, name), encoding="utf-8") as file:
-                if file.read() != text:
-                    return False
+            if read_text(os.path.join(directory, name)) != text:
+                return False
     except (OSError, UnicodeDecodeError):
         return False
     made = os.path.join(directory, library_name(script))
     try:
-        with open(os.path.join(directory, direct.FILE), "rb") as sealed:
-            return sealed.read() == _facts(script, made)
+        return read_bytes(os.path.join(directory, direct.FILE)) == _facts(script, made)
     except OSError:
         return False
 

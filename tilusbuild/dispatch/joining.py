@@ -24,6 +24,7 @@ from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.tables import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables
@@ -105,10 +106,10 @@ def _described(path: str, digest: str) -> tuple[dict[str, Any], str]:
     """script.json and script.txt. Raises `LoadError`, `CorruptFileError`, `FileNotFoundError`."""
     read_script(path, digest)
     scripts.read_script(path)
-    with open(os.path.join(path, layout.SCRIPT_JSON), "rb") as file:
-        value = unseal(file.read())
-    with open(os.path.join(path, layout.SCRIPT_TXT), "rb") as text:
-        return value, text.read().decode("utf-8", "surrogateescape")
+    value = unseal(read_bytes(os.path.join(path, layout.SCRIPT_JSON)))
+    return value, read_bytes(os.path.join(path, layout.SCRIPT_TXT)).decode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def _alike(value: Mapping[str, Any]) -> dict[str, Any]:

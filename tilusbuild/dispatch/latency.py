@@ -17,6 +17,7 @@ from typing import Any
 from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import alone
 from tilusbuild.runtime.errors import CorruptTableError
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import TableEntry
 from tilusbuild.state.files import write_atomic
@@ -91,8 +92,7 @@ def read(script: Script) -> list[Measured]:
 
 def _read(path: str, script: Script) -> list[Measured]:
     try:
-        with open(path, "rb") as file:
-            value: Any = json.loads(file.read())
+        value: Any = json.loads(read_bytes(path))
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

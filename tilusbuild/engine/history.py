@@ -14,6 +14,7 @@ from typing import Any
 
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.errors import input_error
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.log import StateFile, header
 
 _SAVE_EVERY = 64
@@ -66,7 +67,7 @@ class History:
         `InputError` when it cannot be read or is of another kind."""
         hint = "`state/history` in a cache tree is such a file"
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 start = file.read(len(header("history")))
         except OSError as error:
             raise input_error(f"{path}: {error.strerror}", hint=hint) from None

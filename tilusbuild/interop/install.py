@@ -24,7 +24,8 @@ from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.state.files import publish_new, sync_directory
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.files import publish_new, sync_directory, write_atomic
 
 _PREFIX = ".tilusbuild-"
 
@@ -86,11 +87,8 @@ def _place(cache: ListedCache, unpacked: str, place: str) -> None:
         for name in files:
             if is_group(cache.system, os.path.join(home, name)):
                 path = os.path.join(above, name)
-                with open(path, "r+b") as file:
-                    placed = group_with_place(file.read(), os.path.join(place, home))
-                    file.seek(0)
-                    file.write(placed)
-                    file.truncate()
+                placed = group_with_place(read_bytes(path), os.path.join(place, home))
+                write_atomic(path, placed)
 
 
 def _link(cache: ListedCache, missing: set[str], unpacked: str) -> None:

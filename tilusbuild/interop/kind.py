@@ -31,6 +31,7 @@ from tilusbuild.package.model import MAX_LIBRARY_SIZE, Field, code_of, decode
 from tilusbuild.package.names import Kind
 from tilusbuild.package.preflight import DescribedHost, host_problems
 from tilusbuild.runtime.device import can_run
+from tilusbuild.runtime.regular import read_text
 
 MAX_GROUP_BYTES = 16 << 20
 _CHILD_PATHS = "child_paths"
@@ -92,8 +93,7 @@ def is_group(system: str, path: str) -> bool:
 def group_without_place(path: str) -> bytes:
     """Return a group of a cache as a package has it, with names only. Raises `CannotPackError`."""
     try:
-        with open(path, encoding="utf-8") as file:
-            names = json.load(file)[_CHILD_PATHS]
+        names = json.loads(read_text(path))[_CHILD_PATHS]
         return rfc8785.dumps({_CHILD_PATHS: {str(name): str(name) for name in names}})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotPackError(f"{path} is not a group of Triton: {error}") from None

@@ -27,6 +27,7 @@ from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime.device import Device, can_run, code_rank, cuda, may_have_cuda
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.places import get_cache_dir
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_text, write_atomic
 
 BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
@@ -215,9 +216,8 @@ class Source:
 
 def _write(path: str, data: bytes) -> None:
     try:
-        with open(path, "rb") as file:
-            if file.read() == data:
-                return
+        if read_bytes(path) == data:
+            return
     except FileNotFoundError:
         pass
     write_atomic(path, data)

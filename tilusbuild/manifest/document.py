@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.runtime.regular import NotAFileError, open_file
 
 Path = tuple[str | int, ...]
 Span = tuple[int, int]
@@ -366,7 +367,7 @@ def _bytes(path: str) -> bytes:
     try:
         if os.path.isdir(path):
             raise input_error("is a directory, not a manifest", place=place)
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             data = file.read(MAX_MANIFEST_SIZE + 1)
     except FileNotFoundError:
         raise input_error(
@@ -374,6 +375,8 @@ def _bytes(path: str) -> bytes:
             place=place,
             hint="`tilusbuild init` makes a project to start from",
         ) from None
+    except NotAFileError as error:
+        raise input_error(f"is {error.kind}, not a manifest", place=place) from None
     except OSError as error:
         raise input_error(f"cannot be read: {error.strerror}", place=place) from None
     if len(data) > MAX_MANIFEST_SIZE:

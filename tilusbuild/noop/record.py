@@ -220,7 +220,7 @@ def read(name: bytes, environment: Mapping[str, str]) -> bytes | None:
     if file is None:
         return None
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:

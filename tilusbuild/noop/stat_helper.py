@@ -37,6 +37,8 @@ def load(path: str, stamp: tuple[int, int, int, int]) -> Same | None:
         found = os.stat(path, follow_symlinks=False)
         if not (_is_ours(found) and _is_ours(os.stat(os.path.dirname(path)))):
             return None
+        if found.st_mode & 0o170000 != 0o100000:
+            return None  # opening a FIFO waits for a writer
         if stamp != (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino):
             return None
         import ctypes

@@ -14,7 +14,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
@@ -59,6 +58,7 @@ from tilusbuild.package.model import (
 from tilusbuild.package.names import ContentChecker, kind_with_key
 from tilusbuild.runtime import candidates, direct
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import read_tables
@@ -300,7 +300,9 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     for name in layout.files_below(path):
         if purpose_of_script(name) is None:
             raise InconsistentError(f"{where}/{name} is not a file that a script has")
-        if name.endswith(".json") and is_hollow(Path(path, name).read_bytes(), _MIN_BYTES_EACH):
+        if name.endswith(".json") and is_hollow(
+            read_bytes(os.path.join(path, name)), _MIN_BYTES_EACH
+        ):
             raise InconsistentError(f"{where}/{name} is made of nothing but brackets")
     try:
         script = read_script(path)
@@ -342,7 +344,7 @@ def _check_dispatcher(where: str, directory: str) -> None:
     if not os.path.isdir(directory):
         return
     try:
-        library = unseal(Path(directory, direct.FILE).read_bytes())["library"]
+        library = unseal(read_bytes(os.path.join(directory, direct.FILE)))["library"]
         # The base name alone: a description could name any file of this machine.
         found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
@@ -363,8 +365,7 @@ def code_problems(cache: Cache) -> Iterator[str]:
             continue
         where = f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"
         try:
-            with open(os.path.join(entry.path, layout.LIBRARY), "rb") as file:
-                images = read_archs(file.read())
+            images = read_archs(read_bytes(os.path.join(entry.path, layout.LIBRARY)))
         except (BinaryError, OSError) as error:
             yield f"{where}: {error}"
             continue

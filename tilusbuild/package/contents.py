@@ -24,6 +24,7 @@ from tilusbuild.package.listing import (
     ProgramEntry,
     digest_of_inputs,
 )
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
 TVM_FFI_ABI = "0.1"
@@ -61,8 +62,7 @@ class Contents:
 def read_file(path: str) -> bytes:
     """Return the content of a file of the cache. Raises `CannotPackError`."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_bytes(path)
     except OSError as error:
         raise CannotPackError(f"{path} cannot be read: {error.strerror}") from None
 

@@ -24,6 +24,7 @@ from tilusbuild.package.read import is_cache, texts, unpacked
 from tilusbuild.plan.identity import value_text
 from tilusbuild.report.text import counted
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_tables
 from tilusbuild.status import Status
@@ -207,8 +208,7 @@ def _values(values: Mapping[str, object]) -> str:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        return read_text(path, "surrogateescape")
     except OSError as error:
         raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
 

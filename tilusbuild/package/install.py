@@ -27,6 +27,7 @@ from tilusbuild.package.errors import NoPackageError, NotReproducedError
 from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.listing import FileList, ScriptEntry, layers, parse
 from tilusbuild.package.model import Reader
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_file
 
@@ -221,11 +222,11 @@ def _publish(cache: Cache, listing: FileList, missing: set[str], directory: str)
 
 def _files_of(path: str) -> dict[str, bytes | str]:
     files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
-    files[layout.MANIFEST] = Path(path, layout.MANIFEST).read_bytes()
+    files[layout.MANIFEST] = read_bytes(os.path.join(path, layout.MANIFEST))
     return files
 
 
 def _publish_script(cache: Cache, script: ScriptEntry, path: str) -> None:
-    files = {each.name: each.read_bytes() for each in Path(path).iterdir() if each.is_file()}
+    files = {each.name: read_bytes(each) for each in Path(path).iterdir() if each.is_file()}
     dispatcher = os.path.join(path, layout.DISPATCH)
     install_script(cache, *script.place, files, dispatcher if os.path.lexists(dispatcher) else None)

@@ -35,6 +35,7 @@ from tilusbuild.package.formats.wheels import write_wheels
 from tilusbuild.package.listing import Layer, named_layers
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.model import PlanSelection
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import publish, sync_directory
 from tilusbuild.table import Cell, table
 
@@ -217,7 +218,7 @@ def is_package(path: str) -> bool:
     with suppress(OSError, zipfile.BadZipFile):
         if path.endswith(".whl"):
             return _is_wheel(path)
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             start = file.read(1 << 17)
         return start.startswith(ZSTD_MAGIC) and _begins_with_list(start)
     return False
@@ -225,7 +226,7 @@ def is_package(path: str) -> bool:
 
 def _is_layout(path: str) -> bool:
     try:
-        with open(os.path.join(path, INDEX), "rb") as file:
+        with open_file(os.path.join(path, INDEX)) as file:
             return ARTIFACT.encode() in file.read(1 << 20)
     except OSError:
         return False
@@ -233,7 +234,7 @@ def _is_layout(path: str) -> bool:
 
 def _is_wheel(path: str) -> bool:
     pattern = re.compile(rf"\w+/({INSIDE}/{re.escape(names.LIST)}|{RUNTIME}/loading\.py)")
-    with zipfile.ZipFile(path) as archive:
+    with open_file(path) as file, zipfile.ZipFile(file) as archive:
         return any(pattern.fullmatch(name) for name in archive.namelist())
 
 

@@ -22,6 +22,7 @@ from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import TEXT, Script, buckets_between, instance_label, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_tables
 
@@ -210,8 +211,7 @@ def _coverage(script: Script, chooser: Chooser, entries: Sequence[TableEntry]) -
 
 def _ranges(script: Script, entries: Sequence[TableEntry]) -> dict[str, tuple[int, int] | None]:
     """Return the declared range of each key, else what was measured."""
-    with open(os.path.join(script.path, TEXT), encoding="utf-8", errors="replace") as file:
-        declared = sections(file.read()).get("args", {})
+    declared = sections(read_text(os.path.join(script.path, TEXT), "replace")).get("args", {})
     found: dict[str, tuple[int, int] | None] = {}
     for axis, key in enumerate(script.keys):
         match = _RANGE.search(declared.get(key, ""))

@@ -24,6 +24,7 @@ from tilusbuild.package.formats.archive import ArchiveReader
 from tilusbuild.package.formats.directory import DirectoryReader
 from tilusbuild.package.listing import FileList, layers, parse
 from tilusbuild.package.model import Reader
+from tilusbuild.runtime.regular import open_file
 
 _PICKLE = b"\x80"
 _KNOWN = "a package is a directory, a .tar.zst, a wheel, or an OCI image layout"
@@ -57,7 +58,7 @@ def _reader(path: str) -> Reader:
     if os.path.isdir(path):
         return _of_directory(path)
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             start = file.read(4)
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)

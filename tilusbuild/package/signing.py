@@ -31,6 +31,7 @@ from tilusbuild.package.errors import (
     UnsignedPackageError,
 )
 from tilusbuild.package.listing import FileList
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -176,8 +177,7 @@ def _envelope(name: str, data: bytes) -> Any:
 
 def _pem(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(_MAX_KEY_SIZE)
+        return read_bytes(path, _MAX_KEY_SIZE)
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
 

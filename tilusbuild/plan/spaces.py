@@ -21,6 +21,7 @@ from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import instance_label
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
@@ -75,8 +76,7 @@ def imported_space(manifest: Manifest, script: str) -> T1Space | None:
         return None
     place = manifest.place_of_value("script", script, "space-file")
     try:
-        with open(os.path.join(manifest.root, name), encoding="utf-8") as file:
-            return read_t1(file.read())
+        return read_t1(read_text(os.path.join(manifest.root, name)))
     except SpaceError as error:
         raise input_error(f"{name}: {error.message}", place=place, hint=error.hint) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from tilusbuild.errors import Diagnostic, Place, input_error
 from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.files import sha256_bytes, sha256_file, sha256_text
 
 MANIFEST = "MANIFEST"
@@ -181,8 +182,7 @@ class Headers:
             digest = self._digests.digest(path)
             known, found = self._scans.get(path) or ("", None)
             if found is None or known != digest:
-                with open(path, "rb") as file:
-                    data = file.read()
+                data = read_bytes(path)
                 digest = sha256_bytes(data)
                 found = scan(data.decode("utf-8", "surrogateescape"))
                 self._scans[path] = digest, found
@@ -383,8 +383,7 @@ class _Search:
         else:
             path = _shown(includer.name)
             try:
-                with open(includer.path, encoding="utf-8", errors="replace") as file:
-                    text = file.read()
+                text = read_text(includer.path, "replace")
             except OSError:
                 text = ""
         self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None

@@ -33,6 +33,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
 from tilusbuild.render import cuda, templates_directory
+from tilusbuild.runtime.regular import read_bytes
 
 SHARED_NAMES = ("target", "arch", "args", "script")
 """The names that an imported template sees without `with context`: not the schedule."""
@@ -90,8 +91,7 @@ class ProjectLoader(BaseLoader):
             return known
         path = self.path(name)
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
             raise TemplateNotFound(name) from None
         except OSError as error:

@@ -28,6 +28,7 @@ from tilusbuild.render.environment import (
     ProjectLoader,
 )
 from tilusbuild.render.problems import explain
+from tilusbuild.runtime.regular import open_regular, read_text
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
 
@@ -162,8 +163,7 @@ def resolved(renderer: Renderer, template: str, around: tuple[str, ...] = ()) ->
     Only includes by a literal name are followed. Raises `InputError` and `OSError` when the
     template cannot be read.
     """
-    with open(renderer.path(template), encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    text = read_text(renderer.path(template), "replace")
 
     def included(match: re.Match[str]) -> str:
         name = match["name"]
@@ -198,7 +198,7 @@ class PrivateBytecode(BytecodeCache):
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
             _check_private(os.lstat(self._directory))
-            handle = os.open(self._path(bucket), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = open_regular(self._path(bucket), follow=False)
             with os.fdopen(handle, "rb") as file:
                 _check_private(os.fstat(handle))
                 data = file.read()

@@ -26,7 +26,8 @@ from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.plain import shard_line
 from tilusbuild.report.summary import sums
 from tilusbuild.report.text import Stream, cleaned, counted, one_line
-from tilusbuild.state.files import write_atomic
+from tilusbuild.runtime.regular import open_regular
+from tilusbuild.state.outputs import write_output
 from tilusbuild.status import Status
 
 _ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
@@ -103,7 +104,7 @@ class JUnitReporter:
 
     def _write(self, summary: Summary) -> None:
         try:
-            write_atomic(self._path, self.document(summary))
+            write_output(self._path, self.document(summary))
         except OSError as error:
             self._stderr.write(f"error: cannot write {self._path}: {error.strerror}\n")
 
@@ -225,7 +226,8 @@ class GithubReporter:
         if len(data) > _MAX_BYTES:
             data = data[:_MAX_BYTES].decode("utf-8", "ignore").encode() + b"\n"
         try:
-            with open(path, "ab") as file:
+            handle = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with os.fdopen(handle, "ab") as file:
                 file.write(data)
         except OSError as error:
             self._out.write(f"error: cannot write {one_line(path)}: {error.strerror}\n")

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from tilusbuild.runtime import library, script, tables
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.process import process
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
@@ -61,8 +62,7 @@ def made_from(described: Script, there: frozenset[int]) -> dict[str, str]:
 
 def _digest(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
+        return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError:
         return ""
 
@@ -78,8 +78,7 @@ def launcher(
     """
     directory = os.path.join(described.path, DIRECTORY)
     try:
-        with open(os.path.join(directory, FILE), "rb") as file:
-            value = unseal(file.read())
+        value = unseal(read_bytes(os.path.join(directory, FILE)))
         if value["schema"] != SCHEMA or value["from"] != made_from(described, available):
             return None
         path = os.path.join(directory, os.path.basename(value["library"]["name"]))

@@ -19,6 +19,7 @@ from typing import Any
 from tilusbuild.runtime.device import CodeKind, Device, can_run
 from tilusbuild.runtime.errors import CorruptCacheError, LibraryChangedError, ProgramNotFoundError
 from tilusbuild.runtime.process import process
+from tilusbuild.runtime.regular import open_regular, read_bytes, read_text
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
@@ -72,8 +73,7 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
     digest = script.programs[program]
     path = os.path.join(script.root, "programs", digest, "meta.json")
     try:
-        with open(path, "rb") as file:
-            meta = unseal(file.read())
+        meta = unseal(read_bytes(path))
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except CorruptFileError as error:
@@ -111,7 +111,7 @@ _TICK = 2_000_000_000
 def sha256_of(path: str) -> str:
     """Return the digest of a file's content, from its receipt if it has one. Raises `OSError`."""
     place = _receipt_path(path)
-    with open(path, "rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         stamp = _stamp(os.fstat(file.fileno()))
         kept = _read_receipt(place)
         if kept is not None and kept[0] == stamp:
@@ -152,8 +152,7 @@ def _read_receipt(place: str | None) -> tuple[str, str] | None:
     if place is None:
         return None
     try:
-        with open(place, encoding="ascii") as file:
-            words = file.read(1000).split()
+        words = read_text(place, limit=1000).split()
     except (OSError, ValueError):
         return None
     return (" ".join(words[:-1]), words[-1]) if len(words) == 6 and len(words[-1]) == 64 else None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import AmbiguousScriptError, CorruptCacheError, ScriptNotFoundError
+from tilusbuild.runtime.regular import open_regular, read_bytes, read_text
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ def _current(root: str, directory: str, start: str) -> set[str] | None:
     """Return the hashes of a script's current directories by index.json; None without an index."""
     path = os.path.join(root, "index.json")
     try:
-        with open(path, "rb") as file:
-            projects = unseal(file.read())["projects"]
+        projects = unseal(read_bytes(path))["projects"]
         by_manifest = {
             manifest: {digest for name, digest in project["scripts"] if name == directory}
             for manifest, project in projects.items()
@@ -209,8 +209,8 @@ def _named_in(manifest: str) -> str | None:
     except ImportError:
         return None
     try:
-        with open(manifest, "rb") as file:
-            found = toml.load(file).get("build", {}).get("cache-dir")
+        found = toml.loads(read_text(manifest, limit=_MAX_MANIFEST_SIZE))
+        found = found.get("build", {}).get("cache-dir")
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None
@@ -233,6 +233,7 @@ def _names(directory: str) -> list[str]:
         return []
 
 
+_MAX_MANIFEST_SIZE = 16 << 20
 _LOCK_FILE = "lock"
 _REGION_BITS = 60
 SCRIPTS_IN_USE = 6
@@ -263,7 +264,7 @@ class ReaderLock:
     def __init__(self, root: str, scripts: Iterable[str]) -> None:
         self._handle = -1
         try:
-            self._handle = os.open(os.path.join(root, _LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = open_regular(os.path.join(root, _LOCK_FILE))
             for script in scripts:
                 request = FLOCK.pack(
                     fcntl.F_RDLCK, os.SEEK_SET, lock_offset(SCRIPTS_IN_USE, script), 1, 0

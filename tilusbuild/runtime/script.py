@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.expression import Function, function_of
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
 
@@ -128,8 +129,7 @@ def read_script(path: str) -> Script:
 
 def _sealed(path: str) -> dict[str, Any]:
     try:
-        with open(os.path.join(path, FILE), "rb") as file:
-            return unseal(file.read())
+        return unseal(read_bytes(os.path.join(path, FILE)))
     except FileNotFoundError:
         raise CorruptCacheError(f"{path} has no {FILE}: build the project again") from None
     except OSError as error:
@@ -140,8 +140,7 @@ def _sealed(path: str) -> dict[str, Any]:
 
 def _programs_of_text(path: str, digest: str) -> tuple[str, ...]:
     try:
-        with open(os.path.join(path, TEXT), "rb") as file:
-            data = file.read()
+        data = read_bytes(os.path.join(path, TEXT))
     except OSError as error:
         raise CorruptCacheError(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:

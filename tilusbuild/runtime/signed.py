@@ -21,6 +21,7 @@ from typing import Any
 
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.library import sha256_of
+from tilusbuild.runtime.regular import read_bytes
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
 _PAYLOAD = "application/vnd.in-toto+json"
@@ -102,8 +103,7 @@ def _verifies(path: str, signature: bytes, message: bytes) -> bool:
     except ImportError:
         raise LoadError("checking signatures needs: pip install cryptography") from None
     try:
-        with open(path, "rb") as file:
-            key: Any = keys.load_pem_public_key(file.read(_LIMIT))
+        key: Any = keys.load_pem_public_key(read_bytes(path, _LIMIT))
     except (OSError, ValueError, exceptions.UnsupportedAlgorithm) as error:
         raise LoadError(f"{path} is not a public key: {error}") from None
     try:
@@ -156,7 +156,6 @@ def _files(root: str, name: str) -> list[str]:
 
 def _bytes(root: str, name: str) -> bytes:
     try:
-        with open(os.path.join(root, name), "rb") as file:
-            return file.read(_LIMIT)
+        return read_bytes(os.path.join(root, name), _LIMIT)
     except OSError as error:
         raise NotSignedError(f"{root}/{name}: {error.strerror}: no signed package") from None

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
+from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 
@@ -57,7 +58,7 @@ def read_tables(script: Script) -> tuple[Table, ...]:
     `TableOutOfRangeError`."""
     path = os.path.join(script.path, FILE)
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             data = file.read(_LIMIT + 1)
     except FileNotFoundError:
         return ()

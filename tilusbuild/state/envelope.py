@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text, write_atomic
 
 _DIGEST_DIGITS = 64
@@ -70,8 +71,7 @@ class Envelope:
     def read(self, path: str) -> bytes | None:
         """Return the body of the file; None when there is no such file."""
         try:
-            with open(path, "rb") as file:
-                return self.unwrap(file.read())
+            return self.unwrap(read_bytes(path))
         except OSError:
             return None
 

@@ -14,8 +14,11 @@ import errno
 import hashlib
 import os
 import tempfile
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+from tilusbuild.runtime.regular import open_file
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -27,12 +30,20 @@ _MAX_ATTEMPTS = 100
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
     """Replace `path` by a file that holds `data`. Raises `OSError`; then nothing has changed."""
+    with atomic(path, mode=mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Replace `path` by a file that the block writes. Raises `OSError`; nothing has changed when
+    the block or the disk fails."""
     directory = os.path.dirname(os.path.abspath(path))
     # In the same directory: a rename is atomic only within one file system.
     handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=directory)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fchmod(file.fileno(), mode)  # mkstemp gives 0o600, whatever the umask
             os.fsync(file.fileno())
@@ -113,7 +124,7 @@ def sha256_text(text: str) -> str:
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the digest of a file's content, read in pieces. Raises `OSError`."""
     found = hasher()
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
         while chunk := file.read(_CHUNK):
             found.update(chunk)
     return found.hexdigest()

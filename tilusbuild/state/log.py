@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.state import envelope
 from tilusbuild.state.files import write_atomic
 
@@ -88,7 +89,7 @@ class StateFile:
     def _append(self, path: str) -> None:
         # One write to a file opened for appending: builders that share the file do not mix frames.
         data = frame(self._unsaved)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        handle = open_regular(path, os.O_WRONLY | os.O_APPEND)
         try:
             self._rewrite = os.write(handle, data) != len(data)
         finally:
@@ -103,8 +104,7 @@ class StateFile:
 
     def _read(self, path: str, records: dict[str, Any]) -> None:
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = read_bytes(path)
         except OSError:
             data = b""
         end = len(self._header)

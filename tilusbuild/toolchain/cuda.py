@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
+from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
@@ -149,7 +150,7 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
 
 
 def _variables(nvcc: str, probe: Probe, ccbin: str) -> dict[str, str]:
-    with open(nvcc, "rb") as file:
+    with open_file(nvcc) as file:
         is_program = file.read(4) == b"\x7fELF"
     # A wrapper script's answer may depend on anything, so it is not remembered by the content.
     arguments = ("-ccbin", ccbin, "--dryrun", "-x", "cu", "-E", "/dev/null")
@@ -218,8 +219,7 @@ def embedded_version(probe: Probe, program: str) -> str | None:
     key = f"embedded version {probe.memory.digest(program)}"
     known = probe.memory.recall(key)
     if known is None:
-        with open(program, "rb") as file:
-            found = _EMBEDDED_VERSION.search(file.read())
+        found = _EMBEDDED_VERSION.search(read_bytes(program))
         known = found[1].decode("ascii") if found else ""
         probe.memory.record(key, known)
     return known or None

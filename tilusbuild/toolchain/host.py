@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError
@@ -191,8 +192,7 @@ def _mentioned_directories(output: str) -> str:
 
 
 def _libc_version(features: str) -> str:
-    with open(features, encoding="utf-8", errors="replace") as file:
-        found = dict(_GLIBC.findall(file.read(1 << 20)))
+    found = dict(_GLIBC.findall(read_text(features, "replace")))
     return f"{found['__GLIBC__']}.{found['__GLIBC_MINOR__']}" if len(found) == 2 else "-"
 
 

@@ -21,7 +21,9 @@ import tilusbuild
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.script import Script, read_script, snake_case
+from tilusbuild.state.outputs import output
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away
 from tilusbuild.tune.bench.bench import Answer
@@ -42,7 +44,7 @@ from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest, size
 
 _HASH = re.compile("[0-9a-f]{64}")
 _ROOT = "tilusbuild-bundle"
-_CARRIED_RUNTIME = ("__init__", "cuda_driver", "device", "dtypes", "errors", "process")
+_CARRIED_RUNTIME = ("__init__", "cuda_driver", "device", "dtypes", "errors", "process", "regular")
 _CARRIED = (
     "__init__.py",
     "errors.py",
@@ -80,7 +82,7 @@ def export(project: Project, wanted: TuneRequest, ready: Iterable[BuiltInstance]
                 cases = os.path.join(private.path, str(number))
                 _add_work(tar, project, wanted, each, number, cases, check)
         size = os.stat(made).st_size
-        with open(made, "rb") as file, open(path, "wb") as out:
+        with open_file(made) as file, output(path) as out:
             shutil.copyfileobj(file, out)
         return size
     finally:
@@ -105,13 +107,11 @@ def _add_work(
         )
         names.append(f"{home}/cases/{place}")
         for name in sorted(os.listdir(case)):
-            with open(os.path.join(case, name), "rb") as file:
-                _add(tar, f"{names[-1]}/{name}", file.read())
+            _add(tar, f"{names[-1]}/{name}", read_bytes(os.path.join(case, name)))
     programs = []
     for program in ready.work.programs:
         name = f"programs/{program.hash}.so"
-        with open(program.library, "rb") as file:
-            _add(tar, name, file.read())
+        _add(tar, name, read_bytes(program.library))
         programs.append(replace(program, library=name))
     work = replace(ready.work, programs=tuple(programs), cases=tuple(names))
     _add(tar, f"{home}/{WORK}", work.to_json())
@@ -124,8 +124,7 @@ def _add_code(tar: tarfile.TarFile, name: str) -> None:
     if os.path.isdir(path):
         found = [f"{name}/{each}" for each in sorted(os.listdir(path)) if each.endswith(".py")]
     for each in found:
-        with open(os.path.join(package, each), "rb") as file:
-            _add(tar, f"lib/tilusbuild/{each}", file.read())
+        _add(tar, f"lib/tilusbuild/{each}", read_bytes(os.path.join(package, each)))
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

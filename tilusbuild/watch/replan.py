@@ -23,6 +23,7 @@ from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.closure import Scans
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.dependencies import (
     MANIFEST,
@@ -255,8 +256,7 @@ class Replanner:
         ]
         if script.space_file is not None:
             try:
-                with open(os.path.join(manifest.root, script.space_file), "rb") as file:
-                    texts.append(file.read().hex())
+                texts.append(read_bytes(os.path.join(manifest.root, script.space_file)).hex())
             except OSError as error:
                 texts.append(str(error))
         return "\n".join(texts)

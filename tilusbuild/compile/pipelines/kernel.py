@@ -20,6 +20,7 @@ from tilusbuild.compile.launcher import KERNEL_LAUNCHER
 from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.steps import LIBRARY_FLAGS, Step
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.status import Cause
 
 _LINK = ("-shared", *LIBRARY_FLAGS, "-z", "noseparate-code", "--hash-style=gnu", "--eh-frame-hdr")
@@ -79,8 +80,7 @@ class KernelPipeline(Pipeline):
         """Check the device code against the signature, the launch and the limits."""
         if step.output != image_name(recipe):
             return
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_bytes(path)
         try:
             cubins = extract_cubins(data)
             codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]

@@ -20,6 +20,7 @@ from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, imag
 from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, Tools, defines
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
+from tilusbuild.runtime.regular import read_text
 
 if TYPE_CHECKING:
     from tilusbuild.arch import Arch
@@ -107,8 +108,7 @@ def _dated_header(directory: str) -> str | None:
     for where, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
             path = os.path.join(where, name)
-            with open(path, encoding="utf-8", errors="replace") as file:
-                line = _dated_line(file.read())
+            line = _dated_line(read_text(path, "replace"))
             if line:
                 return f"include/{os.path.relpath(path, directory)}({line}): error: {_NO_DATE}"
     return None

@@ -16,6 +16,7 @@ from typing import Any
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary.elf import Elf
+from tilusbuild.runtime.regular import open_file, open_regular, read_bytes
 from tilusbuild.state.files import sha256_bytes
 
 _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
@@ -176,8 +177,8 @@ class CacheDirectory:
         if not self.is_file(*names):
             return None
         try:
-            with open(self.path(*names), encoding="utf-8", errors="replace") as file:
-                return file.read(_MAX_TEXT)
+            with open_file(self.path(*names)) as file:
+                return file.read(_MAX_TEXT).decode("utf-8", "replace")
         except OSError:
             return None
 
@@ -192,10 +193,9 @@ class CacheDirectory:
     def bytes(self, *names: str) -> bytes | None:
         """Return a file's content; None if it cannot be read or is larger than any library."""
         try:
-            if not self.is_file(*names) or os.path.getsize(self.path(*names)) > _MAX_LIBRARY:
+            if not self.is_file(*names):
                 return None
-            with open(self.path(*names), "rb") as file:
-                return file.read()
+            return read_bytes(self.path(*names), _MAX_LIBRARY)
         except OSError:
             return None
 
@@ -213,7 +213,7 @@ class CacheDirectory:
     def is_locked(self, name: str) -> bool:
         """Return whether some process holds a lock on a file now."""
         try:
-            handle = os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = open_regular(self.path(name), follow=False)
         except OSError:
             return False
         try:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from tilusbuild import __version__
 from tilusbuild.cache import layout
@@ -22,6 +21,7 @@ from tilusbuild.interop.export.scripts import (
     OwnFile,
     SymLink,
 )
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import ScriptArgument
 from tilusbuild.runtime.tables import Table
 from tilusbuild.state.files import sha256_bytes
@@ -188,7 +188,7 @@ def _tilelang_kernel(
     yield HardLink(f"{home}/{_TILELANG_LIBRARY}", os.path.join(program.directory, layout.LIBRARY))
     launcher = _launcher(program)
     if launcher is not None:
-        files["host_kernel.cu"] = _size_and_digest(Path(launcher).read_bytes())
+        files["host_kernel.cu"] = _size_and_digest(read_bytes(launcher))
         yield HardLink(f"{home}/host_kernel.cu", launcher)
     manifest = {"version": 1, "files": dict(sorted(files.items()))}
     yield OwnFile(f"{home}/manifest.json", json.dumps(manifest, indent=2).encode())

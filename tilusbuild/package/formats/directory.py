@@ -23,6 +23,7 @@ from tilusbuild.package.errors import (
 )
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, mode_of
+from tilusbuild.runtime.regular import NotAFileError, open_regular
 
 _MAX_ENTRIES = 2 * MAX_FILES
 
@@ -160,15 +161,13 @@ def open_plain(path: str, name: str) -> int:
             raise UnsafeEntryError(f"{name!r:.200} is {_what(found.st_mode)}, not a plain file")
         # Whoever replaces the file by a link or a pipe after the check gains nothing: the link is
         # not followed, and opening the pipe does not block.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path, follow=False)
     except FileNotFoundError:
         raise NoPackageError(f"there is no {name}") from None
+    except NotAFileError as error:
+        raise UnsafeEntryError(f"{name!r:.200} is {error.kind}, not a plain file") from None
     except (OSError, ValueError) as error:
         raise TruncatedError(f"{name!r:.200} cannot be read: {error}") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise UnsafeEntryError(f"{name!r:.200} is not a plain file")
-    return handle
 
 
 def _files_below(directory: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ import os
 
 from tilusbuild import runtime
 from tilusbuild.runtime.places import ENTRY_POINTS
+from tilusbuild.runtime.regular import read_text
 
 INSIDE = "tilus"
 """The directory of the package in the module."""
@@ -102,8 +103,7 @@ def runtime_copy(module: str) -> dict[str, bytes]:
     found = {}
     for name in sorted(os.listdir(directory)):
         if name.endswith(".py"):
-            with open(os.path.join(directory, name), encoding="utf-8") as file:
-                text = file.read()
+            text = read_text(os.path.join(directory, name))
             copied = text.replace(_LAYER, f"{module}.{RUNTIME}")
             found[f"{RUNTIME}/{name}"] = copied.encode()
     return found

@@ -31,6 +31,7 @@ import tilusbuild
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, signal_name
+from tilusbuild.runtime.regular import open_regular
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.bench.worker import SOCKET
 
@@ -223,8 +224,8 @@ def device_lock(device: str, waiting: Callable[[], None]) -> Iterator[None]:
 def _open_lock(path: str) -> int:
     # First without O_CREAT, which a sticky directory refuses for another user's file.
     with suppress(FileNotFoundError):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return open_regular(path, follow=False)
+    handle = open_regular(path, os.O_CREAT, follow=False)
     with suppress(OSError):
         os.fchmod(handle, 0o666)
     return handle

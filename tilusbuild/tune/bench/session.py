@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.tune.bench.bench import (
     CRASH,
     INCORRECT,
@@ -180,8 +181,7 @@ Key = tuple[str, str, str, int]
 def lines(path: str) -> Iterator[dict[str, Any]]:
     """Yield every whole object of a log; none without a file. Raises `OSError`."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_bytes(path)
     except FileNotFoundError:
         return
     for line in data.split(b"\n"):
@@ -251,7 +251,7 @@ class SampleLog:
 
     def _open(self) -> int:
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":
             os.write(handle, b"\n")  # end what a kill cut short, so that the next line is whole

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.regular import open_file, read_bytes
 
 Scalar: TypeAlias = "bool | int | float | str"
 
@@ -103,7 +104,7 @@ def digest_of(value: Mapping[str, Any], directory: str) -> str:
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
     for name in sorted(os.listdir(directory)):
         if name.endswith((".in", ".want")):
-            with open(os.path.join(directory, name), "rb") as file:
+            with open_file(os.path.join(directory, name)) as file:
                 hasher.update(name.encode() + b"\0")
                 for block in iter(lambda: file.read(1 << 20), b""):
                     hasher.update(block)
@@ -128,8 +129,7 @@ def write_case(
 
 def read_case(directory: str) -> Case:
     """Raises `OSError`, and `ValueError` for a case of another form."""
-    with open(os.path.join(directory, CASE), "rb") as file:
-        value = json.loads(file.read())
+    value = json.loads(read_bytes(os.path.join(directory, CASE)))
     try:
         return Case(value["digest"], value["sizes"], _arguments(value["arguments"]), value["cold"])
     except (KeyError, TypeError) as error:
@@ -145,8 +145,7 @@ def _arguments(rows: Any) -> tuple[CaseArgument, ...]:
 
 def read_work(path: str) -> Work:
     """Raises `OSError`, and `ValueError` for a file of another form."""
-    with open(path, "rb") as file:
-        value = json.loads(file.read())
+    value = json.loads(read_bytes(path))
     try:
         return Work(
             label=value["label"],

@@ -18,6 +18,7 @@ import socket
 from typing import Any, Protocol
 
 from tilusbuild.runtime.errors import DriverError
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.tune.bench.devices import (
     BoundLaunch,
     CudaDevice,
@@ -175,8 +176,7 @@ class Buffers:
         ]
 
     def _made(self, argument: CaseArgument, directory: str) -> _Tensor:
-        with open(os.path.join(directory, f"{argument.name}.in"), "rb") as file:
-            data = file.read()
+        data = read_bytes(os.path.join(directory, f"{argument.name}.in"))
         if len(data) != argument.bytes:
             raise OSError(f"{argument.name}.in has {len(data)} bytes, not {argument.bytes}")
         whole = bytes([_PATTERN]) * GUARD
@@ -189,8 +189,7 @@ class Buffers:
             self._memory.write(pristine, data)
         tensor = _Tensor(argument, base + GUARD, pristine, data)
         if argument.want is not None:
-            with open(os.path.join(directory, f"{argument.name}.want"), "rb") as file:
-                tensor.want = file.read()
+            tensor.want = read_bytes(os.path.join(directory, f"{argument.name}.want"))
         return tensor
 
     def restore(self) -> None:

@@ -1,0 +1,183 @@
+"""Opening what should be a file: never a hang, whatever is there; and nothing opens otherwise."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tilusbuild
+from tilusbuild.runtime.regular import (
+    FileTooLargeError,
+    NotAFileError,
+    open_file,
+    open_regular,
+    read_bytes,
+    read_text,
+)
+
+PACKAGE = Path(tilusbuild.__file__).parent
+
+ALLOWED = {
+    "noop/record.py": "imports nothing; without waiting, and by the size that fstat gives",
+    "state/outputs.py": "what users name may be a device",
+    "process/machine.py": "/proc and cgroup files only",
+    "process/warden.py": "/proc files, /dev/null, and make's FIFO without waiting",
+    "process/jobserver.py": "make's FIFO, which is what is expected",
+    "runtime/device.py": "/proc/cpuinfo",
+    "runtime/regular.py": "is the one that opens",
+    "report/text.py": "/dev/null",
+    "watch/change_detector.py": "/proc/mounts",
+    "tune/bench/devices.py": "/sys files",
+    "toolchain/nvrtc_command.py": "a program of its own without imports; reads our compiles' files",
+}
+"""Where files are opened in another way, and why that is right."""
+
+IN_OURS = {
+    "builder/dump_ir.py",
+    "builder/noop_record.py",
+    "builder/resources.py",
+    "compile/dump.py",
+    "compile/program.py",
+    "dispatch/dispatcher.py",
+    "tune/bench/work.py",
+    "tune/prepare.py",
+}
+"""Where files are written by name: new ones, in private directories that were just made."""
+
+
+OTHER_WAYS = (
+    ".read_text", ".read_bytes", ".write_text", ".write_bytes", "FileIO", "ZipFile", "np.load",
+    "np.fromfile", "shutil.copy", "shutil.copy2", "getlines",
+)  # fmt: skip
+
+
+def opened_otherwise(path: Path) -> Iterator[tuple[int, str]]:
+    """Calls that open a file by its name and not through `runtime.regular`; for writing too, unless
+    a new file is made (`x`, O_EXCL) or a directory is opened."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        text = ast.unparse(node)
+        name = ast.unparse(node.func)
+        if name in ("open", "io.open"):
+            mode = ast.unparse(node.args[1]).strip("'") if len(node.args) > 1 else "r"
+            if "x" not in mode and not (set("wa") & set(mode) and relative(path) in IN_OURS):
+                yield node.lineno, text
+        elif name == "os.open":
+            if not any(flag in text for flag in ("O_EXCL", "O_DIRECTORY", "O_PATH")):
+                yield node.lineno, text
+        elif name.endswith(OTHER_WAYS):
+            first = node.args[0] if node.args else None
+            if not (isinstance(first, ast.Name) and first.id in ("file", "out")):
+                yield node.lineno, text
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_files_are_opened_in_one_way() -> None:
+    found = {
+        relative(path): calls
+        for path in PACKAGE.rglob("*.py")
+        if (calls := list(opened_otherwise(path)))
+    }
+    strangers = {name: calls for name, calls in found.items() if name not in ALLOWED}
+    assert not strangers, "use tilusbuild.runtime.regular (or state.outputs for what users name)"
+    assert set(ALLOWED) <= set(found), "exceptions that are no longer needed"
+
+
+KINDS = ["a FIFO", "a socket", "a character device", "a block device", "a link to a FIFO"]
+
+
+def make(path: Path, kind: str) -> None:
+    if kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(os.path.relpath(path))
+    elif kind.endswith("device"):
+        if os.geteuid() != 0:
+            pytest.skip("only root makes devices")
+        character = kind == "a character device"
+        number = os.makedev(1, 5) if character else os.makedev(7, 250)
+        os.mknod(path, 0o600 | (stat.S_IFCHR if character else stat.S_IFBLK), number)
+    else:
+        os.mkfifo(path.with_suffix(".fifo"))
+        path.symlink_to(path.with_suffix(".fifo"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_a_file_is_said_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "x.h"
+    make(path, kind)
+    named = kind.removeprefix("a link to ")
+    for opener in (open_file, open_regular, read_bytes, read_text):
+        with pytest.raises(NotAFileError) as caught:
+            opener(path)
+        assert str(caught.value) == f"{path} is {named}, not a file"
+    with pytest.raises(NotAFileError):  # for writing too, and nothing is made of it
+        open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def test_links_are_followed_unless_they_are_not_wanted(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"content")
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    assert read_bytes(link) == b"content"
+    with pytest.raises(NotAFileError, match="is a link, not a file"):
+        read_bytes(link, follow=False)
+
+
+def test_a_directory_and_nothing_raise_as_with_open(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        read_bytes(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_bytes(tmp_path / "nothing")
+
+
+def test_a_limit_holds_for_every_way_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 70_000)
+    assert len(read_bytes(path, 70_000)) == 70_000
+    for reader in (read_bytes, open_file):
+        with pytest.raises(FileTooLargeError, match="more than 69999 bytes"):
+            reader(path, 69_999)
+    with pytest.raises(FileTooLargeError):
+        read_text(path, limit=10)
+    # The size of a file of the kernel's is 0, whatever is in it.
+    assert os.stat("/proc/self/maps").st_size == 0
+    with pytest.raises(FileTooLargeError):
+        read_bytes("/proc/self/maps", 10)
+
+
+def test_a_file_of_the_kernels_is_read_to_its_end() -> None:
+    with open_file("/proc/self/maps") as file:
+        assert b"[stack]" in file.read()
+
+
+def test_lines_end_as_open_gives_them(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"one\r\ntwo\rthree\n\xff")
+    with open(path, encoding="utf-8", errors="replace") as file:
+        assert read_text(path, "replace") == file.read()
+    with pytest.raises(UnicodeDecodeError):
+        read_text(path)
+
+
+def test_sizes_around_a_piece_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for size in (0, 1, (1 << 16) - 1, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_000_000):
+        path.write_bytes(os.urandom(size))
+        assert read_bytes(path) == path.read_bytes()
+        with open_file(path) as file:
+            assert file.read() == path.read_bytes()

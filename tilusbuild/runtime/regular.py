@@ -1,0 +1,150 @@
+"""The one way to open a file that somebody else may have put there.
+
+- Opening never waits and never acts: a FIFO without a writer, a socket or a device where a file is
+  expected is an error that says so, not a hang.
+- What is opened is looked at by its descriptor, so it is what is read.
+- No more is read than a limit, also of files whose size the system does not say (`/proc`).
+
+Directories raise `IsADirectoryError`, as they do with `open`. Nothing here needs the builder.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from typing import BinaryIO
+
+MAX_SIZE = 1 << 30
+"""Bytes of a file that is read whole, unless the caller says something else."""
+_CHUNK = 1 << 20
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISLNK, "a link"),
+)
+
+
+class NotAFileError(OSError):
+    """Something that is not a regular file is where one is expected."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        super().__init__(errno.EINVAL, f"it is {kind}, not a file", path)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.filename} is {self.kind}, not a file"
+
+
+class FileTooLargeError(OSError):
+    """A file has more bytes than the reader allows."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        super().__init__(errno.EFBIG, f"it has more than {limit} bytes", path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def open_regular(
+    path: str | os.PathLike[str],
+    flags: int = os.O_RDONLY,
+    mode: int = 0o666,
+    *,
+    follow: bool = True,
+    dir_fd: int | None = None,
+) -> int:
+    """Return a descriptor of a regular file. Without `follow` the last name is not a link.
+
+    Raises `OSError`, of which `NotAFileError` and `IsADirectoryError` for what is not a file.
+    """
+    name = os.fspath(path)
+    flags |= os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    try:
+        handle = os.open(name, flags | os.O_NONBLOCK, mode, dir_fd=dir_fd)
+    except OSError as error:
+        found = _status(name, follow, dir_fd)
+        if error.errno == errno.EWOULDBLOCK and found is not None and stat.S_ISREG(found.st_mode):
+            # Another has a lease of it (file servers do): the kernel waits until it is given back.
+            return os.open(name, flags, mode, dir_fd=dir_fd)
+        if error.errno in (errno.ENXIO, errno.ELOOP, errno.ENODEV) and found is not None:
+            _check(name, found)
+        raise
+    try:
+        _check(name, os.fstat(handle))
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_file(path: str | os.PathLike[str], limit: int | None = None) -> BinaryIO:
+    """Return a regular file, open for reading in pieces; `limit` bounds its size."""
+    handle = open_regular(path)
+    try:
+        size = os.fstat(handle).st_size
+        if limit is not None and size > limit:
+            raise FileTooLargeError(os.fspath(path), limit)
+        if size == 0:
+            # Empty, or one of the kernel's, which may have no end and may wait for more.
+            return io.BytesIO(_read(handle, os.fspath(path), MAX_SIZE if limit is None else limit))
+        return open(os.dup(handle), "rb")
+    finally:
+        os.close(handle)
+
+
+def read_bytes(
+    path: str | os.PathLike[str], limit: int = MAX_SIZE, *, follow: bool = True
+) -> bytes:
+    """Return the content of a regular file. Raises `OSError`; `FileTooLargeError` above `limit`."""
+    handle = open_regular(path, follow=follow)
+    try:
+        return _read(handle, os.fspath(path), limit)
+    finally:
+        os.close(handle)
+
+
+def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int = MAX_SIZE) -> str:
+    """Return the text of a regular file in UTF-8, every line's end as `\\n`, as `open` gives it.
+
+    Raises `OSError` and `UnicodeDecodeError`.
+    """
+    text = read_bytes(path, limit).decode("utf-8", errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _status(path: str, follow: bool, dir_fd: int | None) -> os.stat_result | None:
+    try:
+        return os.stat(path, dir_fd=dir_fd, follow_symlinks=follow)
+    except OSError:
+        return None
+
+
+def _check(path: str, found: os.stat_result) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "something else")
+    raise NotAFileError(path, kind)
+
+
+def _read(handle: int, path: str, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    left = limit + 1
+    # One more than there is: the read that finds the end is spared where the size was right.
+    wanted = os.fstat(handle).st_size + 1
+    while left > 0:
+        try:
+            piece = os.read(handle, min(left, max(wanted, _CHUNK if pieces else 1 << 16)))
+        except BlockingIOError:
+            raise NotAFileError(path, "a stream that has no end") from None
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        left -= len(piece)
+        wanted -= len(piece)
+    raise FileTooLargeError(path, limit)
