@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
 
 from tilusbuild.state.files import atomic
@@ -24,30 +24,32 @@ _DESCRIPTOR = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 @contextmanager
 def output(path: str) -> Iterator[BinaryIO]:
-    """Open the output at `path` for a block that writes it. Raises `OSError`; a file is then as it
-    was."""
-    place = _resolve(path)
-    if isinstance(place, int):
-        with os.fdopen(os.dup(place), "wb") as file:
-            yield file
-        return
+    """Open the output at `path` for a block that writes it. Raises `OSError`, which names `path`;
+    a file is then as it was."""
     try:
-        found = os.lstat(place)
-    except FileNotFoundError:
-        found = None
-    if found is None or stat.S_ISREG(found.st_mode):
-        with atomic(place, mode=0o644 if found is None else found.st_mode & 0o777) as file:
+        with _opened(_resolve(path)) as file:
             yield file
-        return
-    handle = _open_special(place)
-    with os.fdopen(handle, "wb") as file:
-        yield file
+    except OSError as error:
+        error.filename = path  # not the temporary file's
+        raise
 
 
 def write_output(path: str, data: bytes) -> None:
     """Write the output at `path`. Raises `OSError`."""
     with output(path) as file:
         file.write(data)
+
+
+def _opened(place: str | int) -> AbstractContextManager[BinaryIO]:
+    if isinstance(place, int):
+        return os.fdopen(os.dup(place), "wb")
+    try:
+        found = os.lstat(place)
+    except FileNotFoundError:
+        return atomic(place)
+    if stat.S_ISREG(found.st_mode):
+        return atomic(place, mode=found.st_mode & 0o777)
+    return os.fdopen(_open_special(place), "wb")
 
 
 def _resolve(path: str) -> str | int:
