@@ -101,7 +101,7 @@ def test_the_annotated_example_plans(
 
 def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened) -> None:
     prefix = small / "count me"
-    prefix.write_text(f'#!/bin/sh\necho "$@" >> "{small}/journal"\nexec "$@"\n')
+    prefix.write_text(f'#!/bin/sh\ncat /dev/null\necho "$@" >> "{small}/journal"\nexec "$@"\n')
     prefix.chmod(prefix.stat().st_mode | stat.S_IXUSR)
     with (small / "tilus.toml").open("a") as file:
         file.write(f'[toolchain]\nlauncher = ["{prefix}"]\n')

@@ -35,7 +35,7 @@ def nvcc(tmp_path):
             Cause.SOURCE,
             'source.cu(3): error: identifier "foo" is undefined',
         ),
-        ("exit 7", "failed", Cause.SOURCE, "nvcc ended with status 7"),
+        ("exit 7", "crashed", Cause.CRASH, "nvcc ended with status 7"),
         ("exit 0", "no_output", Cause.OUTPUT, "nvcc ended well but made no program.cubin"),
         ("kill -9 $$", "crashed", Cause.KILLED, "nvcc was ended by SIGKILL"),
         ("kill -11 $$", "crashed", Cause.CRASH, "nvcc was ended by SIGSEGV"),
@@ -46,7 +46,7 @@ def nvcc(tmp_path):
             Cause.KILLED,
             "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
         ),
-        ("sleep 60", "timed_out", Cause.TIME, "nvcc was stopped after 1 s"),
+        ("/bin/sleep 60", "timed_out", Cause.TIME, "nvcc was stopped after 1 s"),
         (
             'printf "" > "$out"',
             "no_output",
@@ -69,6 +69,27 @@ def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause
     assert not (tmp_path / "stage/module/lib.so").exists()
     assert os.listdir(tmp_path / "stage") == ["module"]
     assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
+
+
+def test_a_compile_finds_its_own_tools_by_name_and_no_others(
+    nvcc, compile_in, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("as", "ptxas"):  # as when somebody has another toolkit on PATH
+        (tmp_path / name).symlink_to("/bin/true")
+    named = (
+        'for t in as ld ptxas gcc sed; do command -v $t && /bin/readlink "$(command -v $t)"; done'
+    )
+    toolchain = nvcc(f"{named}; exit 7")
+    outcome = compile_in(make_recipe(), toolchain, tmp_path / "stage")
+    assert outcome.log.splitlines() == ["as", "as", "ld", "ld"]
+
+
+def test_what_cannot_be_removed_of_a_compile_is_not_published(compile_in, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    assert compile_in(make_recipe("cpu"), make_toolchain(), tmp_path / "stage").status == "built"
+    assert os.listdir(tmp_path / "stage") == ["module"]
+    assert len(os.listdir(tmp_path)) == 2
 
 
 def test_a_compiler_that_is_not_there(compile_in, tmp_path):
@@ -98,7 +119,7 @@ def test_a_launch_that_no_device_can_run_is_not_compiled(nvcc, changes, reason, 
     witness = tmp_path / "ran"
     outcome = compile_program(
         make_recipe(**changes),
-        nvcc(f"touch {witness}"),
+        nvcc(f"/usr/bin/touch {witness}"),
         str(tmp_path / "stage"),
         None,
         runner,

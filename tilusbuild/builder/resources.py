@@ -109,7 +109,8 @@ class ProgramCompiler:
         if self._residents is not None:
             runner = self._residents.runner(scope)
         if self._prefix or self._nice:
-            runner = PrefixRunner(self._prefix, runner, self._nice)
+            path = self._toolchain.environment()["PATH"]
+            runner = PrefixRunner(self._prefix, runner, self._nice, path)
         cuda = self._toolchain.cuda
         if self._makeflags and not self._prefix and cuda and cuda.release >= FIRST_RELEASE:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)

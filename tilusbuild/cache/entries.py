@@ -144,9 +144,17 @@ class Stage:
     directory belongs to somebody else."""
 
     def __init__(self, tree: Tree, private: Private) -> None:
+        """Raises `CacheError`."""
         self._tree = tree
         self._private: Private | None = private
-        self.path = private.path
+        # Below the private directory, so that whatever else is made there is never published.
+        self.path = os.path.join(private.path, "entry")
+        try:
+            with wrap_oserror(private.path):
+                tree.disk.make_directory(self.path)
+        except BaseException:
+            self.discard()
+            raise
 
     def publish_program(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any], /

@@ -1,8 +1,9 @@
 """The cause of a failed step: the one place that tells a program's faults from the machine's.
 
-Facts come first: the time limit, the signal, the error number. Only when a tool ran to its end and
-failed is its output searched, by the one table below. Decisions rest on the `Cause`; the reason is
-for people.
+Facts come first: the time limit, the signal, the error number. When a tool ran to its end and
+failed, it is the program's fault only if its output holds a diagnosis of the program
+(`diagnosis.py`) and no report of an accident; anything else is an accident, which is tried again
+and never recorded. Decisions rest on the `Cause`; the reason is for people.
 """
 
 from __future__ import annotations
@@ -12,38 +13,35 @@ import re
 import signal
 from collections.abc import Sequence
 
+from tilusbuild.compile.diagnosis import Program, read
 from tilusbuild.process.base import CompletedCommand
 from tilusbuild.status import Cause
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
-_MESSAGES: Sequence[tuple[Cause, re.Pattern[str]]] = tuple(
+_ACCIDENTS: Sequence[tuple[Cause, re.Pattern[str]]] = tuple(
     (cause, re.compile(pattern, re.IGNORECASE))
     for cause, pattern in (
         # strerror() of ENOSPC, EDQUOT and EIO, as every tool prints it (LC_ALL is C).
         (Cause.DISK, r"No space left on device|Disk quota exceeded|Input/output error"),
-        # strerror() of ENOMEM; a C++ tool (cicc, ptxas, ld) whose allocation failed; libiberty's
-        # xmalloc in the GNU tools, in its old and its present wording.
-        (Cause.MEMORY, r"Cannot allocate memory|std::bad_alloc"),
-        (Cause.MEMORY, r"virtual memory exhausted|out of memory allocating"),
-        # "ptxas fatal   : Memory allocation failure: out of memory", "cc1plus: out of memory", and
-        # NVRTC_ERROR_OUT_OF_MEMORY as our driver of NVRTC prints it. The tool's name is required,
-        # because a source may speak of memory in its own #error.
-        (
-            Cause.MEMORY,
-            r"(?:fatal|internal error|compiler|cc1plus|ptxas|nvcc|cicc)\b.*\bout of memory",
-        ),
-        # nvcc and gcc outlive a subprocess that the kernel kills, and end with an ordinary status.
-        (Cause.KILLED, r"died due to signal 9\b|Killed signal terminated program"),
-        (Cause.CRASH, r"died due to signal|signal terminated program"),
-        # gcc and cicc about themselves; NVRTC's own failures as our driver of NVRTC prints them.
-        (Cause.CRASH, r"internal compiler error|nvrtc: fatal"),
+        # strerror() of ENOMEM; a C++ tool (cicc, ptxas, ld) whose allocation failed; ptxas's own
+        # words; its parser's; libiberty's xmalloc in the GNU tools, old and new.
+        (Cause.MEMORY, r"Cannot allocate memory|std::bad_alloc|Memory allocation failure"),
+        (Cause.MEMORY, r"out of memory|out of dynamic memory|memory (?:may be )?exhausted"),
+        # nvcc, gcc and collect2 outlive a subprocess that the kernel kills, and end with an
+        # ordinary status.
+        (Cause.KILLED, r"(?:died due to|terminated with) signal 9\b|Killed signal terminated"),
+        (Cause.CRASH, r"(?:died due to|terminated with) signal|signal terminated program"),
+        # gcc, cicc and ptxas about themselves; NVRTC's own failures as our driver prints them.
+        (Cause.CRASH, r"internal (?:compiler )?error|nvrtc: fatal"),
     )
 )
-"""What tools print when the machine, or they themselves, failed. The first match wins: a compiler
-that meets a full disk often crashes because of it."""
+"""Which accident it was, so that the engine can do the right thing about it. The first match wins:
+a compiler that meets a full disk often crashes because of it. What matches nothing here is an
+accident as well, unless it is a diagnosis."""
+_ANY_ACCIDENT = re.compile("|".join(pattern.pattern for _, pattern in _ACCIDENTS), re.IGNORECASE)
 
-_ERROR_MARKS = ("undefined reference", "error:", "error ", "fatal", "Error:")
+_ERROR_MARKS = ("error:", "error ", "fatal", "Error:")
 
 
 class StepError(Exception):
@@ -66,41 +64,48 @@ def not_started(tool: str, error: OSError) -> StepError:
 
 
 def failure(
-    tool: str, finished: CompletedCommand, log: str, explanation: str | None = None
+    tool: str,
+    finished: CompletedCommand,
+    log: str,
+    program: Program | None,
+    explanation: str | None = None,
 ) -> StepError | None:
     """Return the error of a finished step, or None if its tool reports success.
 
-    `log` is the tool's output. `explanation` replaces the first error of the log as the reason if
-    the source is at fault.
+    `log` is the tool's output. `program` is what the step compiled, None if its failure is never
+    the program's fault. `explanation` replaces the diagnosis as the reason.
     """
     if finished.timed_out:
         return StepError(Cause.TIME, f"{tool} was stopped after {finished.seconds:.0f} s")
     if finished.status == 0:
         return None
-    matched = _match(log)
+    said = read(log, program, _ANY_ACCIDENT)
+    accident = _cause_of(said.accidents)
     if number := _signal(finished.status):
         ended = f"{tool} was ended by {_signal_name(number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
-        if matched is not None and matched[0] is Cause.DISK:
-            return StepError(*matched)
-        if matched is not None and matched[0] is Cause.MEMORY:
+        if accident is not None and accident[0] is Cause.DISK:
+            return StepError(*accident)
+        if accident is not None and accident[0] is Cause.MEMORY:
             return StepError(Cause.MEMORY, ended)
         if number == signal.SIGKILL:
             return StepError(Cause.KILLED, f"{ended}, as when memory runs out")
         return StepError(Cause.CRASH, ended)
-    if matched is not None:
-        return StepError(*matched)
-    reason = explanation or _first_error(log) or f"{tool} ended with status {finished.status}"
-    return StepError(Cause.SOURCE, reason)
+    if accident is not None:
+        return StepError(*accident)
+    if said.diagnosis is not None:
+        return StepError(Cause.SOURCE, explanation or said.diagnosis)
+    reason = _first_error(log) or f"{tool} ended with status {finished.status}"
+    return StepError(Cause.CRASH, reason)
 
 
-def _match(log: str) -> tuple[Cause, str] | None:
-    """Return the first cause of the table that matches the log, and the matching line."""
-    for cause, pattern in _MESSAGES:
-        if match := pattern.search(log):
-            start = log.rfind("\n", 0, match.start()) + 1
-            return cause, log[start:].partition("\n")[0].strip()
-    return None
+def _cause_of(lines: Sequence[str]) -> tuple[Cause, str] | None:
+    """Return which accident it was that lines report, and the line that says so."""
+    for cause, pattern in _ACCIDENTS:
+        for line in lines:
+            if pattern.search(line):
+                return cause, line
+    return (Cause.CRASH, lines[0]) if lines else None
 
 
 def _signal(status: int) -> int:

@@ -1,8 +1,8 @@
 """Compile one program: run its steps in a private directory, check their outputs, keep `lib.so`.
 
 The stage's `module` directory holds the files of `module_files` before, and `nvcc_output.txt`
-after the compile; `lib.so` too if the program is built. Nothing else is left in the stage, however
-the compile ends.
+after the compile; `lib.so` too if the program is built. Nothing else is ever in the stage: the
+private directory is beside it, so what could not be removed of it is not published.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.compile import checks
 from tilusbuild.compile.causes import StepError, failure, not_started
+from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
 from tilusbuild.compile.steps import (
@@ -24,8 +25,11 @@ from tilusbuild.compile.steps import (
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
+    TOOLS,
     Step,
     Tools,
+    defines,
+    host_march,
     steps,
     tools_of,
 )
@@ -49,12 +53,12 @@ def launcher_object(
     """Return the launcher's object, compiled once for all programs of a script, or the outcome of
     a failed compile.
 
-    Raises `CancelledError` and `OSError`.
+    It works in a directory beside the stage. Raises `CancelledError` and `OSError`.
     """
-    work = os.path.join(stage, "work")
+    work = f"{stage}.launcher"
     compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
     try:
-        os.makedirs(os.path.join(work, "tmp"))
+        compiling.make_directory()
         return compiling.launcher()
     except StepError as stop:
         return CompileOutcome(stop.cause, "".join(compiling.logs), reason=stop.reason)
@@ -71,14 +75,15 @@ def compile_program(
     launchers: LauncherStore,
     timeout: float | None = None,
 ) -> CompileOutcome:
-    """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files.
+    """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files; it
+    works in a directory beside the stage.
 
     `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
     process. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
         return _finish(stage, CompileOutcome(Cause.SOURCE, "", reason=problem))
-    work = os.path.join(stage, "work")
+    work = f"{stage}.work"
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
         compiling.prepare(include_dir)
@@ -157,11 +162,18 @@ class Compile:
     peak_rss: int = 0
     found: Findings = field(default_factory=Findings)
 
+    def make_directory(self) -> None:
+        """Create the private directory, with all that a tool finds by name."""
+        for name in ("tmp", TOOLS):
+            os.makedirs(os.path.join(self.work, name))
+        for name, path in self.tools.links.items():
+            os.symlink(os.path.abspath(path), os.path.join(self.work, TOOLS, name))
+
     def prepare(self, include_dir: str | None) -> None:
         """Create the private directory: copies of inputs with a fixed time, links to headers."""
         pipeline = self.recipe.pipeline
         module = os.path.join(self.stage, "module")
-        os.makedirs(os.path.join(self.work, "tmp"))
+        self.make_directory()
         for name in ("source.cu", *pipeline.fixed_files, *pipeline.generated(self.recipe)):
             source = os.path.join(module, name)
             if os.path.exists(source):
@@ -226,10 +238,46 @@ class Compile:
         log = self.scrub(finished.output)
         if log:
             self.logs.append(log if log.endswith("\n") else log + "\n")
-        if ended := failure(step.tool, finished, log, checks.link_problem(self.recipe, log)):
-            raise ended
+        if finished.status or finished.timed_out:
+            program = self._program() if step.of_program else None
+            meaning = checks.link_problem(self.recipe, log)
+            if ended := failure(step.tool, finished, log, program, meaning):
+                raise ended
         if not os.path.isfile(os.path.join(self.work, step.output)):
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
+
+    def _program(self) -> Program:
+        """Return what tools were given of the program."""
+        recipe = self.recipe
+        march = f"-march={host_march(recipe)}" if recipe.pipeline.compiler != "NVRTC" else ""
+        ours = {LAUNCHER, *recipe.pipeline.fixed_files, *recipe.pipeline.generated(recipe)}
+        return Program(
+            flags=(*recipe.flags, *defines(recipe), f"-std={recipe.std}", march),
+            ours=frozenset(ours),
+            headers=self._promised_headers,
+            roots=tuple(name for name, _ in recipe.include_roots),
+            text=self._text_of,
+        )
+
+    def _promised_headers(self) -> frozenset[str] | None:
+        """Return the names of the program's headers, whether they are there or not; None when that
+        cannot be told."""
+        if self.recipe.include_digest is None:
+            return frozenset()
+        listed = self._read(os.path.join("include", "MANIFEST"))
+        return frozenset(line[66:] for line in listed.splitlines()) if listed else None
+
+    def _text_of(self, name: str) -> str:
+        if name == "source.cu":
+            return self.recipe.source
+        return self._read(name) if name.startswith("include") else ""
+
+    def _read(self, name: str) -> str:
+        try:
+            with open(os.path.join(self.work, name), encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except OSError:
+            return ""
 
     def execute(self, step: Step) -> CompletedCommand:
         """Run one step's command in the private directory. Raises `OSError` if it cannot start."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import Recipe
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 # the names are the same in every directory.
 HERE = "/proc/self/cwd"
 SOURCE = f"{HERE}/source.cu"
+
+TOOLS = "tools"
+"""The directory of links that is a compile's whole PATH. Compilers look their helpers up by name
+(nvcc its ptxas, gcc its as and ld): one that is missing must not be replaced by another one that
+the machine happens to have."""
 
 ENVIRONMENT = {
     "SOURCE_DATE_EPOCH": "0",  # __DATE__ is constant
@@ -68,6 +74,8 @@ class Step:
     name: str
     argv: tuple[str, ...]
     output: str
+    of_program: bool = True
+    """Whether it reads what the program's author wrote: else no failure is the program's fault."""
 
     @property
     def tool(self) -> str:
@@ -76,7 +84,7 @@ class Step:
 
 
 LAUNCHER_STEP = Step(
-    "launcher", ("{cc}", *CC_FLAGS, "-c", LAUNCHER, "-o", LAUNCHER_OBJECT), LAUNCHER_OBJECT
+    "launcher", ("{cc}", *CC_FLAGS, "-c", LAUNCHER, "-o", LAUNCHER_OBJECT), LAUNCHER_OBJECT, False
 )
 """Compiles the launcher, once for all programs of a script."""
 
@@ -137,6 +145,8 @@ class Tools:
     """Of libnvfatbin, which joins the code of several architectures."""
     cuda_headers: str | None = None
     """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """The tools that others look up by name, in `TOOLS`: name to path."""
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return a command with its placeholders replaced by paths."""
@@ -150,10 +160,12 @@ def tools_of(toolchain: Toolchain) -> Tools:
         "{cc}": (toolchain.cc.path,),
         "{as}": (toolchain.as_.path,),
         "{ld}": (toolchain.ld.path,),
-        "{sed}": ("sed",),
+        "{sed}": (shutil.which("sed", path=os.defpath) or "sed",),
     }
     host = {"g++": toolchain.cxx, "gcc": toolchain.cc, "as": toolchain.as_, "ld": toolchain.ld}
     directories = {tool.path: name for name, tool in host.items()}
+    links = {name: host[name].path for name in ("as", "ld")}
+    directories |= {f"{HERE}/{TOOLS}/{name}": name for name in links}
     cuda = toolchain.cuda
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
@@ -165,21 +177,26 @@ def tools_of(toolchain: Toolchain) -> Tools:
         paths["{nvrtc}"] = nvrtc.command
     return Tools(
         paths=paths,
-        environment=toolchain.environment(),
+        environment={**toolchain.environment(), **_OWN_TOOLS},
         directories=directories,
         cuda_fingerprint=tuple(toolchain.fingerprint_cuda),
         cc_fingerprint=tuple(toolchain.fingerprint_host),
         nvrtc_fingerprint=tuple(toolchain.fingerprint_nvrtc),
         joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
+        links=links,
     )
+
+
+# gcc searches COMPILER_PATH first, also below nvcc, which puts its own directories into PATH.
+_OWN_TOOLS = {"PATH": f"{HERE}/{TOOLS}", "COMPILER_PATH": f"{HERE}/{TOOLS}"}
 
 
 def nvrtc_tools(nvrtc: NvrtcLibrary) -> Tools:
     """Return the tools of `compile_device` on a machine that has NVRTC and no other compiler."""
     return Tools(
         paths={"{nvrtc}": nvrtc.command},
-        environment={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+        environment={**_OWN_TOOLS, "LC_ALL": "C", "TZ": "UTC"},
         directories={},
         cuda_fingerprint=(),
         cc_fingerprint=(),

@@ -6,6 +6,7 @@ be called from several threads at once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -78,21 +79,34 @@ class Runner(Protocol):
         ...
 
 
+_ENV = "/usr/bin/env"
+
+
 class PrefixRunner:
     """Runs `prefix` followed by each command, on `runner`, with a niceness from 0 to 19: through
     `srun -n1`, less urgently, or both.
 
-    `prefix[0]` is a path.
+    `prefix[0]` is a path. The prefix may be a script: it runs with `path` as its PATH, and what it
+    starts gets the command's own.
     """
 
-    def __init__(self, prefix: tuple[str, ...], runner: Runner, nice: int = 0) -> None:
+    def __init__(
+        self, prefix: tuple[str, ...], runner: Runner, nice: int = 0, path: str = os.defpath
+    ) -> None:
         self._prefix = prefix
         self._runner = runner
         self._nice = nice
+        self._path = path
 
     def run(self, command: Command) -> CompletedCommand:
-        argv = (*self._prefix, *command.argv)
-        return self._runner.run(replace(command, argv=argv, nice=self._nice))
+        command = replace(command, nice=self._nice)
+        own = command.env.get("PATH")
+        if self._prefix and own is not None:
+            argv = (*self._prefix, _ENV, f"PATH={own}", *command.argv)
+            command = replace(command, argv=argv, env={**command.env, "PATH": self._path})
+        elif self._prefix:
+            command = replace(command, argv=(*self._prefix, *command.argv))
+        return self._runner.run(command)
 
     def cancel(self) -> None:
         self._runner.cancel()

@@ -53,8 +53,8 @@ class KernelPipeline(Pipeline):
         link = ("{ld}", *_LINK, "program.o", "launcher.o", "-o", "lib.so")
         return [
             *self.device_steps(recipe, image_name(recipe)),
-            Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o"),
-            Step("link", link, "lib.so"),
+            Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o", False),
+            Step("link", link, "lib.so", False),
         ]
 
     def generated(self, recipe: Recipe) -> dict[str, str]:

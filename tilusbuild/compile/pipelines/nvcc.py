@@ -166,7 +166,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             to_ptx = self.nvcc(recipe, "-ptx", ("-arch", virtual))
             made += [
                 Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx),
-                Step("names", ("{sed}", "-E", "-i", *_ANONYMOUS_FILES, ptx), ptx),
+                Step("names", ("{sed}", "-E", "-i", *_ANONYMOUS_FILES, ptx), ptx, False),
                 Step("device", (*self.nvcc(recipe, "-cubin", single), ptx, "-o", cubin), cubin),
             ]
             number = names[0].removeprefix("sm_")
@@ -175,7 +175,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
         if not image.endswith(".cubin"):
             argv = ("{fatbinary}", f"--create={image}", "-64", *images)
-            made.append(Step("fatbinary", argv, image))
+            made.append(Step("fatbinary", argv, image, False))
         return made
 
 

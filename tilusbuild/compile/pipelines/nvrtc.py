@@ -159,7 +159,8 @@ class KernelNvrtc(KernelPipeline):
                 images.append(f"ptx:{number}:{stem}.ptx")
             made.append(Step("device", _compile(recipe, names[0], outputs), outputs[0]))
         if not image.endswith(".cubin"):
-            made.append(Step("fatbin", ("{nvrtc}", "fatbin", image, *images), image))
+            argv = ("{nvrtc}", "fatbin", image, *images)
+            made.append(Step("fatbin", argv, image, False))
         return made
 
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
