@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.noop import record, write
-from tilusbuild.state.stamp import stamp_of
+from tilusbuild.state.clock import Moment
+from tilusbuild.state.stamp import sighting, stamp_of
 
 NAME = b"the command"
 SUMMARY = b"all is well"
@@ -36,7 +37,9 @@ def tree(tmp_path: Path) -> Path:
 def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
     entries = {(f"{tree}/out/", "/lib.so"): ["p", "q", "r"]}
-    return write.make(NAME, SUMMARY, inputs, entries, started)
+    return write.make(
+        NAME, SUMMARY, {path: sighting(path) for path in inputs}, entries, Moment(started)
+    )
 
 
 def test_holds_while_nothing_changes(tree: Path) -> None:
@@ -98,7 +101,7 @@ def test_inputs_may_be_relative_or_lie_where_no_directory_is(
 ) -> None:
     monkeypatch.chdir(tree)
     inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
-    data = write.make(NAME, SUMMARY, inputs, {}, LATER)
+    data = write.make(NAME, SUMMARY, {path: sighting(path) for path in inputs}, {}, Moment(LATER))
     assert data is not None
     assert record.holds(data, NAME) == SUMMARY
     assert write.inputs(data) == sorted(inputs)

@@ -16,6 +16,8 @@ import pytest
 from tilusbuild.builder.noop_record import is_right, stat_helper_for
 from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.clock import Moment
+from tilusbuild.state.stamp import sighting
 
 NAME, SUMMARY = b"the command", b"all is well"
 COMPILER = shutil.which("gcc") or ""
@@ -71,7 +73,14 @@ def data(tree: Path, library: str) -> bytes:
     """A record that names the stat helper."""
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/none")]
     entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
-    made = write.make(NAME, SUMMARY, inputs, entries, time.time_ns() + 10**12, library)
+    made = write.make(
+        NAME,
+        SUMMARY,
+        {path: sighting(path) for path in inputs},
+        entries,
+        Moment(time.time_ns() + 10**12),
+        library,
+    )
     assert made is not None
     return made
 
@@ -135,7 +144,7 @@ def shared_out(tree: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> byt
     """A record whose every entry may be looked at by another thread."""
     monkeypatch.setattr(write, "_GROUP_SIZE", 1)
     entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
-    made = write.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, library)
+    made = write.make(NAME, SUMMARY, {}, entries, Moment(time.time_ns() + 10**12), library)
     assert made is not None
     return made
 
@@ -233,7 +242,7 @@ def test_without_the_very_file_that_was_tried_python_looks(
     tree: Path, copied: Path, by_python: list[int], change: Callable[[Path], None]
 ) -> None:
     entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
-    data = write.make(NAME, SUMMARY, [], entries, time.time_ns() + 10**12, str(copied))
+    data = write.make(NAME, SUMMARY, {}, entries, Moment(time.time_ns() + 10**12), str(copied))
     assert data is not None
     time.sleep(0.02)
     if change is replaced:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.state import digests
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.digests import DigestMemory, Record
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import COARSE_TICK
@@ -24,7 +25,7 @@ def memory_of(path: Path, *, after_change: int) -> DigestMemory:
     """A memory whose clock stands `after_change` ns after the file's last change."""
     status = path.stat()
     newest = max(status.st_mtime_ns, status.st_ctime_ns)
-    return DigestMemory(now=lambda: newest + after_change)
+    return DigestMemory(now=lambda: Moment(newest + after_change))
 
 
 def poison(memory: DigestMemory) -> None:
@@ -100,7 +101,7 @@ def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None
 
 
 def test_a_tree_notices_a_rewrite_in_place(tmp_path: Path) -> None:
-    memory = DigestMemory(now=lambda: 2**62)
+    memory = DigestMemory(now=lambda: Moment(2**62))
     (tmp_path / "a.h").write_text("one")
     before = memory.tree(str(tmp_path), "all", everything)
     (tmp_path / "a.h").write_text("two")
@@ -110,7 +111,7 @@ def test_a_tree_notices_a_rewrite_in_place(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
-    memory = DigestMemory(now=lambda: 2**62)
+    memory = DigestMemory(now=lambda: Moment(2**62))
     (tmp_path / "a.h").write_text("one")
     memory.tree(str(tmp_path), "all", everything)
     poison(memory)

@@ -14,8 +14,18 @@ from tilusbuild.builder.noop_record import stat_helper_for
 from tilusbuild.noop import record, write
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import library
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file
-from tilusbuild.state.stamp import ABSENT, COARSE_TICK, TICK, Stamp, is_settled, observe, stamp_of
+from tilusbuild.state.stamp import (
+    ABSENT,
+    COARSE_TICK,
+    TICK,
+    Stamp,
+    is_settled,
+    observe,
+    sighting,
+    stamp_of,
+)
 
 SECOND = 1_000_000_000
 
@@ -87,7 +97,14 @@ def of_receipts(path: Path) -> Callable[[], bool]:
 
 
 def of_record(path: Path, helper: str = "") -> Callable[[], bool]:
-    data = write.make(b"name", b"summary", [str(path)], {}, time.time_ns() + 10 * SECOND, helper)
+    data = write.make(
+        b"name",
+        b"summary",
+        {str(path): sighting(path)},
+        {},
+        Moment(time.time_ns() + 10 * SECOND),
+        helper,
+    )
     assert data is not None
     return lambda: record.holds(data, b"name") is None
 
@@ -151,7 +168,7 @@ def test_a_record_is_made_by_the_same_rule(tmp_path: Path) -> None:
     file.write_bytes(b"one")
     newest = stamp_of(file).newest
     for at in (newest, newest + TICK, newest + TICK + 1):
-        made = write.make(b"name", b"summary", [str(file)], {}, at)
+        made = write.make(b"name", b"summary", {str(file): sighting(file)}, {}, Moment(at))
         assert (made is not None) == stamp_of(file).is_settled(at)
 
 
@@ -167,12 +184,12 @@ def test_an_observation_is_kept_only_when_it_is_settled(
 ) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    seen = observe(str(file), sha256_file, now=lambda: stamp_of(file).newest)
+    seen = observe(str(file), sha256_file, now=lambda: Moment(stamp_of(file).newest))
     assert not seen.settled
     frozen = os.stat(file)
     file.write_bytes(b"two")
     monkeypatch.setattr(os, "stat", lambda _: frozen)
-    again = observe(str(file), sha256_file, before=seen, now=lambda: 2**62)
+    again = observe(str(file), sha256_file, before=seen, now=lambda: Moment(2**62))
     assert again.settled
     assert again.content != seen.content
-    assert observe(str(file), sha256_file, before=again) is again
+    assert observe(str(file), sha256_file, before=again, now=lambda: Moment(0)) is again

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file
 from tilusbuild.watch.change_detector import PathStates
 
@@ -20,10 +21,10 @@ class Clock:
     def __init__(self) -> None:
         self.behind = 3600 * LATER
 
-    def __call__(self) -> int:
+    def __call__(self) -> Moment:
         import time
 
-        return time.time_ns() + self.behind
+        return Moment(time.time_ns() + self.behind)
 
 
 @pytest.fixture
@@ -110,9 +111,9 @@ def test_a_path_first_seen_counts_when_it_may_have_changed_since(
     file.write_text("1")
     changed = file.stat().st_ctime_ns
     read = {str(file)}
-    assert list(looker.check([str(file)], since=changed, read=read)) == [str(file)]
-    assert looker.check([str(file)], since=changed, read=read) == {}, "it is known by now"
+    assert list(looker.check([str(file)], since=Moment(changed), read=read)) == [str(file)]
+    assert looker.check([str(file)], since=Moment(changed), read=read) == {}, "it is known by now"
     looker.check([])
-    assert looker.check([str(file)], since=changed + 10 * LATER, read=read) == {}
+    assert looker.check([str(file)], since=Moment(changed + 10 * LATER), read=read) == {}
     looker.check([])
-    assert looker.check([str(file)], since=changed) == {}, "nobody read it"
+    assert looker.check([str(file)], since=Moment(changed)) == {}, "nobody read it"

@@ -8,13 +8,12 @@ schedule with its program, and what a deployment must know.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilusbuild.builder.noop_record import Invocation, last_entries, write_record
+from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.shards import Shard, ShardPart, part_of
@@ -28,9 +27,10 @@ from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import PlannedInstance, PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.state.clock import FileClock
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.log import StateFile
-from tilusbuild.state.stamp import Stamp, is_settled, stamp_of
+from tilusbuild.state.stamp import Stamp, is_settled, sighting
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -54,14 +54,15 @@ def build(
     """
     config = replace(config, started_at=config.clock())
     plan = project.plan(selection)
+    read = None if invocation is None else PlanRead.of(project, plan, invocation)
     if shard is not None:
         part = part_of(plan, shard, times)
         config = replace(config, part=True)
         return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
     known = {} if invocation is None else last_entries(project, invocation)
     result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
-    if invocation is not None and not config.dry_run:
-        write_record(project, plan, result, project.settings.jobs.value, invocation)
+    if read is not None and not config.dry_run:
+        write_record(project, plan, result, project.settings.jobs.value, read)
     return result
 
 
@@ -109,17 +110,21 @@ def _publish_changed(
     project: Project, plan: Plan, selection: PlanSelection, result: Result, root: str | None
 ) -> None:
     """Publish the scripts that are not known to be current, and remember those that are now."""
-    published = PublishedScripts(project.cache.tree, project.manifest, own_code(project.digests))
+    published = PublishedScripts(
+        project.cache.tree, project.manifest, own_code(project.digests), project.clock
+    )
     known = {
         instance.hash
         for instance in plan.instances
         if published.is_current(instance, result.statuses)
     }
+    unknown = [instance for instance in plan.instances if instance.hash not in known]
+    before = [published.look(instance) for instance in unknown]
     publish(project, plan, selection, known=known, root=root)
-    for instance in plan.instances:
-        if instance.hash not in known and root is None:
-            published.note(instance, result.statuses)
-    published.save()
+    if root is None:
+        for instance, look in zip(unknown, before, strict=True):
+            published.note(instance, result.statuses, look)
+        published.save()
 
 
 _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
@@ -194,6 +199,15 @@ def script_record(
     )
 
 
+class DirectoryLook(NamedTuple):
+    """The stamps of a script directory's parts, when the last of them changed, and a moment before
+    they were looked at; in ns since 1970, by the clock that stamps them."""
+
+    stamps: list[list[int]]
+    newest: int
+    at: int
+
+
 class PublishedScripts:
     """The script directories that are known to be right, so that they are not made again.
 
@@ -203,10 +217,11 @@ class PublishedScripts:
     links have their stamps, it is right. Whatever is not known is worked out.
     """
 
-    def __init__(self, tree: Tree, manifest: Manifest, code: str) -> None:
+    def __init__(self, tree: Tree, manifest: Manifest, code: str, clock: FileClock) -> None:
         self._tree = tree
         self._manifest = manifest
         self._code = code
+        self._clock = clock
         self._file = StateFile(os.path.join(tree.root, "state", "published"), "published")
 
     def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
@@ -216,16 +231,29 @@ class PublishedScripts:
         known = self._file.get(instance.hash)
         if not isinstance(known, list) or len(known) != 3 or not isinstance(known[2], int):
             return False
-        stamps, newest = self._stamps(instance)
-        right = known[:2] == [self._says(instance, statuses), stamps]
-        return right and is_settled(newest, known[2])
+        now = self.look(instance)
+        right = known[:2] == [self._says(instance, statuses), now.stamps]
+        return right and is_settled(now.newest, known[2])
 
-    def note(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> None:
-        """Remember that the directory was found right, or made right, just now."""
-        self._file.put(
-            instance.hash,
-            [self._says(instance, statuses), self._stamps(instance)[0], time.time_ns()],
+    def look(self, instance: PlannedInstance) -> DirectoryLook:
+        """Return the directory as it is."""
+        moment = self._clock.moment()
+        directory = self._tree.script_path(instance.directory, instance.hash)
+        seen = [sighting(os.path.join(directory, part)) for part in _PARTS]
+        return DirectoryLook(
+            [list(each.stamp) for each in seen],
+            max(each.stamp.newest for each in seen),
+            min(moment.on(each.device) for each in seen),
         )
+
+    def note(
+        self, instance: PlannedInstance, statuses: Mapping[str, str], before: DirectoryLook
+    ) -> None:
+        """Remember that the directory was right as it was before it was published: if publishing
+        changed it, the next build finds out."""
+        if self.look(instance).stamps == before.stamps:
+            row = [self._says(instance, statuses), before.stamps, before.at]
+            self._file.put(instance.hash, row)
 
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
@@ -245,9 +273,3 @@ class PublishedScripts:
             *(statuses.get(program, "") for program in instance.programs),
         )
         return sha256_text("\n".join(parts))
-
-    def _stamps(self, instance: PlannedInstance) -> tuple[list[list[int]], int]:
-        """Return the stamps of a script directory's parts, and when the last of them changed."""
-        directory = self._tree.script_path(instance.directory, instance.hash)
-        stamps = [stamp_of(os.path.join(directory, part)) for part in _PARTS]
-        return [list(stamp) for stamp in stamps], max(stamp.newest for stamp in stamps)

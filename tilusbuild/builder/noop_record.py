@@ -12,6 +12,7 @@ import json
 import os
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,8 +27,9 @@ from tilusbuild.process.base import CancelledError, Command, Runner, RunnerLostE
 from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sha256_text, write_atomic
-from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 
@@ -43,11 +45,31 @@ class Invocation:
     key: bytes
     """By `noop.record.key`, in the directory where the command was given."""
     started: int
-    """When it began to read, in ns since 1970."""
+    """When it began to read, by `time.monotonic_ns`."""
+
+    def moment(self, clock: FileClock) -> Moment:
+        """Return when it began to read, for stamps."""
+        return clock.moment().earlier(time.monotonic_ns() - self.started)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRead:
+    """What the plan of a command read. It is made when the plan is, before anything is compiled."""
+
+    invocation: Invocation
+    started: Moment
+    inputs: Mapping[str, Sighting]
+    """Each as it was before it was read; a directory that was only searched, as it was when the
+    plan was made."""
+
+    @classmethod
+    def of(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
+        """Return what was read for a plan, just after it was made."""
+        return cls(invocation, invocation.moment(project.clock), _inputs(project, planned))
 
 
 def write_record(
-    project: Project, planned: Plan, result: Result, jobs: int, invocation: Invocation
+    project: Project, planned: Plan, result: Result, jobs: int, read: PlanRead
 ) -> None:
     """Write the record for a command, if the same command would now have nothing to do.
 
@@ -55,18 +77,18 @@ def write_record(
     """
     if any(status not in RECORDED for status in result.statuses.values()):
         return
-    path = record.path(invocation.key, project.environment)
+    path = record.path(read.invocation.key, project.environment)
     if path is None:
         return
     with suppress(OSError):
         entries = _entries(project, planned, result.statuses)
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
-        inputs = _inputs(project, planned)
+        inputs = {**_inputs_so_far(project, planned), **read.inputs}
         helper = ""
         if sum(map(len, entries.values())) >= WORTH:
             toolchain = planned.script_instances[0].toolchain
             helper = stat_helper_for(os.path.dirname(path), toolchain, project.runner)
-        made = write.make(invocation.key, answer, inputs, entries, invocation.started, helper)
+        made = write.make(read.invocation.key, answer, inputs, entries, read.started, helper)
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -107,16 +129,21 @@ def _entries(
     return found
 
 
-def _inputs(project: Project, planned: Plan) -> set[str]:
+def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
+    """Return everything that the plan's answer rests on, as it was when it was read."""
     manifest = project.manifest
-    found = {manifest.path, *planned.inputs}
+    found = _inputs_so_far(project, planned)
+    others = {manifest.path, *_own_code(), *_places_of_tools(project.environment)}
     for script in manifest.scripts.values():
         if script.space_file is not None:
-            found.add(os.path.join(manifest.root, script.space_file))
-    found.update(project.digests.consulted())
-    found.update(_own_code())
-    found.update(_places_of_tools(project.environment))
-    return found
+            others.add(os.path.join(manifest.root, script.space_file))
+    return {**{path: sighting(path) for path in others - found.keys()}, **found}
+
+
+def _inputs_so_far(project: Project, planned: Plan) -> dict[str, Sighting]:
+    """Return what was read or searched by now for the programs: compiling may add to it."""
+    found = {**project.sightings, **project.renderer.sightings, **project.digests.consulted()}
+    return {**{path: sighting(path) for path in planned.inputs - found.keys()}, **found}
 
 
 def _places_of_tools(environment: Mapping[str, str]) -> set[str]:

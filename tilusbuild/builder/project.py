@@ -23,7 +23,9 @@ from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
+from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.stamp import Sighting, sighting
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Project:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment
+        self.sightings: Mapping[str, Sighting] = {}
+        """The manifest, as it was before it was read."""
         self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
@@ -50,7 +54,11 @@ class Project:
         cls, start: str, options: Mapping[str, str | float | None], environment: Mapping[str, str]
     ) -> Self:
         """Return the project around the directory `start`. Raises `InputError`."""
-        return cls._opened(load(find(start)), options, environment)
+        path = find(start)
+        seen = {path: sighting(path)}
+        project = cls._opened(load(path), options, environment)
+        project.sightings = seen
+        return project
 
     @classmethod
     def _opened(
@@ -71,7 +79,7 @@ class Project:
         with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
         fresh = self._opened(load(self.manifest.path), self._options, self.environment)
-        fresh.__dict__.update(runner=self.runner, digests=self.digests)
+        fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__["cache"] = self.cache
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
@@ -108,9 +116,14 @@ class Project:
         return cache
 
     @cached_property
+    def clock(self) -> FileClock:
+        """What time it is for the stamps of files."""
+        return FileClock(self.cache.state_path)
+
+    @cached_property
     def digests(self) -> DigestMemory:
         """Content digests, remembered from one run to the next."""
-        return DigestMemory(self.cache.state_path)
+        return DigestMemory(self.cache.state_path, self.clock.recent)
 
     @cached_property
     def memo(self) -> PlanMemo:

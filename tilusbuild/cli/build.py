@@ -37,7 +37,7 @@ class BuildArgs(CompilingArgs):
     record: bytes = b""
     """The key of the no-op record of this command."""
     started: int = 0
-    """When the command started, in nanoseconds since the epoch."""
+    """When the command started, by `time.monotonic_ns`."""
 
 
 def run(arguments: BuildArgs) -> int:

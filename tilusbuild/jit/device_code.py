@@ -22,6 +22,7 @@ from tilusbuild.plan.planner import Planner
 from tilusbuild.render.closure import layout
 from tilusbuild.runtime.script import Script, script_of
 from tilusbuild.runtime.sealed import unseal
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.status import Status
 from tilusbuild.toolchain import HostCompiler, Toolchain, ToolchainRequest, ToolFile, discover_nvrtc
@@ -44,9 +45,9 @@ class DeviceKernel:
     inputs: Inputs
 
 
-def build(project: Project, script: str, target: str, since: int) -> DeviceKernel:
-    """Have the device code; `since` is when reading began, in ns since 1970. Raises
-    `InputError` and `KernelNotBuilt`."""
+def build(project: Project, script: str, target: str, since: Moment) -> DeviceKernel:
+    """Have the device code; `since` is when reading began. Raises `InputError`
+    and `KernelNotBuilt`."""
     if project.manifest.targets[target].is_cpu:
         raise input_error(
             f"{script}: the backend nvrtc compiles for GPUs, and {target} is the cpu",

@@ -24,6 +24,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.state.stamp import observe
 from tilusbuild.status import Status
@@ -35,20 +36,21 @@ DEVICE_CODE = "device"
 class Inputs:
     """What a kernel was made from: the manifest and everything that its plan read.
 
-    `since` is the time in ns when reading began. What may have changed after it may have been read
+    `since` is when reading began. What may have changed after it may have been read
     before the change: a kernel from such inputs is never current, and the next request plans again.
     Only the projects that are written for a `Source` are exempt: their content is their name, and
     they are always that young.
     """
 
-    def __init__(self, project: Project, paths: Iterable[str], since: int) -> None:
+    def __init__(self, project: Project, paths: Iterable[str], since: Moment) -> None:
         self._seen = {
-            path: observe(path, project.digests.digest)
+            path: observe(path, project.digests.digest, now=project.clock.recent)
             for path in sorted({project.manifest.path, *paths})
         }
         sources = os.path.join(project.cache.state_path, SOURCES, "")
+        self._now = project.clock.recent
         self._is_sure = all(
-            seen.stamp.is_settled(since) or path.startswith(sources)
+            not seen.may_be_later(since) or path.startswith(sources)
             for path, seen in self._seen.items()
         )
 
@@ -59,7 +61,7 @@ class Inputs:
         a call costs one `stat` for each input.
         """
         for path, old in self._seen.items():
-            new = self._seen[path] = observe(path, sha256_file, before=old)
+            new = self._seen[path] = observe(path, sha256_file, now=self._now, before=old)
             if new.content != old.content:
                 self._is_sure = False
         return self._is_sure
@@ -86,9 +88,11 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanS
     return planner.plan(selection), selection
 
 
-def build(project: Project, script: str, target: str, wanted: Request, since: int) -> BuiltKernel:
-    """Have the program in the cache; `since` is when reading began, in ns since 1970. Raises
-    `InputError`, `CacheError`, `KernelNotBuilt`."""
+def build(
+    project: Project, script: str, target: str, wanted: Request, since: Moment
+) -> BuiltKernel:
+    """Have the program in the cache; `since` is when reading began. Raises `InputError`,
+    `CacheError`, `KernelNotBuilt`."""
     plan, selection = planned_for(project, script, target)
     (instance,) = plan.instances
     inputs = Inputs(project, plan.inputs, since)

@@ -28,6 +28,7 @@ from tilusbuild.runtime.device import Device, can_run, code_rank, cuda, may_have
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_text, write_atomic
 
 BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
@@ -236,13 +237,13 @@ def _text(value: object) -> str:
     raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
 
 
-def opened(wanted: Request) -> tuple[Project, str, str, int]:
-    """Return the project, the script's name, the target's, and when we began to read the project,
-    in ns since 1970. Raises `InputError`."""
+def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
+    """Return the project, the script's name, the target's, and when we began to read the project.
+    Raises `InputError`."""
     given: dict[str, str | int | None] = {"level": 0}
     if wanted.backend == "nvrtc":
         given["device-compiler"] = "nvrtc"
-    since = time.time_ns()
+    began = time.monotonic_ns()
     if isinstance(wanted.source, Source):
         target, declared = _target_of_source(wanted.target)
         above = os.path.join(get_cache_dir(), "state", SOURCES)
@@ -257,6 +258,7 @@ def opened(wanted: Request) -> tuple[Project, str, str, int]:
             raise input_error(f'no script "{script}" in {project.manifest.path}', hint=hint)
         target = _target_of_script(project.manifest, script, wanted.target)
     project.manifest = _narrowed(project.manifest, script, target, wanted)
+    since = project.clock.moment().earlier(time.monotonic_ns() - began)
     return project, script, target, since
 
 

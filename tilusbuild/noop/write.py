@@ -1,8 +1,9 @@
 """Writing no-op records, and reading them in full, for a build that does not answer from one.
 
 The bytes are those that `tilusbuild.noop.record` reads; it alone runs when there is nothing to do,
-and imports nothing of this. A record is made only when no input changed after the build began to
-read: ctime cannot be set back, so a file that was settled at the start was not written since.
+and imports nothing of this. What a record proves is what the plan read: each input has the stamp
+that was seen before it was read, and one that could have changed after that without another stamp
+makes that there is no record. So no clock is asked what happened during the build.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from tilusbuild.noop.record import COUNT, HEAD, MAGIC, STAMP, groups_of, pieces_of
-from tilusbuild.state.stamp import ABSENT, Stamp, stamp_of
+from tilusbuild.state.clock import Moment
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, stamp_of
 
 _GROUP_SIZE = 1000
 """Entries; groups are what threads share out."""
@@ -25,21 +27,22 @@ _Group: TypeAlias = tuple[tuple[str, str], list[str], list[Stamp]]
 def make(
     name: bytes,
     summary: bytes,
-    inputs: Iterable[str],
+    inputs: Mapping[str, Sighting],
     entries: Mapping[tuple[str, str], Sequence[str]],
-    started: int,
+    started: Moment,
     helper: str = "",
 ) -> bytes | None:
-    """Return a record; None when an input may have changed since `started`, in ns since 1970.
+    """Return a record; None when an input was too young at `started`, when the build began to read,
+    for its stamp to tell whether it changed after that.
 
-    `entries` maps a (prefix, suffix) to the words between: an entry's path is all three joined.
-    `helper` is the path of the stat helper to check with, if there is one: it was tried.
+    `inputs` are as they were before they were read. `entries` maps a (prefix, suffix) to the words
+    between: an entry's path is all three joined. `helper` is the path of the stat helper to check
+    with, if there is one: it was tried.
     """
-    files = sorted(set(inputs))
-    stamps = [stamp_of(file) for file in files]
-    if not all(stamp.is_settled(started) for stamp in stamps):
+    if not all(seen.is_settled(started) for seen in inputs.values()):
         return None
-    groups = _by_directory(files, stamps)
+    files = sorted(inputs)
+    groups = _by_directory(files, [inputs[file].stamp for file in files])
     for (before, after), middles in sorted(entries.items()):
         found = [stamp_of(before + middle + after) for middle in middles]
         if ABSENT in found:

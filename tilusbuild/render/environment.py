@@ -34,6 +34,7 @@ from jinja2.utils import missing
 
 from tilusbuild.render import cuda, templates_directory
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.stamp import Sighting, sighting
 
 SHARED_NAMES = ("target", "arch", "args", "script")
 """The names that an imported template sees without `with context`: not the schedule."""
@@ -66,6 +67,8 @@ class ProjectLoader(BaseLoader):
         self.root = os.path.realpath(root)
         self.shipped = os.path.realpath(templates_directory())
         self._texts: dict[str, str] = {}
+        self.sightings: dict[str, Sighting] = {}
+        """Files by path, as they were before they were read."""
 
     def path(self, name: str) -> str:
         """Return the file of a template, whether it exists or not. Raises `BadTemplateError`."""
@@ -90,6 +93,7 @@ class ProjectLoader(BaseLoader):
         if (known := self._texts.get(name)) is not None:
             return known
         path = self.path(name)
+        self.sightings.setdefault(path, sighting(path))
         try:
             data = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -31,6 +31,7 @@ from tilusbuild.render.problems import explain
 from tilusbuild.runtime.regular import open_regular, read_text
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
+from tilusbuild.state.stamp import Sighting
 
 if TYPE_CHECKING:
     from tilusbuild.render.linemap import LineMap, MarkingEnvironment
@@ -72,6 +73,11 @@ class Renderer:
             return self._loader.path(template)
         except TemplateNotFound as error:
             raise self._explained(error, template, {}) from None
+
+    @property
+    def sightings(self) -> Mapping[str, Sighting]:
+        """Every template that was asked for, by path, as it was before it was read."""
+        return self._loader.sightings
 
     def digest(self, template: str) -> str:
         """Return the sha256 of a template's text; "" if it does not exist."""

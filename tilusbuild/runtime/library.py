@@ -4,8 +4,8 @@ A library is opened once for the process, when it is first called for, by whiche
 first. Children of a fork keep what was open. Its digest is checked once: a receipt outside the tree
 keeps what `stat` said of the file when its content was read. It counts while size, mtime, ctime,
 inode and device are the same, and only if the file was older than the file system's tick when it
-was read. Receipts save reading and nothing else: without a place to keep them, every process reads
-each library that it uses once.
+was read, by the clock that stamps it. Receipts save reading and nothing else: without a place to
+keep them, every process reads each library that it uses once.
 """
 
 from __future__ import annotations
@@ -102,10 +102,12 @@ def check_images(script: Script, program: int, meta: Mapping[str, Any], device: 
     )
 
 
-# The stamp and this rule are those of `tilusbuild.state.stamp`, which a deployment does not have;
-# `tests/state/test_stamp.py` compares the two.
+# The stamp and this rule are those of `tilusbuild.state.stamp` and `clock`, which a deployment does
+# not have; `tests/state/test_stamp.py` compares them.
 _TICK = 2_000_000_000
 """Nanoseconds: the coarsest time stamp of a file system in use."""
+_LAG = 600_000_000_000
+"""Nanoseconds that the clock of another file system than the receipts' may be behind ours."""
 
 
 def sha256_of(path: str) -> str:
@@ -116,13 +118,14 @@ def sha256_of(path: str) -> str:
         kept = _read_receipt(place)
         if kept is not None and kept[0] == stamp:
             return kept[1]
+        at = 0 if place is None else _moment(os.path.dirname(place), file.fileno())
         hasher = hashlib.sha256()
         while piece := file.read(1 << 20):
             hasher.update(piece)
         found = os.fstat(file.fileno())
     digest = hasher.hexdigest()
     newest = max(found.st_mtime_ns, found.st_ctime_ns)
-    if place is not None and _is_settled(newest, time.time_ns()) and _stamp(found) == stamp:
+    if place is not None and _is_settled(newest, at) and _stamp(found) == stamp:
         _write_receipt(place, f"{stamp} {digest}\n")
     return digest
 
@@ -130,6 +133,22 @@ def sha256_of(path: str) -> str:
 def _stamp(found: os.stat_result) -> str:
     numbers = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
     return " ".join(map(str, numbers))
+
+
+def _moment(directory: str, file: int) -> int:
+    """Return the time by the clock that stamps an open file, or an earlier one. A file that is made
+    now has the time of its file system."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        handle = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return time.time_ns() - _LAG
+    try:
+        found = os.fstat(handle)
+    finally:
+        os.close(handle)
+    same = found.st_dev == os.fstat(file).st_dev
+    return found.st_mtime_ns if same else time.time_ns() - _LAG
 
 
 def _is_settled(newest: int, at: int) -> bool:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import hasher, sha256_file
 from tilusbuild.state.log import StateFile
-from tilusbuild.state.stamp import is_settled, stamp
+from tilusbuild.state.stamp import ABSENT, Sighting, is_settled, sighting, stamp
 
 
 class Record(NamedTuple):
-    """A digest and the evidence that it still holds. `at` and `newest` are in ns since 1970."""
+    """A digest and the evidence that it still holds. `at` and `newest` are in ns since 1970, by the
+    clock that stamps the files."""
 
     stamp: str
     newest: int
@@ -46,22 +47,25 @@ class DigestMemory:
     Keys of answers are the caller's; an answer holds as long as its key.
     """
 
-    def __init__(self, state_dir: str | None = None, now: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, state_dir: str | None = None, now: Callable[[], Moment] | None = None
+    ) -> None:
+        """`now` is that of a `FileClock`."""
         path = os.path.join(state_dir, "digests") if state_dir is not None else None
         self._log = StateFile(path, "digests")
-        self._now = now
+        self._now = now or FileClock(state_dir).recent
         self._guard = threading.Lock()
-        self._files: set[str] = set()
-        self._trees: dict[tuple[str, str], Callable[[str], bool]] = {}
+        self._sightings: dict[str, Sighting] = {}
 
     def digest(self, path: str) -> str:
         """Return the sha256 of a file's content. Raises `OSError`."""
         path = os.path.abspath(path)
         with self._guard:
-            self._files.add(path)
-            return self._remembered(
-                f"files:{path}", lambda: _stamp_of_file(path), lambda: sha256_file(path)
-            )
+            try:
+                return self._remembered(f"files:{path}", [("", path)], lambda: sha256_file(path))
+            except OSError:
+                self._note({path: Sighting(ABSENT, -1)})
+                raise
 
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return one digest of the files under `root` whose relative name is selected: of their
@@ -73,24 +77,32 @@ class DigestMemory:
         """
         root = os.path.abspath(root)
         with self._guard:
-            self._trees[root, label] = select
-            files = sorted(walk(root, select))
-            return self._remembered(
-                f"trees:{label}\n{root}", lambda: _stamp_of_files(files), lambda: _digest_of(files)
-            )
+            self._note({root: sighting(root)})
+            files = sorted(walk(root, select, self._note))
+            key = f"trees:{label}\n{root}"
+            return self._remembered(key, files, lambda: _digest_of(files))
 
     def _remembered(
-        self, key: str, stamp_now: Callable[[], tuple[str, int]], digest_now: Callable[[], str]
+        self, key: str, files: Sequence[tuple[str, str]], digest_now: Callable[[], str]
     ) -> str:
-        found, newest = stamp_now()
+        seen = _sighted(files)
+        self._note(seen)
+        found = _stamp_of(files, seen)
         known = Record.of(self._log.get(key))
         if known is not None and known.holds(found):
             return known.digest
-        at = self._now()
+        moment = self._now()
         digest = digest_now()
-        if stamp_now()[0] == found:  # otherwise it changed while it was read
+        if _stamp_of(files, _sighted(files)) == found:  # otherwise it changed while it was read
+            newest = max((each.stamp.newest for each in seen.values()), default=0)
+            at = min((moment.on(each.device) for each in seen.values()), default=moment.local)
             self._log.put(key, list(Record(found, newest, at, digest)))
         return digest
+
+    def _note(self, seen: Mapping[str, Sighting]) -> None:
+        """Keep what was seen before it was read: of several times, the first."""
+        for path, each in seen.items():
+            self._sightings.setdefault(path, each)
 
     def recall(self, key: str) -> str | None:
         """Return the text recorded under `key`, or None."""
@@ -104,16 +116,12 @@ class DigestMemory:
             if self._log.get(f"answers:{key}") != text:
                 self._log.put(f"answers:{key}", text)
 
-    def consulted(self) -> set[str]:
+    def consulted(self) -> dict[str, Sighting]:
         """Return every file whose digest was asked for in this process, and every directory below
-        the root of a tree: as long as none of them changes, all answers would be the same."""
+        the root of a tree, as it was before it was first read: as long as all of them are still so,
+        all answers would be the same."""
         with self._guard:
-            found = set(self._files)
-            for (root, _), select in self._trees.items():
-                found.add(root)
-                for _, path in walk(root, select):
-                    found.update((path, os.path.dirname(path)))
-            return found
+            return dict(self._sightings)
 
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
@@ -127,9 +135,13 @@ def _is_of_something(key: str) -> bool:
     return kind == "answers" or os.path.exists(name.rpartition("\n")[2])
 
 
-def walk(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+def walk(
+    root: str,
+    select: Callable[[str], bool],
+    note: Callable[[Mapping[str, Sighting]], None] = lambda _: None,
+) -> Iterator[tuple[str, str]]:
     """Yield the selected files under `root`, links followed: the name relative to it, and the path;
-    in no order."""
+    in no order. Each directory is told to `note` as it was before it was read."""
     seen: set[tuple[int, int]] = set()
     pending = [("", root)]
     while pending:
@@ -139,6 +151,7 @@ def walk(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
             if (status.st_dev, status.st_ino) in seen:
                 continue  # a link to a directory that was walked already, maybe its own parent
             seen.add((status.st_dev, status.st_ino))
+            note({directory: Sighting(stamp(status), status.st_dev)})
             entries = list(os.scandir(directory))
         except OSError:
             continue
@@ -152,19 +165,21 @@ def walk(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
                 yield name, entry.path
 
 
-def _stamp_of_file(path: str) -> tuple[str, int]:
-    """Return a file's stamp as text, and when it last changed. Raises `OSError`."""
-    found = stamp(os.stat(path))
-    return " ".join(map(str, found)), found.newest
+def _sighted(files: Sequence[tuple[str, str]]) -> dict[str, Sighting]:
+    """Return files as they are, by path. Raises `OSError`."""
+    statuses = ((path, os.stat(path)) for _, path in files)
+    return {path: Sighting(stamp(status), status.st_dev) for path, status in statuses}
 
 
-def _stamp_of_files(files: list[tuple[str, str]]) -> tuple[str, int]:
-    combined, newest = hasher(), 0
-    for name, path in files:
-        found, changed = _stamp_of_file(path)
-        combined.update(f"{found} {name}\n".encode("utf-8", "surrogateescape"))
-        newest = max(newest, changed)
-    return combined.hexdigest(), newest
+def _stamp_of(files: Sequence[tuple[str, str]], seen: Mapping[str, Sighting]) -> str:
+    """Return the stamps of files as one text."""
+    texts = [(name, " ".join(map(str, seen[path].stamp))) for name, path in files]
+    if len(texts) == 1 and not texts[0][0]:
+        return texts[0][1]
+    combined = hasher()
+    for name, text in texts:
+        combined.update(f"{text} {name}\n".encode("utf-8", "surrogateescape"))
+    return combined.hexdigest()
 
 
 def _digest_of(files: list[tuple[str, str]]) -> str:

@@ -3,6 +3,7 @@
 A stamp is what `stat` says of a file: size, mtime, ctime and inode. Different stamps mean that the
 file may have changed. Equal stamps prove that it did not only when the file was already older than
 the file system's tick when it was read: a file that changes again within one tick keeps its times.
+How old it was, only the clock that stamps it can say (`tilusbuild.state.clock`).
 
 `tilusbuild.noop.record` and `tilusbuild.runtime.library` hold minimal copies, because the first
 may import nothing and the second nothing of the builder; tests/state/test_stamp.py holds all of
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from tilusbuild.state.clock import Moment
 
 TICK = 50_000_000
 """Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago."""
@@ -48,8 +50,8 @@ class Stamp(NamedTuple):
         return COARSE_TICK if whole_seconds else TICK
 
     def is_settled(self, at: int) -> bool:
-        """Return whether a file that has this stamp and was read at `at` has another stamp if it
-        changed after that."""
+        """Return whether a file that has this stamp and was read at `at`, by the clock that stamps
+        it, has another stamp if it changed after that."""
         return is_settled(self.newest, at, self.tick)
 
 
@@ -60,24 +62,43 @@ ABSENT = Stamp(-1, 0, 0, 0)
 def is_settled(newest: int, at: int, tick: int = COARSE_TICK) -> bool:
     """Return whether something last changed at `newest` was old enough at `at` to be trusted.
 
-    This is the only place that compares the time stamps of files with a clock. Without a `tick`
-    the coarsest one counts, for digests that are kept for good.
+    This is the only place that compares the time stamps of files with a clock: `at` is what
+    `Moment.on` says of their file system. Without a `tick` the coarsest one counts, for digests
+    that are kept for good.
     """
     return newest < at - tick
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp:
     """Return the stamp of what is at `path`, links followed; `ABSENT` where nothing is."""
-    try:
-        return stamp(os.stat(path))
-    except (OSError, ValueError):  # ValueError: a name with a zero byte
-        return ABSENT
+    return sighting(path).stamp
 
 
 def stamp(status: os.stat_result) -> Stamp:
     """Return the stamp in what `os.stat` gave."""
     size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return Stamp(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+class Sighting(NamedTuple):
+    """A stamp, and the file system that it is of: what was there when something was read."""
+
+    stamp: Stamp
+    device: int
+    """`st_dev`; -1 where there is nothing."""
+
+    def is_settled(self, at: Moment) -> bool:
+        """Return whether a change after the moment would have given another stamp."""
+        return self.stamp == ABSENT or self.stamp.is_settled(at.on(self.device))
+
+
+def sighting(path: str | os.PathLike[str]) -> Sighting:
+    """Return what is at `path` now, links followed."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        return Sighting(ABSENT, -1)
+    return Sighting(stamp(status), status.st_dev)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +110,12 @@ class Observation:
     """A file's digest, the names in a directory, None for nothing."""
     settled: bool
     """Whether an equal stamp means equal content."""
+    device: int = -1
+    """As in a sighting."""
+
+    def may_be_later(self, moment: Moment) -> bool:
+        """Return whether something may have changed after the moment."""
+        return not Sighting(self.stamp, self.device).is_settled(moment)
 
 
 def names_in(directory: str) -> frozenset[str]:
@@ -101,24 +128,24 @@ def observe(
     digest: Callable[[str], str],
     names: Callable[[str], frozenset[str]] = names_in,
     *,
+    now: Callable[[], Moment],
     before: Observation | None = None,
-    now: Callable[[], int] = time.time_ns,
 ) -> Observation:
     """Return what is at `path`; `before` itself where its stamp proves that nothing changed.
 
     `digest` gives the digest of a file's content, `names` those of a directory that count; both may
-    raise `OSError`.
+    raise `OSError`. `now` is that of a `FileClock`.
     """
     at = now()  # before `stat`: a change after it must not count as settled
     try:
         status = os.stat(path)
     except (OSError, ValueError):
         return Observation(ABSENT, None, True)
-    found = stamp(status)
+    found, device = stamp(status), status.st_dev
     if before is not None and before.settled and before.stamp == found:
         return before
     try:
         content = names(path) if stat.S_ISDIR(status.st_mode) else digest(path)
     except OSError:
-        return Observation(found, None, False)
-    return Observation(found, content, found.is_settled(at))
+        return Observation(found, None, False, device)
+    return Observation(found, content, found.is_settled(at.on(device)), device)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tilusbuild.state.stamp import ABSENT, Observation, observe
+from tilusbuild.state.clock import Moment
+from tilusbuild.state.stamp import Observation, observe
 from tilusbuild.watch import events
 from tilusbuild.watch.dependencies import (
     Change,
@@ -80,18 +81,18 @@ class PathStates:
     the file system's tick: such a one is read at the next check, whatever its stamps say.
     """
 
-    def __init__(self, digest: Callable[[str], str], now: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, digest: Callable[[str], str], now: Callable[[], Moment]) -> None:
         self._digest = digest
         self._now = now
         self._seen: dict[str, Observation] = {}
 
     def check(
-        self, paths: Iterable[str], *, since: int | None = None, read: Collection[str] = ()
+        self, paths: Iterable[str], *, since: Moment | None = None, read: Collection[str] = ()
     ) -> dict[str, Change]:
         """Return what changed among `paths`, which from now on are those that are remembered.
 
         A path that is checked for the first time counts as changed when it is among those that
-        were `read` since `since` (ns of the wall clock), and may have changed after that.
+        were `read` since `since`, and may have changed after that.
         """
         before, self._seen = self._seen, {}
         changes: dict[str, Change] = {}
@@ -100,7 +101,7 @@ class PathStates:
             new = observe(path, self._digest, _names, before=old, now=self._now)
             self._seen[path] = new
             if old is None:
-                if since is not None and path in read and _may_be_later(new, since):
+                if since is not None and path in read and new.may_be_later(since):
                     changes[path] = Change(path)
             elif new.content != old.content:
                 changes[path] = _change(path, old.content, new.content)
@@ -109,11 +110,6 @@ class PathStates:
 
 def _names(directory: str) -> frozenset[str]:
     return frozenset(name for name in os.listdir(directory) if not is_editor_temp_file(name))
-
-
-def _may_be_later(seen: Observation, moment: int) -> bool:
-    """Return whether something may have changed after `moment`."""
-    return seen.stamp != ABSENT and not seen.stamp.is_settled(moment)
 
 
 def _change(
@@ -161,11 +157,12 @@ class ChangeDetector:
         hint: Callable[[Hint], None],
         ignored: Callable[[], str],
         *,
+        now: Callable[[], Moment],
         poll: bool,
         make_watcher: MakeWatcher = Observer,
         debounce: Debounce | None = None,
     ) -> None:
-        self._paths = PathStates(digest)
+        self._paths = PathStates(digest, now)
         self._watcher = make_watcher(lambda path: hint(Hint(path)), ignored)
         self._debounce = debounce or Debounce()
         self._hinted: set[str] = set()
@@ -206,10 +203,10 @@ class ChangeDetector:
         dependencies: Mapping[Part, Dependencies],
         wider: Dependencies | None = None,
         *,
-        started: int | None = None,
+        started: Moment | None = None,
     ) -> Detected:
-        """Check all that is needed, and `wider`; `started` is when a plan began to read it, in
-        nanoseconds of the wall clock, and None when this check does not follow a plan."""
+        """Check all that is needed, and `wider`; `started` is when a plan began to read it,
+        and None when this check does not follow a plan."""
         every = dict(dependencies)
         if wider is not None:
             every[ANYTHING] = wider

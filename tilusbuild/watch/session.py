@@ -25,6 +25,7 @@ from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
+from tilusbuild.state.clock import Moment
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch import events
 from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
@@ -110,6 +111,7 @@ class Session:
             lambda path: self._project.digests.digest(path),
             self._inbox.put,
             lambda: self._project.cache.root,
+            now=lambda: self._project.clock.recent(),
             poll=options.poll,
             make_watcher=make_watcher,
             debounce=debounce,
@@ -208,9 +210,8 @@ class Session:
         since = self._detector.due()
         return since is not None and self._check_files(since)
 
-    def _check_files(self, since: float, *, started: int | None = None) -> bool:
-        """Check everything; `started` is when the plan began to read it, in ns of the wall
-        clock."""
+    def _check_files(self, since: float, *, started: Moment | None = None) -> bool:
+        """Check everything; `started` is when the plan began to read it."""
         seen = self._detector.check(self._needs(), self._wider, started=started)
         if not seen.parts:
             return False
@@ -238,7 +239,7 @@ class Session:
         """Plan what is pending, and have it built."""
         self._cancel_command()
         self._news = self._head_start = False
-        began, started = time.monotonic(), time.time_ns()
+        began, started = time.monotonic(), self._project.clock.moment()
         self._saved = self._pending.since or began
         dirty = set(self._pending.parts)
         before = self._state
@@ -282,7 +283,7 @@ class Session:
         elif self._build_thread is not None:
             self._build_thread.abandon()
         self._follow()
-        self._check_files(time.monotonic(), started=time.time_ns())
+        self._check_files(time.monotonic(), started=self._project.clock.moment())
 
     def _wrong(self, error: TilusbuildError) -> None:
         """Report what is wrong; until it is fixed every change in the project counts."""

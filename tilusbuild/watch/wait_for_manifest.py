@@ -14,11 +14,14 @@ from queue import Empty, SimpleQueue
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.queue import catch_signals
 from tilusbuild.errors import InputError
+from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sha256_file
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import ANYTHING, ChangeDetector, Hint
 from tilusbuild.watch.dependencies import Dependencies, project_files
 from tilusbuild.watch.screen import Screen
+
+_CACHE = ".cache"
 
 
 def wait_for_manifest(
@@ -29,12 +32,13 @@ def wait_for_manifest(
 
     Raises `InputError` for what no save would mend.
     """
-    began = time.time_ns()
+    clock = FileClock(os.path.join(os.path.dirname(manifest), _CACHE, "state"))
+    began = clock.moment()
     try:
         return open_project()
     except InputError as error:
         _raise_unless_placed(error)
-        return _Waiting(open_project, manifest, screen, poll).until_mended(error, began)
+        return _Waiting(open_project, manifest, screen, poll, clock).until_mended(error, began)
 
 
 def _raise_unless_placed(error: InputError) -> None:
@@ -46,22 +50,28 @@ class _Waiting:
     """Waits for a manifest to be mended."""
 
     def __init__(
-        self, open_project: Callable[[], Project], manifest: str, screen: Screen, poll: bool
+        self,
+        open_project: Callable[[], Project],
+        manifest: str,
+        screen: Screen,
+        poll: bool,
+        clock: FileClock,
     ) -> None:
         self._open = open_project
         self._manifest = manifest
         self._root = os.path.dirname(manifest)
         self._screen = screen
         self._inbox: SimpleQueue[Hint | int] = SimpleQueue()
+        self._clock = clock
         # No cache is known yet; one that lies in a project is mostly this or another hidden one.
-        self._cache = os.path.join(self._root, ".cache")
+        self._cache = os.path.join(self._root, _CACHE)
         self._detector = ChangeDetector(
-            sha256_file, self._inbox.put, lambda: self._cache, poll=poll
+            sha256_file, self._inbox.put, lambda: self._cache, now=clock.recent, poll=poll
         )
         self._signal: int | None = None
 
-    def until_mended(self, error: InputError, began: int) -> Project | int:
-        """`began` is when the manifest was read, in nanoseconds of the wall clock."""
+    def until_mended(self, error: InputError, began: Moment) -> Project | int:
+        """`began` is when we began to read the manifest."""
         with catch_signals(self._inbox.put):
             try:
                 shown = ""
@@ -71,7 +81,7 @@ class _Waiting:
                     shown = text
                     if not self._changed(began):
                         return self._signal or 0
-                    began = time.time_ns()
+                    began = self._clock.moment()
                     try:
                         return self._open()
                     except InputError as again:
@@ -80,7 +90,7 @@ class _Waiting:
             finally:
                 self._detector.close()
 
-    def _changed(self, began: int) -> bool:
+    def _changed(self, began: Moment) -> bool:
         """Wait for a change in the project since it was read; False when a signal came instead."""
         paths = project_files(self._root, self._cache) | {self._manifest}
         dependencies = {ANYTHING: Dependencies(paths)}

@@ -1,0 +1,130 @@
+"""What time it is for the clock that stamps files, which need not be ours.
+
+A file server, or the host of a virtual machine, may be behind our clock by seconds or ahead of it,
+and a stamp says nothing of what happened after a moment that is only known by another clock. So a
+moment is taken from a file that is made at that moment, on the file system of the cache; it is
+unnamed where the system can do that, and no directory changes.
+
+- Local file systems are stamped by this kernel: one moment serves all of them.
+- Of a remote one that is not the cache's, no file is made. Its clock is unknown, and is taken to be
+  behind by no more than `REMOTE_LAG`.
+- A moment is never later than the instant at which it was asked for: to be early costs reading.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+REMOTE_LAG = 600_000_000_000
+"""Nanoseconds that the clock of a remote file system may be behind ours."""
+_FRESH = 20_000_000
+"""Nanoseconds for which a moment is recent: a new one is a round trip to a server."""
+_LOCAL = frozenset(("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "aufs", "zfs"))
+"""What needs no block device and is stamped by this kernel all the same."""
+_SHARED = frozenset(("gfs2", "ocfs2"))
+"""What has a block device that other machines stamp, too."""
+
+
+class Moment(NamedTuple):
+    """An instant that has passed, by each clock that stamps files; in ns since 1970."""
+
+    local: int
+    """By the clock of this kernel."""
+    device: int = -1
+    """The file system that was asked (`st_dev`); -1 for none."""
+    there: int = 0
+    """By the clock of that file system."""
+    remote: frozenset[int] = frozenset()
+    """The file systems that other machines stamp."""
+
+    def on(self, device: int) -> int:
+        """Return the time of the moment on a file system, or one that is earlier."""
+        if device == self.device:
+            return self.there
+        return self.local - REMOTE_LAG if device in self.remote else self.local
+
+    def earlier(self, nanoseconds: int) -> Moment:
+        """Return the moment that was so long before."""
+        return self._replace(local=self.local - nanoseconds, there=self.there - nanoseconds)
+
+
+class FileClock:
+    """The clock of the file system of `directory`, which need not be there yet, and of all that
+    this kernel stamps. Where nothing can be written, ours."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory
+        self._asked = 0
+        self._last: Moment | None = None
+
+    def recent(self) -> Moment:
+        """Return a moment that has passed, not long ago."""
+        now = time.monotonic_ns()
+        if self._last is None or now - self._asked > _FRESH:
+            self._last, self._asked = self.moment(), now
+        return self._last
+
+    def moment(self) -> Moment:
+        """Return a moment that has passed, and only just."""
+        remote = remote_devices()
+        ours = time.time_ns()
+        found = None if self._directory is None else _probe(self._directory)
+        if found is None:
+            return Moment(ours, remote=remote)
+        device, there = found.st_dev, found.st_mtime_ns
+        return Moment(ours if device in remote else there, device, there, remote)
+
+
+def _probe(directory: str) -> os.stat_result | None:
+    """Return what `stat` says of a file of this moment, in the directory or where it will be; None
+    where none can be made."""
+    nearest = os.path.abspath(directory)
+    while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):
+        nearest = os.path.dirname(nearest)
+    with suppress(OSError):
+        return _stat_of(nearest, os.O_TMPFILE | os.O_WRONLY)
+    if nearest != os.path.abspath(directory):
+        return None  # what is not ours is not written to
+    path = os.path.join(directory, "clock")
+    with suppress(OSError):
+        _stat_of(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        os.utime(path)  # by the server's clock, as no time is given
+        return os.stat(path)
+    return None
+
+
+def _stat_of(path: str, flags: int) -> os.stat_result:
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        return os.fstat(handle)
+    finally:
+        os.close(handle)
+
+
+def remote_devices() -> frozenset[int]:
+    """Return the mounted file systems that other machines, or other programs, stamp."""
+    try:
+        with open("/proc/filesystems", encoding="utf-8") as file:
+            kinds = [line.rstrip("\n").split("\t") for line in file]
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = file.read()
+    except OSError:
+        return frozenset()
+    local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
+    return frozenset(remote_in(mounts, local))
+
+
+def remote_in(mounts: str, local: frozenset[str] | set[str]) -> set[int]:
+    """Return the devices in the text of a mountinfo whose type is not `local`."""
+    found = set()
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) > 2 and after.split(" ")[0] not in local:
+            major, _, minor = fields[2].partition(":")
+            with suppress(ValueError):
+                found.add(os.makedev(int(major), int(minor)))
+    return found
