@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.recorded_bench import Killed, Recorded, make_case, make_work
-from tilusbuild.tune.bench.race import Decision, campaign
-from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession
+from tilusbuild.tune.bench.race import Decision, campaign, condemned_before
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines
 
 
 def tuned(
@@ -24,7 +24,10 @@ def tuned(
     kept = SampleLog(str(log))
     try:
         session = TuningSession(kept, bench, budget or Budget(), rounds=rounds)
-        return campaign(session, work, cases, len(cases), 0, lambda _: None)
+        listed = lambda numbers: (cases[n] for n in numbers)  # noqa: E731
+        known = condemned_before(lines(str(log)))
+        sizes = [case.sizes for case in cases]
+        return campaign(session, work, listed, sizes, 0, lambda _: None, known)
     finally:
         kept.close()
 

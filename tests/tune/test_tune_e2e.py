@@ -72,7 +72,10 @@ def test_nothing_usable_is_status_1(tune_project: New) -> None:
     *_, tuned, summary = project.events("tune", "scale", status=1)
     assert tuned["program"] is None
     assert summary["without"] == 1
-    assert not (project.script / "dispatch_table.json").exists()
+    said = json.loads((project.script / "dispatch_table.json").read_text())
+    assert said["tables"] == []
+    ((wrong,)) = said["refused"]
+    assert (wrong["status"], wrong["sizes"]) == ("incorrect", {"n": 1000})
 
 
 def test_again_measures_nothing_and_fresh_everything(tune_project: New) -> None:

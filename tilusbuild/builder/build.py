@@ -35,6 +35,7 @@ from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.runtime.refused import Refusal
 
 
 def build(
@@ -145,11 +146,11 @@ def publish(
     one that is made from a part of its programs is of no use to anybody. `root` as for
     `build_planned`. Raises `CacheError` and `InputError`.
     """
+    dispatch = _Dispatch(project) if dispatchers and root is None else None
     try:
         for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
             if instance.hash not in known:
-                dispatch = dispatchers and root is None
-                _publish_script(project, instance, script_instance, dispatch=dispatch)
+                _publish_script(project, instance, script_instance, dispatch)
         project.cache.record_build(
             project.manifest.path if root is None else root,
             plan.project,
@@ -162,21 +163,41 @@ def publish(
         return
 
 
+class _Dispatch:
+    """What keeps dispatch current in the directories that a build publishes."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._refused: dict[str, Mapping[str, Refusal]] = {}
+
+    def after(self, path: str, script_instance: ScriptInstance) -> None:
+        """Raises as `dispatcher.after_build`."""
+        # Imported only here: after most edits no directory changes, and the start should be quick.
+        from tilusbuild.dispatch import dispatcher, refusals
+
+        siblings = os.path.dirname(path)
+        if siblings not in self._refused:
+            self._refused[siblings] = refusals.gathered(siblings)
+        project = self._project
+        dispatcher.after_build(
+            project.cache,
+            path,
+            project.manifest,
+            script_instance,
+            project.runner,
+            self._refused[siblings],
+        )
+
+
 def _publish_script(
     project: Project,
     instance: PlannedInstance,
     script_instance: ScriptInstance,
-    *,
-    dispatch: bool,
+    dispatch: _Dispatch | None,
 ) -> None:
-    # Imported only here: after most edits no directory changes, and the start should be quick.
-    from tilusbuild.dispatch import dispatcher
-
     path = project.cache.publish_script(script_record(project, instance, script_instance))
-    if dispatch:
-        dispatcher.after_build(
-            project.cache, path, project.manifest, script_instance, project.runner
-        )
+    if dispatch is not None:
+        dispatch.after(path, script_instance)
 
 
 def script_record(

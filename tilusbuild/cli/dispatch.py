@@ -170,8 +170,8 @@ def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
             print(f"model: {script.model.source}")
         default = "none declared" if script.default is None else f"program {script.default}"
         print(f"default: {default}")
-        if look.tables:
-            print("\n" + table_text(script, look.tables), end="")
+        if look.tables or look.refused:
+            print("\n" + table_text(script, look.tables, look.refused), end="")
     _summary(arguments, looks)
     return 0
 

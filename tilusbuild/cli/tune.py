@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilusbuild.expr import Value
     from tilusbuild.plan.model import Target
     from tilusbuild.report.tuning import TuningReporter
+    from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.bench import Answer
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.work import Candidate, Case, Work
@@ -394,7 +395,29 @@ def _report(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
     else:
         for each in tuned:
             _print(each)
-    return 1 if without else 0
+    complaints = [text for each in tuned for text in _complaints(each.script, each.refused)]
+    for text in complaints:
+        sys.stderr.write(f"error: {text}\n")
+    return 1 if without or complaints else 0
+
+
+def _complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
+    """Yield each word of a person for a program that is chosen nowhere: calls that come to it are
+    refused."""
+    from tilusbuild.runtime.tables import read_dispatch
+
+    said = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
+    rows = (row for table in read_dispatch(script).tables for row in table.entries)
+    said += [(f"the row for {list(r.key)}", r.program) for r in rows if r.source == "table"]
+    if script.default is not None:
+        said.insert(0, ("the default schedule", script.default))
+    for what, program in dict.fromkeys(said):
+        if program in refused:
+            values = ", ".join(f"{n}={v}" for n, v in script.schedule(program).items())
+            yield (
+                f"{script.label}: {what} means program {program} ({values}), which was"
+                f" {refused[program]}; calls that come to it are refused: choose another"
+            )
 
 
 def _print(tuned: TunedInstance) -> None:
@@ -423,6 +446,9 @@ def _print(tuned: TunedInstance) -> None:
     print(table((*names, "choice", *parameters, "latency (ms)", "tried", "refused"), rows), end="")
     for line in _refused(tuned):
         print(line)
+    if tuned.refused:
+        listed = ", ".join(map(str, sorted(tuned.refused)))
+        print(f"chosen nowhere, whatever the sizes, until rebuilt: {listed}")
     for shared in tuned.shared:
         print(f"{shared.gives_way} and {shared.decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")

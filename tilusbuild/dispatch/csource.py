@@ -40,20 +40,27 @@ def symbol(script: Script) -> str:
     return f"_{name}" if name[0].isdigit() else name
 
 
-def sources(script: Script, tables: Sequence[Table]) -> dict[str, str]:
-    """Return the texts of `dispatch.c` and `dispatch.h`. Raises `NoDispatcherError` and
-    `LoadError`."""
+def sources(
+    script: Script, tables: Sequence[Table], refused: Mapping[int, str] | None = None
+) -> dict[str, str]:
+    """Return the texts of `dispatch.c` and `dispatch.h`; `refused` are the programs that are chosen
+    nowhere. Raises `NoDispatcherError` and `LoadError`."""
     try:
-        return _Writer(script, tables).files()
+        return _Writer(script, tables, refused or {}).files()
     except ExprError as error:
         raise NoDispatcherError(f"{script.label}: {error.message}") from None
 
 
 class _Writer:
-    def __init__(self, script: Script, tables: Sequence[Table]) -> None:
+    def __init__(self, script: Script, tables: Sequence[Table], refused: Mapping[int, str]) -> None:
         self.script = script
+        self.refused = refused
         self.tables = [table for table in tables if self._holds(table)]
-        self.there = programs_there(script)
+        by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
+        for program in sorted(by_hand & refused.keys()):
+            what = f"a row by hand means program {program}, which was {refused[program]}"
+            raise NoDispatcherError(f"{script.label}: {what}")
+        self.there = programs_there(script) - refused.keys()
         if not self.there:
             raise NoDispatcherError(f"{script.label}: no program is built")
         self.dispatch: Mapping[str, Any] = unseal(read_bytes(os.path.join(script.path, FILE)))[
@@ -62,7 +69,7 @@ class _Writer:
         self.rules = [
             (node_of(rule["when"]), rule["program"], rule["source"])
             for rule in self.dispatch["rules"]
-            if rule["program"] in self.there
+            if rule["program"] in self.there or rule["program"] in refused
         ]
         used = {p.name for when, _, _ in self.rules for p in walk(when) if isinstance(p, Name)}
         more = [a.name for a in script.arguments if a.name in used and a.name not in script.keys]
@@ -100,7 +107,11 @@ class _Writer:
 
     def _numbers(self) -> str:
         passed = sum(not argument.dimension for argument in self.script.arguments)
-        default = self.script.default if self.script.default in self.there else min(self.there)
+        default: object = min(self.there)
+        if self.script.default in self.there:
+            default = self.script.default
+        elif self.script.default is not None and self.script.default in self.refused:
+            default = self._refusal("the default schedule", self.script.default)
         numbers = {
             "KEYS": len(self.script.keys),
             "SIZES": len(self.sizes),
@@ -114,6 +125,11 @@ class _Writer:
         if self.script.kind == "cuda":
             lines.append("#define TD_CUDA 1")
         return "\n".join(lines) + "\n"
+
+    def _refusal(self, what: str, program: int) -> str:
+        """Return the C expression that fails because a person's word means a refused program."""
+        text = f"{what} means program {program}, which was {self.refused[program]}"
+        return f'td_fail("%s", {_c_string(f"{self.script.name}: {text}")})'
 
     def _tables(self) -> str:
         script = self.script
@@ -188,12 +204,15 @@ class _Writer:
         lines = []
         for when, program, source in self.rules:
             text = CWriter(self.names).write(when)[0]
+            answer: object = program
+            if program in self.refused:
+                answer = self._refusal(f"the dispatch rule {source!r}", program)
             if "tb_" not in text:  # nothing in it can fail
-                lines.append(f"  if ({text}) return {program};")
+                lines.append(f"  if ({text}) return {answer};")
                 continue
             what = _c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
             lines.append("  tb_expr_error = 0;")
-            lines.append(f"  if ({text} && !tb_expr_error) return {program};")
+            lines.append(f"  if ({text} && !tb_expr_error) return {answer};")
             lines.append(f'  if (tb_expr_error) return td_fail("%s", {what});')
         body = "\n".join(lines)
         return (

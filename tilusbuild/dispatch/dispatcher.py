@@ -8,12 +8,14 @@ after tuning that changed the tables. The directory is replaced as a whole.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
+from tilusbuild.dispatch.refusals import adopt
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -21,10 +23,11 @@ from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime import direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.sealed import seal
-from tilusbuild.runtime.tables import FILE, read_tables
+from tilusbuild.runtime.tables import FILE, read_dispatch
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
@@ -39,7 +42,12 @@ def library_name(script: Script) -> str:
 def is_current(script: Script) -> bool:
     """Return whether what is built is what would be built now. Raises `LoadError`,
     `NoDispatcherError`."""
-    return _is_there(script, sources(script, read_tables(script)))
+    return _is_there(script, _texts(script))
+
+
+def _texts(script: Script) -> dict[str, str]:
+    found = read_dispatch(script)
+    return sources(script, found.tables, by_number(script.programs, found.refused))
 
 
 def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) -> str | None:
@@ -51,7 +59,7 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
     directory = os.path.join(script.path, DISPATCH)
     made = os.path.join(directory, library_name(script))
     try:
-        texts = sources(script, read_tables(script))
+        texts = _texts(script)
     except NoDispatcherError:
         if os.path.isdir(directory):
             cache.tree.remove_entry(directory)
@@ -77,13 +85,21 @@ def refresh(cache: Cache, script: Script, toolchain: Toolchain, runner: Runner) 
 
 
 def after_build(
-    cache: Cache, path: str, manifest: Manifest, script_instance: ScriptInstance, runner: Runner
+    cache: Cache,
+    path: str,
+    manifest: Manifest,
+    script_instance: ScriptInstance,
+    runner: Runner,
+    refused: Mapping[str, Refusal],
 ) -> None:
-    """Keep the dispatcher of a script's directory current, where there is something to dispatch by:
+    """Keep a script's directory current as far as dispatch goes: programs that are `refused` where
+    they were tuned are so here, and there is a dispatcher where there is something to dispatch by:
     the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
     declared = manifest.scripts[script_instance.script].dispatch is not None
-    if declared or os.path.exists(os.path.join(path, FILE)):
+    if refused or declared or os.path.exists(os.path.join(path, FILE)):
         try:
+            with wrap_oserror(path):
+                adopt(read_script(path), refused)
             refresh(cache, read_script(path), script_instance.toolchain, runner)
         except LoadError as error:
             raise TilusbuildError(str(error)) from None

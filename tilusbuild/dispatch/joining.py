@@ -20,14 +20,14 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.scripts import ScriptRecord, read_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch import latency, refusals, tables
 from tilusbuild.dispatch.tables import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
-from tilusbuild.runtime.tables import Table, TableEntry, read_tables
+from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 
 _MISSING = "missing"
 
@@ -166,20 +166,24 @@ def _value(described: Sequence[Mapping[str, Any]], name: str, index: int) -> Any
 def _join_measured(script: Script, path: str) -> None:
     """Bring in tables and latencies from the directory `path`. Raises `LoadError`, `OSError`."""
     other = script._replace(path=path)
-    found = read_tables(other)
+    found = read_dispatch(other)
     measured = latency.read(other)
-    if found:
+    if found.tables:
         with tables.alone(script):
-            existing = read_tables(script)
-            both = _tables_joined(existing, found)
-            if both != list(existing):
-                tables.write(script, both)
+            existing = read_dispatch(script)
+            both = _tables_joined(existing.tables, found.tables)
+            if both != list(existing.tables):
+                tables.write(script, both, existing.refused)
     known = {(_print(each.fingerprint), each.key): each for each in latency.read(script)}
     for new in measured:
         old = known.get((_print(new.fingerprint), new.key))
         both_measured = new if old is None else _measured_joined(old, new)
         if both_measured != old:
             latency.write(script, both_measured)
+    # Last, so that rows find who else was measured. A refusal of any side holds for all.
+    known_refused = {each.program for each in read_dispatch(script).refused}
+    adopted = {each.program: each for each in found.refused if each.program not in known_refused}
+    refusals.refuse(script, adopted.values())
 
 
 def _print(fingerprint: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

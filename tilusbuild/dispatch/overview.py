@@ -29,8 +29,9 @@ from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import DriverError, LoadError, WrongDeviceTableError
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.places import SearchPlace
+from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script, read_script, snake_case
-from tilusbuild.runtime.tables import Table, TableEntry, read_tables, table_for
+from tilusbuild.runtime.tables import Table, TableEntry, TableFile, read_dispatch, table_for
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
 _MAKE = "`tilusbuild dispatch build`"
@@ -51,6 +52,7 @@ class DispatchOverview:
 
     script: Script
     tables: tuple[Table, ...]
+    refused: tuple[Refusal, ...]
     trouble: str | None
     """Why the tables cannot be read."""
     sizes: tuple[Mapping[str, Value], ...]
@@ -68,7 +70,11 @@ class DispatchOverview:
                 pass
         elif len(self.tables) == 1:
             entries = self.tables[0].entries
-        return Chooser(self.script, entries, programs_there(self.script))
+        return Chooser(self.script, entries, programs_there(self.script), self.reasons())
+
+    def reasons(self) -> dict[int, str]:
+        """Return why programs are chosen nowhere, by their numbers."""
+        return by_number(self.script.programs, self.refused)
 
     def coverage(self) -> list[ServedSizes]:
         """Return the manifest's sizes and everything that is measured, each with who serves it."""
@@ -103,7 +109,11 @@ class DispatchOverview:
         chosen |= {rule.program for rule in self.script.rules}
         if self.script.default is not None:
             chosen.add(self.script.default)
+        reasons = self.reasons()
         for program in sorted(chosen):
+            if program in reasons:
+                yield f"program {program} is chosen, and is refused: it was {reasons[program]}"
+                continue
             if program not in available:
                 why = self.script.not_built.get(program, "not there")
                 yield f"program {program} is chosen, and is {why}"
@@ -144,6 +154,12 @@ class DispatchOverview:
     ) -> tuple[Cover, list[Cover]]:
         """Return the programs to keep, and the cost of fewer; with `write` the table uses these
         only."""
+        out = self.reasons()
+        times = {
+            key: left
+            for key, measured in times.items()
+            if (left := {p: seconds for p, seconds in measured.items() if p not in out})
+        }
         kept = cover(times, slowdown)
         if write:
             entries = [
@@ -176,12 +192,14 @@ def overviews(
         if target not in (None, read.target):
             continue
         found = True
-        trouble, tables = None, ()  # type: str | None, tuple[Table, ...]
+        trouble, found_file = None, TableFile()  # type: str | None, TableFile
         try:
-            tables = read_tables(read)
+            found_file = read_dispatch(read)
         except LoadError as error:
             trouble = str(error)
-        yield DispatchOverview(read, tables, trouble, sizes, _device(read))
+        yield DispatchOverview(
+            read, found_file.tables, found_file.refused, trouble, sizes, _device(read)
+        )
     if not found:
         what = f"{script} is not built" + (f" for {target}" if target else "")
         raise input_error(what, hint=f"`tilusbuild build {script}` builds it")

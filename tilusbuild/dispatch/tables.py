@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilusbuild.expr import Value
+from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_tables
+from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_dispatch
 from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
@@ -30,8 +31,9 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Tab
     Raises `LoadError` when the present file is not a table, and `OSError`.
     """
     with alone(script):
-        others = [t for t in read_tables(script) if dict(t.fingerprint) != dict(fingerprint)]
-        write(script, [*others, _table(fingerprint, entries)])
+        found = read_dispatch(script)
+        others = [t for t in found.tables if dict(t.fingerprint) != dict(fingerprint)]
+        write(script, [*others, _table(fingerprint, entries)], found.refused)
 
 
 def put(
@@ -46,15 +48,15 @@ def put(
     Raises as `record`.
     """
     with alone(script):
-        there = read_tables(script)
-        own = [t for t in there if dict(t.fingerprint) == dict(fingerprint)]
+        found = read_dispatch(script)
+        own = [t for t in found.tables if dict(t.fingerprint) == dict(fingerprint)]
         before = {entry.key: entry for table in own for entry in table.entries}
         rows = {key: entry for key, entry in before.items() if key not in without}
         rows.update({entry.key: entry for entry in entries})
         if rows == before:
             return
-        others = [t for t in there if dict(t.fingerprint) != dict(fingerprint)]
-        write(script, [*others, _table(fingerprint, rows.values())])
+        others = [t for t in found.tables if dict(t.fingerprint) != dict(fingerprint)]
+        write(script, [*others, _table(fingerprint, rows.values())], found.refused)
 
 
 def _table(fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> Table:
@@ -73,14 +75,14 @@ def alone(script: Script) -> Iterator[None]:
         os.close(handle)
 
 
-def write(script: Script, tables: Iterable[Table]) -> None:
-    """Replace both files. Raises `OSError`."""
+def write(script: Script, tables: Iterable[Table], refused: Sequence[Refusal]) -> None:
+    """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
-    write_atomic(os.path.join(script.path, TEXT), table_text(script, tables).encode())
-    write_atomic(os.path.join(script.path, FILE), table_json(script, tables))
+    write_atomic(os.path.join(script.path, TEXT), table_text(script, tables, refused).encode())
+    write_atomic(os.path.join(script.path, FILE), table_json(script, tables, refused))
 
 
-def table_json(script: Script, tables: Sequence[Table]) -> bytes:
+def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> bytes:
     """`dispatch_table.json`: an entry a line, so that people can read and compare it."""
     parts = []
     for each in tables:
@@ -90,8 +92,11 @@ def table_json(script: Script, tables: Sequence[Table]) -> bytes:
         parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
     listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
-    text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}\n}}\n'
-    return text.encode()
+    text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
+    if refused:
+        out = (json.dumps(each.as_json(), ensure_ascii=False) for each in refused)
+        text += ',\n "refused": [\n  ' + ",\n  ".join(out) + "\n ]"
+    return f"{text}\n}}\n".encode()
 
 
 def _row(entry: TableEntry) -> list[Any]:
@@ -99,8 +104,9 @@ def _row(entry: TableEntry) -> list[Any]:
     return row if entry.seconds is None else [*row, entry.seconds]
 
 
-def table_text(script: Script, tables: Sequence[Table]) -> str:
-    """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours."""
+def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> str:
+    """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours; then who is chosen
+    nowhere."""
     parts = []
     for each in tables:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
@@ -115,6 +121,10 @@ def table_text(script: Script, tables: Sequence[Table]) -> str:
         ]
         heads = (*script.keys, "choice", "source", "latency (ms)")
         parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
+    if reasons := by_number(script.programs, refused):
+        rows = [(index, *script.schedule(index).values(), why) for index, why in reasons.items()]
+        heads = ("index", *script.schedules, "why")
+        parts.append(f"chosen nowhere until it is rebuilt\n\n{table(heads, rows)}")
     return "\n".join(parts)
 
 

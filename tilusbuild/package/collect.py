@@ -38,10 +38,11 @@ from tilusbuild.package.listing import (
 )
 from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, chosen_pairs
-from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.errors import LoadError, RefusedProgramError
+from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.runtime.sealed import CorruptFileError, seal
-from tilusbuild.runtime.tables import read_tables
+from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
@@ -209,8 +210,16 @@ class _Collector:
 def reachable(script: Script) -> frozenset[int]:
     """Return the numbers of the programs that were built and that dispatch can choose, whatever the
     sizes and the device. Raises `LoadError`."""
-    built = frozenset(range(len(script.programs))) - script.not_built.keys()
-    entries = {entry.program for table in read_tables(script) for entry in table.entries}
+    dispatch = read_dispatch(script)
+    refused = by_number(script.programs, dispatch.refused)
+    for entry in (entry for table in dispatch.tables for entry in table.entries):
+        if entry.source == "table" and entry.program in refused:
+            raise RefusedProgramError(
+                f"{script.label}: the row by hand for {list(entry.key)} means program"
+                f" {entry.program}, which was {refused[entry.program]}: nobody could call it"
+            )
+    built = frozenset(range(len(script.programs))) - script.not_built.keys() - refused.keys()
+    entries = {entry.program for table in dispatch.tables for entry in table.entries}
     # A device with a table is served from the table. Any other is served by the rules, the model
     # and the default, and a model chooses among what is there: with a table, the programs that only
     # a model would choose may stay behind. Without one they may not.

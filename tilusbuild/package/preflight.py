@@ -22,9 +22,10 @@ from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
+from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import TEXT, Script, buckets_between, instance_label, read_script
-from tilusbuild.runtime.tables import Table, TableEntry, read_tables
+from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch, read_tables
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
@@ -144,7 +145,9 @@ def _instance(
     entries = tables[0].entries if tables else ()
     coverage = None
     try:
-        coverage = _coverage(chosen, Chooser(chosen, entries, packed_indices), entries)
+        refused = by_number(chosen.programs, read_dispatch(chosen).refused)
+        chooser = Chooser(chosen, entries, packed_indices, refused)
+        coverage = _coverage(chosen, chooser, entries)
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)

@@ -6,7 +6,10 @@
     model       the least cost by the manifest's model, at the sizes of the bucket
     default     the declared default schedule, else the first program
 
-A program that was not built, or did not come along, is never chosen. `dispatch.c` decides alike.
+A program that was not built, or did not come along, is never chosen. Nor is one that is refused
+(`runtime/refused.py`): nearest and model choose among the others, and where a person said it, by a
+rule, a row or the default, the answer is an error and not another program. `dispatch.c` decides
+alike.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tilusbuild.runtime.errors import ProgramNotFoundError, RuleError
+from tilusbuild.runtime.errors import ProgramNotFoundError, RefusedProgramError, RuleError
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import NoValueError, Number, Value, number
 from tilusbuild.runtime.tables import TableEntry
@@ -36,11 +39,24 @@ class Chooser:
     """Chooses among the programs of one script that are there."""
 
     def __init__(
-        self, script: Script, entries: Iterable[TableEntry], available: frozenset[int]
+        self,
+        script: Script,
+        entries: Iterable[TableEntry],
+        available: frozenset[int],
+        refused: Mapping[int, str] | None = None,
     ) -> None:
         self._script = script
+        self.refused: Mapping[int, str] = refused or {}
+        """Why programs are chosen nowhere, by their numbers."""
         self.available = available
-        usable = [entry for entry in entries if entry.program in available]
+        """Those that can be launched, refused ones too."""
+        self._usable = available - self.refused.keys()
+        usable = [
+            entry
+            for entry in entries
+            if entry.program in self._usable
+            or (entry.source == "table" and entry.program in self.refused)
+        ]
         self._measured = {e.key: e for e in usable if e.source in ("measured", "table")}
         self._noted = {e.key: e for e in usable if e.key not in self._measured}
         self._decided: dict[tuple[int, ...], Choice] = {}
@@ -48,13 +64,15 @@ class Chooser:
     @property
     def is_constant(self) -> bool:
         """Return whether all sizes get the default."""
-        rules = any(rule.program in self.available for rule in self._script.rules)
+        rules = any(self._is_known(rule.program) for rule in self._script.rules)
         return not (rules or self._measured or self._noted or self._script.model)
 
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
-        """Raises `ProgramNotFoundError` when there is none at all, and `RuleError`."""
+        """Raises `ProgramNotFoundError` when there is none at all, `RefusedProgramError`, and
+        `RuleError`."""
         for rule in self._script.rules:
-            if rule.program in self.available and self._holds(rule.source, rule.when, sizes):
+            if self._is_known(rule.program) and self._holds(rule.source, rule.when, sizes):
+                self._refuse(rule.program, f"the dispatch rule {rule.source!r}")
                 return Choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self.bucket(sizes)
         known = self._decided.get(bucket)
@@ -64,6 +82,19 @@ class Chooser:
                 self._decided.clear()
             self._decided[bucket] = known
         return known
+
+    def _is_known(self, program: int) -> bool:
+        """Return whether a rule for the program counts: it can be served, or must be refused."""
+        return program in self.available or program in self.refused
+
+    def _refuse(self, program: int, what: str) -> None:
+        """Raise `RefusedProgramError` when a person's word for a program cannot be followed."""
+        why = self.refused.get(program)
+        if why is not None:
+            raise RefusedProgramError(
+                f"{self._script.label}: {what} means program {program}, which was {why};"
+                " it is chosen nowhere until it is rebuilt"
+            )
 
     def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
         """Return the buckets of the keys. Raises `KeyError` for a key without a size."""
@@ -82,10 +113,12 @@ class Chooser:
     def _decide(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice:
         exact = self._measured.get(bucket)
         if exact is not None:
+            self._refuse(exact.program, f"the row by hand for {self._named(bucket)}")
             how = "measured" if exact.source == "measured" else "set by hand"
             return Choice(exact.program, exact.source, f"{how} at {self._named(bucket)}")
         if self._measured:
             near = nearest(bucket, self._measured)
+            self._refuse(self._measured[near].program, f"the row by hand for {self._named(near)}")
             why = f"nothing is measured for {self._named(bucket)}; {self._named(near)} is nearest"
             return Choice(self._measured[near].program, "nearest", why)
         noted = self._noted.get(bucket)
@@ -99,7 +132,7 @@ class Chooser:
             return None
         at = {**sizes, **dict(zip(self._script.keys, bucket, strict=True))}
         best: tuple[Number, int] | None = None
-        for program in sorted(self.available):
+        for program in sorted(self._usable):
             values = {name: column[program] for name, column in model.columns.items()}
             if None in values.values():
                 continue
@@ -116,14 +149,19 @@ class Chooser:
 
     def _default(self) -> Choice:
         default = self._script.default
+        if default is not None:
+            self._refuse(default, "the default schedule")
         if default in self.available and default is not None:
             return Choice(default, "default", "the default schedule")
-        if not self.available:
-            raise ProgramNotFoundError(f"none of the programs of {self._script.label} is there")
+        if not self._usable:
+            reasons = tuple(f"program {i} is refused: {why}" for i, why in self.refused.items())
+            raise ProgramNotFoundError(
+                f"none of the programs of {self._script.label} is there", reasons
+            )
         why = "the first program: no default is declared"
         if default is not None:
             why = f"the first program: the default, {default}, is not there"
-        return Choice(min(self.available), "default", why)
+        return Choice(min(self._usable), "default", why)
 
     def _named(self, bucket: Sequence[int]) -> str:
         return _text(dict(zip(self._script.keys, bucket, strict=True)))

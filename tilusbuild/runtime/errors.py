@@ -4,6 +4,7 @@
       ScriptNotFoundError         no script of this name, or no instance with these constants
       AmbiguousScriptError        several instances or projects fit
       ProgramNotFoundError        nothing runs on the device
+        RefusedProgramError       what is to be chosen computed wrong or crashed when it was tuned
       CorruptCacheError           a file is cut short, malformed or does not match its checksum
         LibraryChangedError       a library is not the one that was built
         CorruptTableError         the dispatch table cannot be read
@@ -39,6 +40,10 @@ class ProgramNotFoundError(LoadError):
     def __init__(self, message: str, trace: tuple[str, ...] = ()) -> None:
         super().__init__("\n  ".join([message, *trace]))
         self.trace = trace
+
+
+class RefusedProgramError(ProgramNotFoundError):
+    """A rule, a row by hand or the default means a program that computed wrong or crashed."""
 
 
 class CorruptCacheError(LoadError):

@@ -28,6 +28,7 @@ from tilusbuild.runtime.errors import (
 )
 from tilusbuild.runtime.places import ReaderLock
 from tilusbuild.runtime.process import process
+from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 
@@ -213,8 +214,9 @@ class Kernel:
         script, judged = candidates.best(self._scripts, here)
         notes: list[str] = []
         entries: tuple[tables.TableEntry, ...] = ()
+        found = tables.read_dispatch(script)
         try:
-            table = tables.table_for(script, tables.read_tables(script), here)
+            table = tables.table_for(script, found.tables, here)
         except WrongDeviceTableError as error:
             if self._strict:
                 raise
@@ -223,9 +225,10 @@ class Kernel:
         else:
             entries = table.entries if table else ()
             notes.append(f"table: {len(entries)} entries" if table else "table: none")
-        return _Active(
-            here, script, Chooser(script, entries, programs_there(script)), judged, tuple(notes)
-        )
+        refused = by_number(script.programs, found.refused)
+        notes += [f"program {i} is chosen nowhere: {why}" for i, why in refused.items()]
+        chooser = Chooser(script, entries, programs_there(script), refused)
+        return _Active(here, script, chooser, judged, tuple(notes))
 
     # Calling.
 

@@ -2,11 +2,13 @@
 
     {"schema": 1, "keys": ["m", "n"],
      "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
-                 "entries": [[[16, 4096], 3, "measured", 1.2e-05], …]}]}
+                 "entries": [[[16, 4096], 3, "measured", 1.2e-05], …]}],
+     "refused": […]}
 
 An entry is the buckets of the keys, the program's number, where the choice comes from, and the
 seconds of a call where they are known. A table holds when each field of its fingerprint is that of
-the device in use, or "*". People edit this file: it has no seal, and everything in it is checked.
+the device in use, or "*". `refused`, which may be missing, are the programs that are chosen nowhere
+(`runtime/refused.py`). People edit this file: it has no seal, and everything in it is checked.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
+from tilusbuild.runtime.refused import Refusal, read_refusals
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
@@ -53,22 +56,36 @@ class Table(NamedTuple):
         return None
 
 
+class TableFile(NamedTuple):
+    """What `dispatch_table.json` says."""
+
+    tables: tuple[Table, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
 def read_tables(script: Script) -> tuple[Table, ...]:
     """Return all tables of a script; none without a file. Raises `CorruptTableError`,
     `TableOutOfRangeError`."""
+    return read_dispatch(script).tables
+
+
+def read_dispatch(script: Script) -> TableFile:
+    """Return all that the file of a script says; nothing without a file. Raises as
+    `read_tables`."""
     path = os.path.join(script.path, FILE)
     try:
         with open_file(path) as file:
             data = file.read(_LIMIT + 1)
     except FileNotFoundError:
-        return ()
+        return TableFile()
     except OSError as error:
         raise CorruptTableError(f"{path} cannot be read: {error.strerror}") from None
     try:
         if len(data) > _LIMIT:
             raise ValueError("larger than any table")
-        return _tables(script, path, json.loads(data))
-    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        value = json.loads(data)
+        return TableFile(_tables(script, path, value), read_refusals(value.get("refused", [])))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise CorruptTableError(f"{path} is not a dispatch table: {why}\n  {_MEND}") from None
 

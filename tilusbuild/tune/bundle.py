@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ import tilusbuild
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.refused import Refusal
 from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.script import Script, read_script, snake_case
 from tilusbuild.state.outputs import output
@@ -32,19 +33,29 @@ from tilusbuild.tune.bench.race import (
     RUN,
     CaseNote,
     Decision,
-    Race,
     RunNote,
+    campaign,
+    condemned_before,
     read_case_note,
     read_run,
 )
 from tilusbuild.tune.bench.session import Key, SampleLog, TuningSession, answers, lines
 from tilusbuild.tune.bench.work import WORK, Candidate, Case, Work
-from tilusbuild.tune.publish import Publisher, remake_dispatcher
+from tilusbuild.tune.publish import Publisher
 from tilusbuild.tune.tune import BuiltInstance, TunedInstance, TuneRequest, sizes_of
 
 _HASH = re.compile("[0-9a-f]{64}")
 _ROOT = "tilusbuild-bundle"
-_CARRIED_RUNTIME = ("__init__", "cuda_driver", "device", "dtypes", "errors", "process", "regular")
+_CARRIED_RUNTIME = (
+    "__init__",
+    "cuda_driver",
+    "device",
+    "dtypes",
+    "errors",
+    "process",
+    "refused",
+    "regular",
+)
 _CARRIED = (
     "__init__.py",
     "errors.py",
@@ -113,7 +124,7 @@ def _add_work(
         name = f"programs/{program.hash}.so"
         _add(tar, name, read_bytes(program.library))
         programs.append(replace(program, library=name))
-    work = replace(ready.work, programs=tuple(programs), cases=tuple(names))
+    work = replace(ready.work, programs=tuple(programs), cases=tuple(names), judge=check.judge)
     _add(tar, f"{home}/{WORK}", work.to_json())
 
 
@@ -165,6 +176,8 @@ class _Segment:
     """One tuning in a log."""
 
     run: RunNote
+    out: Mapping[str, Refusal]
+    """Who was condemned in the log before this tuning began: it took no part."""
     cases: list[CaseNote] = field(default_factory=list)
 
 
@@ -179,9 +192,9 @@ def take_back(project: Project, path: str) -> tuple[list[TunedInstance], list[st
     segments: dict[tuple[str, str], _Segment] = {}
     last: _Segment | None = None
     try:
-        for line in found:
+        for number, line in enumerate(found):
             if line.get("what") == RUN:
-                last = _Segment(read_run(line))
+                last = _Segment(read_run(line), condemned_before(found[:number]))
                 segments[last.run.script_hash, last.run.device["id"]] = last
             elif line.get("what") == CASE and last is not None:
                 last.cases.append(read_case_note(line))
@@ -191,7 +204,8 @@ def take_back(project: Project, path: str) -> tuple[list[TunedInstance], list[st
         raise input_error(f"{path} is not a log of `tilusbuild tune`, or nothing was measured")
     known = answers(found)
     missing: list[str] = []
-    tuned = [_decided(project, each, known, missing, path) for each in segments.values()]
+    out = condemned_before(found)
+    tuned = [_decided(project, each, known, out, missing, path) for each in segments.values()]
     return tuned, missing
 
 
@@ -199,6 +213,7 @@ def _decided(
     project: Project,
     segment: _Segment,
     known: dict[Key, Answer],
+    out: Mapping[str, Refusal],
     missing: list[str],
     path: str,
 ) -> TunedInstance:
@@ -212,26 +227,35 @@ def _decided(
         )
     script = read_script(directory)
     _check_fits(script, segment, path)
-    work = _work(script, run)
+    work = replace(_work(script, run), judge=run.judge)
     said = run.device
     device = Device(said["kind"], 0, said["name"], said["arch"], said["driver"])
-    publisher = Publisher(script, device.fingerprint(script.hash))
+    publisher = Publisher(script, device.fingerprint(script.hash), run.judge)
+    publisher.refuse(out.values())
     session = TuningSession(_Replayed(known), _NothingMore(), run.budget, rounds=run.rounds)
-    decisions: list[Decision] = []
-    for number, noted in enumerate(segment.cases[: run.cases]):
-        case = Case(noted.case, noted.sizes, (), cold=True)
-        try:
-            quota = session.quota(run.cases - number)
-            decision = Race(session, work, case, quota).run(run.seed)
-        except UnmeasuredError as error:
-            missing.append(str(error))
-            break
-        publisher.add(noted.integers, decision)
-        decisions.append(decision)
-    if not missing and len(segment.cases) < run.cases:
-        missing.append(f"{run.cases - len(segment.cases)} sizes were not begun")
-    remake_dispatcher(project, script)
-    return TunedInstance(script, work, device, tuple(decisions), tuple(publisher.shared), path)
+    noted = segment.cases[: run.cases]
+    numbers = {each.case: each.integers for each in noted}
+    decisions: dict[str, Decision] = {}
+
+    def cases(wanted: Sequence[int]) -> Iterator[Case]:
+        for number in wanted:
+            if number < len(noted):
+                yield Case(noted[number].case, noted[number].sizes, (), cold=True)
+
+    def done(decision: Decision) -> None:
+        publisher.add(numbers[decision.case.digest], decision)
+        decisions[decision.case.digest] = decision
+
+    try:
+        sizes = [each.sizes for each in noted] + [{}] * (run.cases - len(noted))
+        campaign(session, work, cases, sizes, run.seed, done, segment.out)
+        if len(noted) < run.cases:
+            missing.append(f"{run.cases - len(noted)} sizes were not begun")
+    except UnmeasuredError as error:
+        missing.append(str(error))
+    publisher.end(project)
+    found, shared = tuple(decisions.values()), tuple(publisher.shared)
+    return TunedInstance(script, work, device, found, shared, publisher.reasons, path)
 
 
 def _check_fits(script: Script, segment: _Segment, path: str) -> None:

@@ -9,12 +9,14 @@ order of the declaration. The file runs with the project's own rights: it is the
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +42,8 @@ class OutputCheck:
     """The reference; None: nothing is compared."""
     rtol: float | None
     atol: float | None
+    judge: str = ""
+    """The digest of the reference's files and of the tolerances; "" without a reference."""
 
 
 def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
@@ -56,11 +60,26 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck
         )
     place = manifest.place_of_value("script", script, "tune", "ref")
     given = tune.model_fields_set
-    return OutputCheck(
-        load_reference(manifest.root, tune.ref, place),
-        tune.rtol if "rtol" in given else None,
-        tune.atol if "atol" in given else None,
-    )
+    function = load_reference(manifest.root, tune.ref, place)
+    rtol = tune.rtol if "rtol" in given else None
+    atol = tune.atol if "atol" in given else None
+    return OutputCheck(function, rtol, atol, _judge(manifest.root, tune.ref, rtol, atol))
+
+
+def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
+    """Return the digest of what results are judged by: the reference with the project's modules
+    that are loaded now, which it may have imported, and the tolerances."""
+    own = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
+    files = {os.path.join(root, ref.partition(":")[0])}
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.startswith(own) and "site-packages" not in path:
+            files.add(path)
+    hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
+    for path in sorted(files):
+        with suppress(OSError), open(path, "rb") as file:
+            hasher.update(hashlib.sha256(file.read()).digest())
+    return hasher.hexdigest()
 
 
 def work_of(manifest: Manifest, script_instance: ScriptInstance, script: Script) -> Work:

@@ -26,10 +26,10 @@ from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
-from tilusbuild.tune.bench.race import Decision, campaign, integers, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession
+from tilusbuild.tune.bench.race import Decision, campaign, condemned_before, integers, run_note
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines
 from tilusbuild.tune.bench.work import Candidate, Case, Work
-from tilusbuild.tune.publish import Publisher, SharedBucket, remake_dispatcher
+from tilusbuild.tune.publish import Publisher, SharedBucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ class TunedInstance:
     device: Device
     decisions: tuple[Decision, ...]
     shared: tuple[SharedBucket, ...]
+    refused: Mapping[int, str]
+    """Why programs are chosen nowhere, by their numbers."""
     log: str
 
 
@@ -248,27 +250,29 @@ def _measured(
     directories: dict[str, str],
     facts: Mapping[str, Any],
 ) -> TunedInstance:
-    script, work = ready.script, ready.work
     sizes = sizes_of(project, wanted, ready.script_instance)
     check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
+    script, work = ready.script, replace(ready.work, judge=check.judge)
     device = _device(facts, wanted.device)
-    publisher = Publisher(script, device.fingerprint(script.hash))
+    publisher = Publisher(script, device.fingerprint(script.hash), check.judge)
     path = log_path(project, script, facts)
     if wanted.fresh and os.path.exists(path):
         os.unlink(path)
+    publisher.refuse(condemned_before(lines(path)).values())
+    known = publisher.refused
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
     session = TuningSession(log, bench, wanted.budget, listener.answered, rounds=rounds)
     private = project.cache.tree.private(uses=False)
 
-    def cases() -> Iterator[Case]:
+    def cases(numbers: Sequence[int]) -> Iterator[Case]:
         """Yield each with its files on disk, for as long as it is measured."""
-        for number, size in enumerate(sizes):
+        for number in numbers:
             directory = os.path.join(private.path, str(number))
             case = prepare.prepare_case(
                 directory,
                 ready.script_instance.signature,
-                size,
+                sizes[number],
                 check,
                 seed=wanted.seed,
                 cold=wanted.cold,
@@ -284,12 +288,13 @@ def _measured(
     try:
         log.note(run_note(work, facts, session, wanted.seed, len(sizes)))
         listener.begun(work, str(device), len(sizes))
-        decisions = campaign(session, work, cases(), len(sizes), wanted.seed, done)
+        decisions = campaign(session, work, cases, sizes, wanted.seed, done, known)
     finally:
         log.close()
         private.discard()
-    remake_dispatcher(project, script)
-    return TunedInstance(script, work, device, tuple(decisions), tuple(publisher.shared), path)
+    publisher.end(project)
+    shared, refused = tuple(publisher.shared), publisher.reasons
+    return TunedInstance(script, work, device, tuple(decisions), shared, refused, path)
 
 
 def _remove(directory: str) -> None:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock
-from tilusbuild.tune.bench.race import Decision, campaign, run_note
-from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession
+from tilusbuild.tune.bench.race import Decision, campaign, condemned_before, run_note
+from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines
 from tilusbuild.tune.bench.work import WORK, Case, Work, read_case, read_work
 
 WORKS = "works"
@@ -58,9 +58,9 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
     work = replace(work, programs=programs)
     directories: dict[str, str] = {}
 
-    def cases() -> Iterator[Case]:
-        for name in work.cases:
-            directory = os.path.join(root, name)
+    def cases(numbers: Sequence[int]) -> Iterator[Case]:
+        for number in numbers:
+            directory = os.path.join(root, work.cases[number])
             case = read_case(directory)
             directories[case.digest] = directory
             yield case
@@ -77,7 +77,9 @@ def _measure(runner: LocalRunner, root: str, work: Work, arguments: argparse.Nam
             session = TuningSession(log, bench, arguments.budget, rounds=max(1, arguments.repeat))
             _say(f"{work.label} on {name}: {len(programs)} programs, {count} sizes")
             log.note(run_note(work, facts, session, arguments.seed, count))
-            campaign(session, work, cases(), count, arguments.seed, _tell)
+            known = condemned_before(lines(log.path))
+            sizes = [read_case(os.path.join(root, name)).sizes for name in work.cases]
+            campaign(session, work, cases, sizes, arguments.seed, _tell, known)
     finally:
         bench.close()
         log.close()

@@ -43,6 +43,8 @@ _BY_OTHERS = (CRASH, LAUNCH_ERROR)
 that too, and stays one: a second look would let a race between threads pass."""
 WARMUP = 1
 """Calls before a sample. What a sample times is estimated by one call more."""
+_SOAK = 2.0
+"""Seconds that the check of a winner may call it over and over."""
 _THROTTLED = 5
 """How often a throttled sample is taken again before it is taken as it is."""
 _COOLING = 2.0
@@ -68,13 +70,22 @@ class Answer:
     """The largest absolute error that a check found."""
     note: str = ""
     """What is odd about a sample: it is throttled, or its launch latency shows."""
+    faulted: bool = False
+    """Whether a launch error came of what the kernel did: the call was not refused, it ran."""
+
+    @property
+    def condemns(self) -> bool:
+        """Return whether a program that comes to this is chosen nowhere. A refused call and a time
+        limit say nothing of other sizes; a wrong result and a crash do."""
+        return self.status in (INCORRECT, CRASH) or self.faulted
 
 
 class Bench(Protocol):
     """Where programs are tried."""
 
     def check(self, case: Case, program: Candidate, number: int) -> Answer:
-        """Call once, and look at the outputs. `number` counts the checks of this program."""
+        """Call, and look at what it left. `number` counts the checks of this program: the first is
+        one call, later ones are many."""
         ...
 
     def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
@@ -122,7 +133,9 @@ class DeviceBench:
             self._worker = None
 
     def check(self, case: Case, program: Candidate, number: int) -> Answer:
-        return self._confirmed(case, {"do": "check", "library": program.library}, self._limit)
+        seconds = min(_SOAK, self._limit / 4) if number else 0.0
+        request = {"do": "check", "library": program.library, "soak": seconds}
+        return self._confirmed(case, request, self._limit)
 
     def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
@@ -169,6 +182,7 @@ class DeviceBench:
             why=str(found.get("why", "")),
             error=found.get("error", 0.0),
             note=note,
+            faulted=found["status"] == LAUNCH_ERROR and "harmless" not in found,
         )
 
     def _with_case(self, case: Case) -> Conversation:

@@ -114,22 +114,35 @@ _CPU_SPAN = 50e-6
 """Seconds that a warm sample lasts at least: a hundred times what the clock and the call cost."""
 _MAX_CPU_CALLS = 1000
 _MIN_CPU_FLUSH, _MAX_CPU_FLUSH = 64 << 20, 512 << 20
+_FENCE = 64 << 20
+"""Bytes of forbidden addresses on both sides of a tensor's pages: addresses cost no memory."""
+_MAP_NORESERVE, _NONE = 0x4000, 0
+"""Of Linux' mman.h; `mmap` has the first from Python 3.13 on only."""
 
 
 class HostDevice:
     """The processor as a device."""
 
     stream = 0
+    guard = mmap.PAGESIZE
 
     def __init__(self) -> None:
         self._kept: list[mmap.mmap] = []
+        self._libc = ctypes.CDLL(None, use_errno=True)
         self._flush: mmap.mmap | None = None
 
     def allocate(self, size: int) -> int:
-        """Allocate whole pages, zeroed, never given back: a worker serves one case."""
-        made = mmap.mmap(-1, size)
+        """Allocate whole pages, zeroed, never given back: a worker serves one case. Before and
+        after them is memory that ends the process when it is touched. Raises `OSError`."""
+        inside = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        made = mmap.mmap(-1, _FENCE + inside + _FENCE, flags=flags)
         self._kept.append(made)
-        return ctypes.addressof(ctypes.c_char.from_buffer(made))
+        base = ctypes.addressof(ctypes.c_char.from_buffer(made))
+        for fence in (base, base + _FENCE + inside):
+            if self._libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(_FENCE), _NONE):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        return base + _FENCE
 
     def write(self, address: int, data: bytes) -> None:
         ctypes.memmove(address, data, len(data))
@@ -219,6 +232,8 @@ wait:
 
 class CudaDevice:
     """A GPU, by its number among those that the process sees. Raises `DriverError`."""
+
+    guard = 1 << 20
 
     def __init__(self, index: int) -> None:
         self._driver = CudaDriver()

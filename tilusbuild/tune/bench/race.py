@@ -10,11 +10,6 @@ Rounds go through the programs there and back, so that a device which slows down
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
 because a race between threads may show only now.
 
-When a budget does not suffice to look at every program: a random sample first, then a local search
-that starts at the best program examined, moves to the best neighbour while that is better, and
-starts again from the next best. Neighbours differ in one parameter (or in one group of linked
-ones): by one step where it is a number, by anything else where it is not.
-
 Before anything is measured the log gets a note of what is about to be asked (device, programs,
 budget, seed), and before each case one of which sizes it has. With these, whoever holds the log and
 the same programs can make the same decisions again: that is what `--import` does.
@@ -22,13 +17,23 @@ the same programs can make the same decisions again: that is what `--import` doe
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tilusbuild.tune.bench.session import ROUNDS, Budget, ProgramRecord, Quota, TuningSession
+from tilusbuild.runtime.refused import Refusal
+from tilusbuild.tune.bench.bench import INCORRECT
+from tilusbuild.tune.bench.search import look_around
+from tilusbuild.tune.bench.session import (
+    ROUNDS,
+    Budget,
+    ProgramRecord,
+    Quota,
+    TuningSession,
+    answers,
+)
 from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
 
 _LOOK, _LAST = (4, 1.25), 1.05
@@ -48,11 +53,14 @@ class Outcome:
     samples: tuple[float, ...]
     status: str
     why: str
+    condemned: bool = False
+    """Whether it came to something here for which it is chosen nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The choice for one case. `outcomes` are in the order of the programs, those examined."""
+    """The choice for one case. `outcomes` are in the order of the programs: those examined, and
+    those that are out for what they came to elsewhere."""
 
     case: Case
     winner: Outcome | None
@@ -64,11 +72,21 @@ class Decision:
 
 
 class Race:
-    """The state of one case."""
+    """The state of one case. Programs that are `refused`, by hash, take no part."""
 
-    def __init__(self, session: TuningSession, work: Work, case: Case, quota: Quota) -> None:
+    def __init__(
+        self,
+        session: TuningSession,
+        work: Work,
+        case: Case,
+        quota: Quota,
+        refused: Mapping[str, Refusal],
+    ) -> None:
         self._session = session
-        self._work = work
+        self._reasons = refused
+        self._out = [p for p in work.programs if p.hash in refused]
+        programs = tuple(p for p in work.programs if p.hash not in refused)
+        self._work = work = replace(work, programs=programs)
         self._case = case
         self._quota = quota
         self._records: dict[int, ProgramRecord] = {}
@@ -78,6 +96,7 @@ class Race:
 
     def run(self, seed: int) -> Decision:
         """Look, race, decide."""
+        self._session.begin()
         look_around(self._work, self._quota, self._look, seed)
         most = self._session.rounds
         for rounds, within in ((min(_LOOK[0], most), _LOOK[1]), (most, _LAST)):
@@ -86,7 +105,9 @@ class Race:
         while winner is not None and not self._still_right(winner):
             self._finals.pop(winner, None)
             winner = self._best()
-        outcomes = tuple(self._outcome(index) for index in sorted(self._records))
+        examined = [self._outcome(index) for index in self._records]
+        out = [self._refusal(program) for program in self._out]
+        outcomes = tuple(sorted([*examined, *out], key=lambda each: each.program.index))
         return Decision(
             self._case,
             None if winner is None else self._outcome(winner),
@@ -168,7 +189,13 @@ class Race:
         seconds = None
         if record.refused is None and record.samples:
             seconds = self._finals.get(index, median(record.samples))
-        return Outcome(self._programs[index], seconds, tuple(record.samples), status, why)
+        samples = tuple(record.samples)
+        return Outcome(self._programs[index], seconds, samples, status, why, record.condemned)
+
+    def _refusal(self, program: Candidate) -> Outcome:
+        refusal = self._reasons[program.hash]
+        why = refusal.text.removeprefix(f"{refusal.status} ")
+        return Outcome(program, None, (), refusal.status, why)
 
 
 def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
@@ -193,6 +220,7 @@ class RunNote:
     seed: int
     cases: int
     rounds: int
+    judge: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +249,7 @@ def read_run(line: Mapping[str, Any]) -> RunNote:
             seed=_of(int, line["seed"]),
             cases=_of(int, line["cases"]),
             rounds=_of(int, line.get("rounds", ROUNDS)),
+            judge=_of(str, line.get("judge", "")),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"malformed: {error}") from None
@@ -258,6 +287,7 @@ def run_note(
         "seed": seed,
         "cases": cases,
         "rounds": session.rounds,
+        "judge": work.judge,
     }
 
 
@@ -266,126 +296,109 @@ def integers(case: Case) -> dict[str, Scalar]:
     return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
 
 
+Cases = Callable[[Sequence[int]], Iterable[Case]]
+"""Cases by their numbers, each there for as long as it is measured; fewer where a log ends."""
+
+
 def campaign(
     session: TuningSession,
     work: Work,
-    cases: Iterable[Case],
-    count: int,
+    cases: Cases,
+    sizes: Sequence[Mapping[str, Any]],
     seed: int,
     done: Callable[[Decision], None],
+    known: Mapping[str, Refusal],
 ) -> list[Decision]:
-    """Decide every case; `done` is told of each decision as soon as it is made."""
-    decisions = []
-    for number, case in enumerate(cases):
-        session.log.note(
-            {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers(case)}
-        )
-        race = Race(session, work, case, session.quota(count - number))
-        decisions.append(race.run(seed))
-        done(decisions[-1])
-    return decisions
+    """Decide every case; `sizes` are theirs. `done` is told of each decision as soon as it is made.
 
-
-SAMPLE_SHARE, LOOK_SHARE = 0.4, 0.8
-"""Of a case's quota: for the random sample, and for all first looks; the rest is for the race."""
-
-Look = Callable[[Candidate], "float | None"]
-"""The seconds of a first look, or None for a program that is out."""
-
-
-def look_around(work: Work, quota: Quota, look: Look, seed: int) -> None:
-    """Look at programs until all are known or the share of the quota is used."""
-    default = [p for p in work.programs if p.index == work.default]
-    rest = [p for p in work.programs if p.index != work.default]
-    if not quota.is_limited:
-        for program in work.programs:
-            look(program)
-        return
-    random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
-    waiting = [*default, *rest]
-    scores: dict[int, float | None] = {}
-    while waiting and quota.used < LOOK_SHARE:
-        if quota.used >= SAMPLE_SHARE and not _all_fit(quota, len(scores), len(waiting)):
-            break
-        program = waiting.pop(0)
-        scores[program.index] = look(program)
-    if waiting:
-        _climb(Neighbourhood(work), waiting, scores, quota, look)
-
-
-def _all_fit(quota: Quota, looked: int, left: int) -> bool:
-    return quota.used * (looked + left) <= LOOK_SHARE * looked
-
-
-def _climb(
-    around: Neighbourhood,
-    waiting: Sequence[Candidate],
-    scores: dict[int, float | None],
-    quota: Quota,
-    look: Look,
-) -> None:
-    """Local search with restarts; random programs when there is no start left."""
-    climbed: set[int] = set()
-    strangers = iter(waiting)
-    while quota.used < LOOK_SHARE:
-        starts = [(s, i) for i, s in scores.items() if s is not None and i not in climbed]
-        if not starts:
-            program = next((p for p in strangers if p.index not in scores), None)
-            if program is None:
-                return
-            scores[program.index] = look(program)
-            continue
-        seconds, at = min(starts)
-        while at not in climbed:
-            climbed.add(at)
-            near = list(around.of(at))
-            for program in near:
-                if program.index not in scores and quota.used < LOOK_SHARE:
-                    scores[program.index] = look(program)
-            better = [
-                (score, p.index)
-                for p in near
-                if (score := scores.get(p.index)) is not None and score < seconds
-            ]
-            if better:
-                seconds, at = min(better)
-
-
-class Neighbourhood:
-    """Who is next to whom among the programs that there are."""
-
-    def __init__(self, work: Work) -> None:
-        self._programs = {program.index: program for program in work.programs}
-        self._groups = work.groups
-        self._lines: dict[tuple[int, tuple[Scalar, ...]], list[Candidate]] = {}
-        for program in work.programs:
-            for number in range(len(self._groups)):
-                self._lines.setdefault(self._line(number, program), []).append(program)
-        for (number, _), line in self._lines.items():
-            if self._is_ordered(number):
-                line.sort(key=lambda p: (p.schedule[self._groups[number][0]], p.index))
-
-    def of(self, index: int) -> Iterator[Candidate]:
-        """Yield the neighbours of a program, parameter by parameter."""
-        program = self._programs[index]
-        for number in range(len(self._groups)):
-            line = self._lines[self._line(number, program)]
-            at = line.index(program)
-            if self._is_ordered(number):
-                yield from (*line[max(0, at - 1) : at], *line[at + 1 : at + 2])
+    A program that is condemned at one case takes no part in those after it; a case before it in
+    which it was timed is decided again without it, and `done` is told of that too. Who is `known`
+    to be refused takes no part from the start; but if that was at some of these sizes, from that
+    case on, so that a tuning that goes on asks what it asked before.
+    """
+    count = len(sizes)
+    wanted = [dict(each) for each in sizes]
+    out = {digest: r for digest, r in known.items() if dict(r.sizes) not in wanted}
+    decisions: dict[int, Decision] = {}
+    quotas: dict[int, Quota] = {}
+    todo: Sequence[int] = range(count)
+    while todo:
+        for number, case in zip(todo, cases(todo), strict=False):
+            if number in quotas:
+                quotas[number].renew()
             else:
-                yield from (*line[:at], *line[at + 1 :])
+                quotas[number] = session.quota(count - number)
+                session.log.note(_case_note(case))
+            race = Race(session, work, case, quotas[number], out)
+            decisions[number] = decision = race.run(seed)
+            out |= _refused_at(decision, known, work.judge)
+            done(decision)
+        todo = [number for number, decision in decisions.items() if _timed(decision, out)]
+    return [decisions[number] for number in sorted(decisions)]
 
-    def _line(self, number: int, program: Candidate) -> tuple[int, tuple[Scalar, ...]]:
-        """Return what programs have in common that differ in one group only."""
-        own = self._groups[number]
-        return number, tuple(v for name, v in program.schedule.items() if name not in own)
 
-    def _is_ordered(self, number: int) -> bool:
-        group = self._groups[number]
-        if len(group) != 1:
-            return False
-        return all(
-            isinstance(v := program.schedule[group[0]], int | float) and not isinstance(v, bool)
-            for program in self._programs.values()
-        )
+def _refused_at(decision: Decision, known: Mapping[str, Refusal], judge: str) -> dict[str, Refusal]:
+    """Return who is refused for what it came to at these sizes, now or before; not who is
+    cleared."""
+    clear = cleared(decision, known, judge)
+    sizes = dict(decision.case.sizes)
+    before = {d: r for d, r in known.items() if dict(r.sizes) == sizes and d not in clear}
+    return before | {each.program: each for each in condemned(decision, judge)}
+
+
+def cleared(decision: Decision, known: Mapping[str, Refusal], judge: str) -> list[str]:
+    """Return the programs, by hash, that another judge finds right at the very sizes at which they
+    were found wrong. Nothing else makes up for a refusal: neither other inputs nor another try."""
+    right = {each.program.hash for each in decision.outcomes if each.seconds is not None}
+    found = [r for digest, r in known.items() if digest in right]
+    return [r.program for r in found if _is_overruled(r, judge, decision.case.sizes)]
+
+
+def condemned(decision: Decision, judge: str) -> list[Refusal]:
+    """Return the programs that are chosen nowhere for what they came to in this case."""
+    sizes = dict(decision.case.sizes)
+    return [
+        Refusal(each.program.hash, each.status, sizes, each.why, judge)
+        for each in decision.outcomes
+        if each.condemned
+    ]
+
+
+def _timed(decision: Decision, out: Container[str]) -> bool:
+    """Return whether a program that is out has a part in a decision: its time, or the bounds that
+    it set for others."""
+    return any(each.samples and each.program.hash in out for each in decision.outcomes)
+
+
+def _case_note(case: Case) -> dict[str, Any]:
+    return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers(case)}
+
+
+def condemned_before(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
+    """Return who was condemned by what a log says, by hash: also at sizes that nobody asks for any
+    more. Whom another judge found right at the same sizes afterwards is not among them."""
+    found: dict[str, Refusal] = {}
+    sizes: dict[str, Mapping[str, Scalar]] = {}
+    judge = ""
+    for line in lines:
+        with suppress(ValueError):
+            if line.get("what") == RUN:
+                judge = read_run(line).judge
+            elif line.get("what") == CASE:
+                noted = read_case_note(line)
+                sizes[noted.case] = noted.sizes
+        for (case, program, _, _), answer in answers([line]).items():
+            where = sizes.get(case, {})
+            known = found.get(program)
+            if answer.condemns:
+                found[program] = Refusal(program, answer.status, where, answer.why, judge)
+            elif known is not None and _is_overruled(known, judge, where):
+                del found[program]
+    return found
+
+
+def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
+    """Return whether a right result at these sizes by this judge makes up for a refusal."""
+    if refusal.status != INCORRECT or judge in ("", refusal.judge):
+        return False
+    return dict(refusal.sizes) == dict(sizes)

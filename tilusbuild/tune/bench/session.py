@@ -77,6 +77,10 @@ class Quota:
         if budget.runs is not None:
             self._runs = max(0, budget.runs - spent.runs) / cases_left
 
+    def renew(self) -> None:
+        """Have the same again, for a case that is decided again: most of it is answered."""
+        self._from = BudgetSpent(self._spent.seconds, self._spent.runs)
+
     @property
     def is_limited(self) -> bool:
         return self._seconds is not None or self._runs is not None
@@ -103,6 +107,8 @@ class ProgramRecord:
     samples: list[float] = field(default_factory=list)
     refused: tuple[str, str] | None = None
     """Status and reason, once it is out."""
+    condemned: bool = False
+    """Whether it is out at all sizes."""
 
 
 ROUNDS = 32
@@ -134,11 +140,15 @@ class TuningSession:
         """For the next case, when so many are left."""
         return Quota(self.budget, self.spent, cases_left)
 
+    def begin(self) -> None:
+        """Ask from the first question on: a case that is decided again has the same answers."""
+        self._asked.clear()
+
     def check(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
         """Return whether the program computes right."""
         answer = self._answer(case, program, "check", lambda n: self._bench.check(case, program, n))
         if answer.status != OK:
-            record.refused = (answer.status, answer.why)
+            record.refused, record.condemned = (answer.status, answer.why), answer.condemns
         return answer.status == OK
 
     def sample(
@@ -149,7 +159,7 @@ class TuningSession:
             case, program, "sample", lambda n: self._bench.sample(case, program, n, expected)
         )
         if answer.status != OK or answer.seconds is None:
-            record.refused = (answer.status, answer.why)
+            record.refused, record.condemned = (answer.status, answer.why), answer.condemns
             return False
         record.samples.append(answer.seconds)
         return True
@@ -208,6 +218,7 @@ def answers(found: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
                 dropped=int(line["dropped"]),
                 error=float(line.get("error", 0.0)),
                 note=str(line["note"]),
+                faulted=line.get("faulted") is True,
             )
         except (KeyError, TypeError, ValueError):
             continue

@@ -93,6 +93,8 @@ class Work:
     programs: tuple[Candidate, ...]
     cases: tuple[str, ...]
     """Their directories."""
+    judge: str = ""
+    """The digest of what results are judged by; "" where nothing is compared."""
 
     def to_json(self) -> bytes:
         return (json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n").encode()
@@ -156,6 +158,7 @@ def read_work(path: str) -> Work:
             groups=tuple(tuple(group) for group in value["groups"]),
             programs=tuple(Candidate(**program) for program in value["programs"]),
             cases=tuple(value["cases"]),
+            judge=value.get("judge", ""),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is malformed: {error}") from None

@@ -4,9 +4,12 @@ It connects to the socket `socket` in its working directory and answers each req
 a line, with one. It holds one device and one case. Whatever a program does to this process, only
 the answer is lost: who asked sees how it ended.
 
-Every tensor of the case lies between two guards of known bytes. A call is right when the outputs
-are right, the inputs are as they were, and the guards are whole: a kernel that writes beside its
-tensors is wrong even where the numbers come out.
+Every tensor of the case lies between two guards of known bytes; on the processor, memory that
+nobody may touch follows on both sides of those, so that a write far beyond ends the worker. A call
+is right when the outputs are right, the inputs are as they were, and the guards are whole: a kernel
+that writes beside its tensors is wrong even where the numbers come out. All of it is laid out again
+before a check, so that nobody is blamed for what another program left, and the guards are looked at
+after each sample. The check of a winner calls it over and over: some are wrong only then.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import hashlib
 import json
 import os
 import socket
+import time
 from typing import Any, Protocol
 
 from tilusbuild.runtime.errors import DriverError
@@ -51,7 +55,7 @@ class Worker:
                     self._take_case(request["folder"])
                     return {"status": "ok"}
                 case "check":
-                    return self._check(request["library"])
+                    return self._check(request["library"], request.get("soak", 0.0))
                 case "time":
                     return self._time(request["library"], request["warmup"])
                 case other:
@@ -78,15 +82,28 @@ class Worker:
             )
         return self._bound[library], self._buffers, self._case
 
-    def _check(self, library: str) -> dict[str, Any]:
+    def _check(self, library: str, soak: float) -> dict[str, Any]:
+        """Call, and look at what it left; as many as `_SOAK_CALLS` more calls in `soak` seconds,
+        each of which is looked at for the first half of them."""
         launch, buffers, _ = self._program(library)
-        buffers.restore()
-        launch()
-        self._device.finish()
+        end = time.monotonic() + soak
+        calls = 0
         try:
-            return {"status": "ok", "error": buffers.check()}
+            buffers.lay_out()
+            while True:
+                launch()
+                self._device.finish()
+                calls += 1
+                now = time.monotonic()
+                is_last = calls >= _SOAK_CALLS or now >= end
+                if is_last or calls == 1 or now < end - soak / 2:
+                    error = buffers.check()
+                    if is_last:
+                        return {"status": "ok", "error": error}
+                buffers.restore()
         except WrongResultError as wrong:
-            return {"status": "incorrect", "why": str(wrong), "error": wrong.error}
+            why = f"{wrong} after {calls} calls" if calls > 1 else str(wrong)
+            return {"status": "incorrect", "why": why, "error": wrong.error}
 
     def _time(self, library: str, warmup: int) -> dict[str, Any]:
         launch, buffers, case = self._program(library)
@@ -95,6 +112,10 @@ class Worker:
             launch()
         self._device.finish()
         timed = self._device.time(launch, cold=case.cold)
+        try:
+            buffers.check_guards()
+        except WrongResultError as wrong:
+            return {"status": "incorrect", "why": f"{wrong} while it was timed"}
         found = {"status": "ok", "seconds": timed.seconds, "launches": timed.launches}
         if not timed.hidden:
             found["latency"] = "visible"
@@ -125,13 +146,17 @@ def main(kind: str, index: int) -> None:
     serve(channel, Worker(device))
 
 
-GUARD = 4096
-"""Bytes before and after each tensor: whole pages, so that the tensors stay aligned."""
 _PATTERN = 0xA5
+_PAGE = 4096
+_SOAK_CALLS = 64
+"""Calls that the check of a winner makes at most."""
 
 
 class Memory(Protocol):
-    """The memory of a device."""
+    """The memory of a device. `guard` is how many bytes of known content lie before and after each
+    tensor: whole pages, so that tensors stay aligned."""
+
+    guard: int
 
     def allocate(self, size: int) -> int: ...
     def write(self, address: int, data: bytes) -> None: ...
@@ -149,13 +174,14 @@ class WrongResultError(Exception):
 
 
 class _Tensor:
-    __slots__ = ("address", "argument", "original", "pristine", "want")
+    __slots__ = ("address", "after", "argument", "original", "pristine", "want")
 
     def __init__(
-        self, argument: CaseArgument, address: int, pristine: int, original: bytes
+        self, argument: CaseArgument, address: int, after: int, pristine: int, original: bytes
     ) -> None:
         self.argument = argument
         self.address = address
+        self.after = after
         self.pristine = pristine
         self.original = original
         self.want: bytes | None = None
@@ -174,23 +200,32 @@ class Buffers:
         self.addresses = [
             self._tensors[a.name].address if a.shape is not None else 0 for a in case.arguments
         ]
+        self.lay_out()
 
     def _made(self, argument: CaseArgument, directory: str) -> _Tensor:
         data = read_bytes(os.path.join(directory, f"{argument.name}.in"))
         if len(data) != argument.bytes:
             raise OSError(f"{argument.name}.in has {len(data)} bytes, not {argument.bytes}")
-        whole = bytes([_PATTERN]) * GUARD
-        end = whole + bytes([_PATTERN]) * (-len(data) % GUARD)
-        base = self._memory.allocate(len(data) + len(whole) + len(end))
-        self._memory.write(base, whole + data + end)
+        guard = self._memory.guard
+        after = guard + -len(data) % _PAGE
+        base = self._memory.allocate(guard + len(data) + after)
         pristine = base
         if argument.out:
             pristine = self._memory.allocate(max(1, len(data)))
-            self._memory.write(pristine, data)
-        tensor = _Tensor(argument, base + GUARD, pristine, data)
+        tensor = _Tensor(argument, base + guard, after, pristine, data)
         if argument.want is not None:
             tensor.want = read_bytes(os.path.join(directory, f"{argument.name}.want"))
         return tensor
+
+    def lay_out(self) -> None:
+        """Give everything what it held at first: tensors and guards."""
+        for tensor in self._tensors.values():
+            guard = self._memory.guard
+            filled = bytes([_PATTERN])
+            data = filled * guard + tensor.original + filled * tensor.after
+            self._memory.write(tensor.address - guard, data)
+            if tensor.argument.out:
+                self._memory.write(tensor.pristine, tensor.original)
 
     def restore(self) -> None:
         """Give the outputs what they held at first: noise, or what the kernel adds to."""
@@ -202,7 +237,8 @@ class Buffers:
         """Look at what a call left; the largest error. Raises `WrongResultError`."""
         largest = 0.0
         for tensor in self._tensors.values():
-            data = self._guarded(tensor)
+            self._check_guard(tensor)
+            data = self._memory.read(tensor.address, len(tensor.original))
             if not tensor.argument.out:
                 if data != tensor.original:
                     raise WrongResultError(f"it changed its input {tensor.argument.name}")
@@ -211,13 +247,17 @@ class Buffers:
                 largest = max(largest, self._compared(tensor, data, tensor.want))
         return largest
 
-    def _guarded(self, tensor: _Tensor) -> bytes:
-        size = len(tensor.original)
-        found = self._memory.read(tensor.address - GUARD, size + 2 * GUARD)
-        for place, guard in (("before", found[:GUARD]), ("after", found[GUARD + size :])):
-            if guard.count(_PATTERN) != GUARD:
+    def check_guards(self) -> None:
+        """Look beside every tensor. Raises `WrongResultError`."""
+        for tensor in self._tensors.values():
+            self._check_guard(tensor)
+
+    def _check_guard(self, tensor: _Tensor) -> None:
+        before, end = self._memory.guard, tensor.address + len(tensor.original)
+        places = (("before", tensor.address - before, before), ("after", end, tensor.after))
+        for place, address, size in places:
+            if self._memory.read(address, size).count(_PATTERN) != size:
                 raise WrongResultError(f"it wrote {place} the tensor {tensor.argument.name}")
-        return found[GUARD : GUARD + size]
 
     def _compared(self, tensor: _Tensor, data: bytes, want: bytes) -> float:
         """Return the largest error of an output. Raises `WrongResultError`."""

@@ -1,0 +1,59 @@
+"""Programs that are chosen nowhere: those that computed wrong or crashed, at whatever sizes.
+
+    "refused": [{"program": "<hash>", "status": "incorrect", "sizes": {"n": 1000},
+                 "why": "y[3] is 7, expected 6; …", "judge": "<digest of the reference>"}]
+
+They stand in `dispatch_table.json` beside the tables, so whoever has the table knows them, and by
+the program's hash, so they hold until the program is another one: no table, rule, model or default
+makes up for a wrong result. A hash that a script does not have is kept and says nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Refusal(NamedTuple):
+    """Why a program is chosen nowhere until it is rebuilt."""
+
+    program: str
+    """Its hash."""
+    status: str
+    sizes: Mapping[str, bool | int | float | str]
+    why: str
+    judge: str = ""
+    """The digest of what it was judged by; "" where that is not known."""
+
+    @property
+    def text(self) -> str:
+        """Return what it came to, and where, for people."""
+        where = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+        return f"{self.status} at {where or 'no sizes'}" + (f": {self.why}" if self.why else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the file has it."""
+        return {**self._asdict(), "sizes": dict(self.sizes)}
+
+
+def read_refusals(rows: Any) -> tuple[Refusal, ...]:
+    """Return what a file says. Raises `KeyError`, `TypeError` and `ValueError` for another form."""
+    found: dict[str, Refusal] = {}
+    if not isinstance(rows, list):
+        raise TypeError('"refused" is not a list')
+    for row in rows:
+        texts = [row["program"], row["status"], row["why"], row.get("judge", "")]
+        sizes = row["sizes"]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(sizes, dict):
+            raise TypeError(f"not a refused program: {row!r:.80}")
+        if not all(isinstance(size, bool | int | float | str) for size in sizes.values()):
+            raise TypeError(f"not sizes: {sizes!r:.80}")
+        program, status, why, judge = texts
+        found.setdefault(program, Refusal(program, status, sizes, why, judge))
+    return tuple(found.values())
+
+
+def by_number(programs: Sequence[str], refusals: Iterable[Refusal]) -> dict[int, str]:
+    """Return why programs of a script are refused, by their numbers."""
+    known = {refusal.program: refusal.text for refusal in refusals}
+    return {i: known[digest] for i, digest in enumerate(programs) if digest in known}
