@@ -17,9 +17,10 @@ import pytest
 
 from support.marks import Marks
 from tilusbuild.dispatch import tables
-from tilusbuild.dispatch.csource import sources
+from tilusbuild.dispatch.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.errors import RefusedProgramError
 from tilusbuild.runtime.kernel import programs_there
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal, unseal
@@ -83,7 +84,14 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     script = described(copied.paths("modelled")[0], chance)
     read = read_tables(script)
-    for name, text in sources(script, read).items():
+    there = programs_there(script)
+    by_hand = {e.program for t in read for e in t.entries if e.source == "table"}
+    refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
+    if by_hand & refused.keys():
+        with pytest.raises(NoDispatcherError, match="a row by hand means program"):
+            sources(script, read, refused)
+        refused = {p: why for p, why in refused.items() if p not in by_hand}
+    for name, text in sources(script, read, refused).items():
         (tmp_path / name).write_text(text)
     command = ["gcc", "-O1", "-shared", "-fPIC", "dispatch.c", "-o", "dispatch.so", "-pthread"]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -91,8 +99,14 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     for function in (library.modelled_select, library.modelled_source):
         function.argtypes = [ctypes.c_int64] * 3
     library.modelled_source.restype = ctypes.c_char_p
-    chooser = Chooser(script, [e for t in read for e in t.entries], programs_there(script))
+    chooser = Chooser(script, [e for t in read for e in t.entries], there, refused)
     for _ in range(1000):
         sizes = [size(chance) for _ in KEYS]
-        found = library.modelled_select(*sizes), library.modelled_source(*sizes).decode()
-        assert found == chooser.choose(dict(zip(KEYS, sizes, strict=True)))[:2], sizes
+        found = library.modelled_select(*sizes), library.modelled_source(*sizes)
+        try:
+            program, source, _ = chooser.choose(dict(zip(KEYS, sizes, strict=True)))
+        except RefusedProgramError:
+            assert found == (-1, None), sizes
+            continue
+        assert program not in refused
+        assert found == (program, source.encode()), sizes

@@ -58,14 +58,24 @@ extern "C" void scale(float a, const float *x, float *y, int n) {
   _exit(3);
 {% elif mode == "beside" %}
   y[n] = 1;
+{% elif mode == "far" %}
+  y[n + 2000] = 1;
+{% elif mode == "crash1000" %}
+  if (n == 1000) *(volatile int *)0 = 1;
+{% elif mode == "late" %}
+  static int calls;
+  a += ++calls > 20;
 {% elif mode == "input" %}
   const_cast<float *>(x)[0] += 1;
 {% endif %}
-  for (int repeat = 0; repeat < {{ 1 if mode == "fast" else 40 }}; ++repeat)
+  for (int repeat = 0; repeat < {{ 40 if mode in ("slow", "wrong") else 1 }}; ++repeat)
     for (int i = 0; i < n; ++i) {
       y[i] = a * x[i] {{ "+ 1" if mode == "wrong" }};
       asm volatile("" ::: "memory");
     }
+{% if mode == "wrong1000" %}
+  if (n == 1000) y[3] += 1;
+{% endif %}
 }
 {% else %}
 extern "C" __global__ void scale(float a, const float *x, float *y, int n) {

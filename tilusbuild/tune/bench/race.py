@@ -323,7 +323,8 @@ def campaign(
     quotas: dict[int, Quota] = {}
     todo: Sequence[int] = range(count)
     while todo:
-        for number, case in zip(todo, cases(todo), strict=False):
+        # The cases first, so that they are asked for one more, and clean up after the last.
+        for case, number in zip(cases(todo), todo, strict=False):
             if number in quotas:
                 quotas[number].renew()
             else:
