@@ -16,6 +16,7 @@ from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.refused import Refusal, by_number
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
 
@@ -99,8 +100,7 @@ def adopt(script: Script, refused: Mapping[str, Refusal]) -> None:
 
 def _refuses(path: str) -> bool:
     try:
-        with open(os.path.join(path, layout.TABLE_JSON), "rb") as file:
-            return b'"refused"' in file.read()
+        return b'"refused"' in read_bytes(os.path.join(path, layout.TABLE_JSON))
     except OSError:
         return False
 
