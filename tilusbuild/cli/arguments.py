@@ -8,6 +8,7 @@ A field may also name the setting that it overrides (`options.project`).
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
@@ -19,6 +20,8 @@ T = TypeVar("T")
 A = TypeVar("A", bound="Common")
 
 _SPEC = "argument"
+TARGET_VARIABLE = "TILUSBUILD_TARGET"
+_FALSE = ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class _Spec:
     """The title that `--help` lists it under."""
     either: bool = False
     """Whether it is one of several, of which exactly one must be given."""
+    variable: str | None = None
+    """The environment variable that says what is not given."""
 
 
 def _argument(
@@ -42,6 +47,7 @@ def _argument(
     setting: str | None = None,
     group: str | None = None,
     either: bool = False,
+    variable: str | None = None,
 ) -> Any:
     given = {name: value for name, value in keywords.items() if value is not None}
 
@@ -51,13 +57,19 @@ def _argument(
 
     # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
     known = () if default == [] else default
-    return field(default=known, metadata={_SPEC: _Spec(add, setting, group, either)})
+    return field(default=known, metadata={_SPEC: _Spec(add, setting, group, either, variable)})
 
 
-def flag(*names: str, help: str, setting: str | None = None, group: str | None = None) -> bool:
-    """An option without a value."""
+def flag(
+    *names: str,
+    help: str,
+    setting: str | None = None,
+    group: str | None = None,
+    variable: str | None = None,
+) -> bool:
+    """Return an option without a value."""
     keywords = {"action": "store_true", "help": help}
-    found: bool = _argument(names, False, keywords, setting=setting, group=group)
+    found: bool = _argument(names, False, keywords, setting=setting, group=group, variable=variable)
     return found
 
 
@@ -71,6 +83,7 @@ def option(
     setting: str | None = None,
     group: str | None = None,
     either: bool = False,
+    variable: str | None = None,
 ) -> str | None: ...
 @overload
 def option(
@@ -115,20 +128,28 @@ def option(
     setting: str | None = None,
     group: str | None = None,
     either: bool = False,
+    variable: str | None = None,
     **keywords: Any,
 ) -> Any:
     """Return an option with a value; with `const` the value may be left out."""
     if const is not None:
         keywords |= {"nargs": "?", "const": const}
-    return _argument(names, default, keywords, setting=setting, group=group, either=either)
+    return _argument(
+        names, default, keywords, setting=setting, group=group, either=either, variable=variable
+    )
 
 
 def repeated(
-    *names: str, metavar: str, help: str, required: bool = False, group: str | None = None
+    *names: str,
+    metavar: str,
+    help: str,
+    required: bool = False,
+    group: str | None = None,
+    variable: str | None = None,
 ) -> tuple[str, ...]:
     """Return an option that may be given several times."""
     keywords = {"action": "append", "metavar": metavar, "help": help, "required": required}
-    found: tuple[str, ...] = _argument(names, [], keywords, group=group)
+    found: tuple[str, ...] = _argument(names, [], keywords, group=group, variable=variable)
     return found
 
 
@@ -183,7 +204,9 @@ class Common:
     )
     json: bool = flag("--json", help="print one JSON object per line")
     quiet: bool = flag("-q", "--quiet", help="print errors only")
-    verbose: bool = flag("-v", "--verbose", help="print more details")
+    verbose: bool = flag(
+        "-v", "--verbose", help="print more details", variable="TILUSBUILD_VERBOSE"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +227,10 @@ class SelectionArgs(DeviceCompilerArgs):
 
     scripts: tuple[str, ...] = positionals("SCRIPT", help="scripts to use (default: all)")
     targets: tuple[str, ...] = repeated(
-        *("-t", "--target"), metavar="NAME", help="use this target only; can be repeated"
+        *("-t", "--target"),
+        metavar="NAME",
+        help="use this target, or those of this architecture, only; can be repeated",
+        variable=TARGET_VARIABLE,
     )
     level: int | None = option(
         "--level",
@@ -301,15 +327,30 @@ def declare_common(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
         each.metadata[_SPEC].add(group, each.name, **override)
 
 
-def fill(kind: type[A], namespace: argparse.Namespace) -> A:
-    """Return the arguments as their dataclass."""
+def fill(
+    kind: type[A], namespace: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> A:
+    """Return the arguments as their dataclass. What is not given is taken from the variable that a
+    field names."""
     values: dict[str, Any] = {}
     for each in fields(kind):
         if _SPEC not in each.metadata and not hasattr(namespace, each.name):
             continue  # it is not an option, and who parses does not give it
         value = getattr(namespace, each.name)
+        spec: _Spec | None = each.metadata.get(_SPEC)
+        if spec is not None and spec.variable is not None and not value:
+            value = _from_environment(value, environment.get(spec.variable, ""))
         values[each.name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
+
+
+def _from_environment(missing: object, word: str) -> object:
+    """Return the value of a variable, by the kind of the value that it stands in for."""
+    if isinstance(missing, bool):
+        return word.lower() not in _FALSE
+    if word in ("", "auto"):  # a KernelCache's "auto" is what no --target means
+        return missing
+    return [word] if isinstance(missing, list) else word
 
 
 def settings_of(arguments: Common) -> dict[str, Any]:

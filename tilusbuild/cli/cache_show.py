@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, one_of, option, positional
+from tilusbuild.cli.arguments import TARGET_VARIABLE, Common, one_of, option, positional
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
@@ -46,7 +46,11 @@ class CacheShowArgs(Common):
     program: str = positional("PROGRAM", help="SCRIPT/I, or the first digits of a hash")
     part: str | None = one_of({name: f"print {text}" for name, text in _PARTS.items()})
     target: str | None = option(
-        "-t", "--target", metavar="NAME", help="the target, for a program that is named SCRIPT/I"
+        "-t",
+        "--target",
+        metavar="NAME",
+        help="the target, for a program that is named SCRIPT/I",
+        variable=TARGET_VARIABLE,
     )
 
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, positional
+from tilusbuild.cli.arguments import (
+    TARGET_VARIABLE,
+    DeviceCompilerArgs,
+    Verb,
+    flag,
+    option,
+    positional,
+)
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
@@ -35,7 +42,11 @@ class DispatchArgs(DeviceCompilerArgs):
     )
     script: str = positional("SCRIPT", help="the script whose tables they are")
     target: str | None = option(
-        "-t", "--target", metavar="NAME", help="use the tables of this target only"
+        "-t",
+        "--target",
+        metavar="NAME",
+        help="use the tables of this target only",
+        variable=TARGET_VARIABLE,
     )
     slowdown: float = option(
         "--slowdown",

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, option, positional, repeated
+from tilusbuild.cli.arguments import (
+    TARGET_VARIABLE,
+    DeviceCompilerArgs,
+    Verb,
+    option,
+    positional,
+    repeated,
+)
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
@@ -24,6 +31,7 @@ class RunArgs(DeviceCompilerArgs):
         *("-t", "--target"),
         metavar="NAME",
         help="run for this target (default: the script's cpu target, or its first)",
+        variable=TARGET_VARIABLE,
     )
     param: tuple[str, ...] = repeated(
         "--param", metavar="NAME=VALUE", help="choose the instance with this constant"

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, flag, option, optional, repeated
+from tilusbuild.cli.arguments import (
+    TARGET_VARIABLE,
+    DeviceCompilerArgs,
+    Verb,
+    flag,
+    option,
+    optional,
+    repeated,
+)
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.report.text import counted
@@ -42,6 +50,7 @@ class TuneArgs(DeviceCompilerArgs):
         "--target",
         metavar="NAME",
         help="tune for this target (default: the best one for this GPU)",
+        variable=TARGET_VARIABLE,
     )
     param: tuple[str, ...] = repeated(
         "--param", metavar="NAME=VALUE", help="tune only the instances with this constant"

@@ -21,6 +21,7 @@ from tilusbuild.dispatch.dispatcher import is_current
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
+from tilusbuild.plan.model import targets_named
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
 from tilusbuild.runtime.choose import Chooser
@@ -179,9 +180,11 @@ def overviews(
         raise input_error(
             f'no script "{script}" in {manifest.path}', hint=did_you_mean(script, manifest.scripts)
         )
-    if target is not None and target not in manifest.targets:
+    named = None if target is None else targets_named(manifest, target)
+    if named is not None and named[0] not in manifest.targets:
         raise input_error(
-            f'no target "{target}" in {manifest.path}', hint=did_you_mean(target, manifest.targets)
+            f'no target "{target}" in {manifest.path}',
+            hint=did_you_mean(named[0], manifest.targets),
         )
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
@@ -189,7 +192,7 @@ def overviews(
     found = False
     for path in place.instances(snake_case(script), manifest.root):
         read = read_script(path)
-        if target not in (None, read.target):
+        if named is not None and read.target not in named:
             continue
         found = True
         trouble, found_file = None, TableFile()  # type: str | None, TableFile

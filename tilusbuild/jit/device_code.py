@@ -37,6 +37,7 @@ class DeviceKernel:
     """Device code, and all that a launch of it needs."""
 
     script: Script
+    source: str
     image: bytes
     symbol: str
     launch: Launch
@@ -95,6 +96,7 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
         raise input_error(f"{script} has no launch")
     return DeviceKernel(
         described,
+        made.recipe.source,
         image,
         script_instance.symbol,
         made.recipe.launch,

@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilusbuild.cache import layout
+from tilusbuild.compile.steps import LAUNCHER
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit import device_code, make
 from tilusbuild.jit.make import clear
-from tilusbuild.jit.request import AUTO, Request, Source, opened, request
+from tilusbuild.jit.request import Request, Source, opened, request
+from tilusbuild.jit.tilelang_words import AUTO
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.calls import CallForms
 from tilusbuild.runtime.places import ReaderLock, get_cache_dir
@@ -37,6 +40,9 @@ class Stats:
 class CachedKernel:
     """A kernel that computes one program. Call it with the arguments that are no dimension, in
     order or by name; outputs that are left out are allocated like the first tensor, and returned.
+
+    Its files are those of the cache tree. With the backend "nvrtc" there are none: their paths are
+    None.
     """
 
     def __init__(
@@ -46,9 +52,11 @@ class CachedKernel:
         *,
         backend: str,
         out: Sequence[int] | None,
+        source: str | None = None,
         hold: ReaderLock | None = None,
     ) -> None:
         self._launch = launch
+        self._source = source
         self._hold = hold
         self.backend = backend
         """ "tvm_ffi", "ctypes" or "nvrtc"."""
@@ -59,6 +67,62 @@ class CachedKernel:
 
     def __repr__(self) -> str:
         return f"<CachedKernel {self.script.label} through {self.backend}>"
+
+    @property
+    def device_kernel_path(self) -> str | None:
+        """Return the path of the rendered source."""
+        return self._file(layout.SOURCE)
+
+    @property
+    def host_kernel_path(self) -> str | None:
+        """Return the path of the generated launcher; None where the template has host code of its
+        own."""
+        command = self._file(layout.COMPILE_SH)
+        if command is None:
+            return None
+        with open(command, "rb") as file:
+            digests = layout.mentioned_headers(file.read())
+        paths = [
+            os.path.join(self.script.root, layout.INCLUDE, digest, LAUNCHER) for digest in digests
+        ]
+        return next((path for path in paths if os.path.isfile(path)), None)
+
+    @property
+    def kernel_lib_path(self) -> str | None:
+        """Return the path of the library."""
+        return self._file(layout.LIBRARY)
+
+    @property
+    def params_path(self) -> str | None:
+        """Return the path of the signature, constants and schedules, as JSON."""
+        return os.path.join(self.script.path, layout.SCRIPT_JSON) if self.script.path else None
+
+    def get_kernel_source(self) -> str:
+        """Return the rendered source. Raises `OSError` when its file was removed."""
+        path = self.device_kernel_path
+        if path is None:
+            return self._source or ""
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def get_host_source(self) -> str:
+        """Return the launcher's source; "" without one. Raises `OSError` when its file was
+        removed."""
+        path = self.host_kernel_path
+        if path is None:
+            return ""
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def _file(self, name: str) -> str | None:
+        if not self.script.path:
+            return None
+        return os.path.join(self.script.root, layout.PROGRAMS, self.script.programs[0], name)
+
+    def release(self) -> None:
+        """Let the cache remove the kernel's files: its library is open, so it can still be
+        called."""
+        self._hold = None
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch. Raises what the library says of the arguments: `TypeError`, `ValueError`."""
@@ -115,8 +179,8 @@ class KernelCache:
     def cached(
         self,
         source_or_script: Source | str | os.PathLike[str],
-        *,
         out_idx: int | Sequence[int] | None = None,
+        *args: Value,
         target: str | Mapping[str, Any] | None = None,
         target_host: str | None = None,
         execution_backend: str = AUTO,
@@ -129,9 +193,11 @@ class KernelCache:
         of another project (`"DIR:matmul"`), or of a `Source`.
 
         `params` are constants, and values of the schedule; the rest of the schedule is the
-        default's. `out_idx`: which of the arguments that a caller passes are outputs, instead of
-        those that are declared so. `target`: a target's name, an architecture, or "auto", what
-        suits this machine; else `TILUSBUILD_TARGET`. `target_host`: the host code's `-march`.
+        default's. `args` are constants in the order in which the script declares them. `out_idx`:
+        which of the arguments that a caller passes are outputs, instead of those that are declared
+        so. `target`: a target's name, an architecture, "cuda", "cpu", or
+        "auto", what suits this machine; else `TILUSBUILD_TARGET`. `target_host`: the host code's
+        `-march`. TileLang's own words for these are understood (`tilelang_words`).
         `execution_backend`: "tvm_ffi", "ctypes", "nvrtc"; "auto" is `TILUSBUILD_EXECUTION_BACKEND`,
         else "tvm_ffi". `verbose` (`TILUSBUILD_VERBOSE`) shows the build on stderr. `pass_configs`:
         "disable_ptxas_opt", "dump_ir", "line_directives". `compile_flags`: more flags for the
@@ -141,6 +207,7 @@ class KernelCache:
         """
         wanted = request(
             source_or_script,
+            args,
             params,
             out_idx=out_idx,
             target=target,
@@ -165,10 +232,14 @@ class KernelCache:
 
     def clear_cache(self) -> None:
         """Forget every kernel, and remove from the cache tree what was made by asking for kernels,
-        unless a build of a project, a package or a running process has it too. Raises
-        `CacheError`."""
+        unless a build of a project, a package or another process has it too. Kernels that this
+        cache returned can still be called. Raises `CacheError`."""
         with self._lock:
-            self._slots.clear()
+            slots, self._slots = list(self._slots.values()), {}
+        for slot in slots:
+            with slot.lock:
+                if slot.kernel is not None:
+                    slot.kernel.release()
         clear(get_cache_dir())
 
     def _count(self, **more: int) -> None:
@@ -187,7 +258,9 @@ def _made(wanted: Request) -> tuple[CachedKernel, bool, make.Inputs]:
             start = through_driver(
                 found.script, found.image, found.symbol, found.launch, found.constants
             )
-            kernel = CachedKernel(found.script, start, backend="nvrtc", out=wanted.out)
+            kernel = CachedKernel(
+                found.script, start, backend="nvrtc", out=wanted.out, source=found.source
+            )
             return kernel, found.compiled, found.inputs
         built = make.build(project, script, target, wanted, since)
         hold = ReaderLock(built.script.root, [built.script.hash])

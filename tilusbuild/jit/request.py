@@ -21,8 +21,19 @@ from tilusbuild.arch import UnknownArchError, parse_arch
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
+from tilusbuild.jit.tilelang_words import (
+    AUTO,
+    CPU_WORDS,
+    CUDA,
+    TargetWords,
+    backend_of,
+    host_of,
+    pass_configs_of,
+    target_of,
+    words,
+)
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import targets_of
+from tilusbuild.plan.model import Target, targets_of
 from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime.device import Device, can_run, code_rank, cuda, may_have_cuda
 from tilusbuild.runtime.errors import DriverError
@@ -31,9 +42,6 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_text, write_atomic
 
-BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
-PASS_CONFIGS = ("disable_ptxas_opt", "dump_ir", "line_directives")
-AUTO = "auto"
 _PREFIX = "TILUSBUILD_"
 _FALSE = ("", "0", "false", "no", "off")
 
@@ -52,7 +60,10 @@ class Request:
     backend: str
     out: tuple[int, ...] | None
     flags: tuple[str, ...]
+    fast_math: bool
     configs: tuple[tuple[str, bool], ...]
+    positional: tuple[Value, ...]
+    """Constants in the order in which the script declares them."""
     params: tuple[tuple[str, Value], ...]
     verbose: bool
 
@@ -63,7 +74,8 @@ class Request:
         named = (what,) if isinstance(what, str) else (what.text, what.name, repr(what.table))
         return (
             *(named, self.directory, self.target, self.target_host, self.backend, self.out),
-            *(self.flags, self.configs),
+            *(self.flags, self.fast_math, self.configs),
+            tuple((type(value), value) for value in self.positional),
             tuple((name, type(value), value) for name, value in self.params),
         )
 
@@ -74,6 +86,7 @@ class Request:
 
 def request(
     source: Source | str | os.PathLike[str],
+    args: Sequence[Value],
     params: Mapping[str, Value],
     *,
     out_idx: int | Sequence[int] | None,
@@ -89,25 +102,23 @@ def request(
     directory, name = _place(source)
     backend = execution_backend
     if backend == AUTO:
-        backend = os.environ.get(f"{_PREFIX}EXECUTION_BACKEND") or BACKENDS[0]
-    if backend not in BACKENDS:
-        raise input_error(
-            f'execution_backend is one of {AUTO}, {", ".join(BACKENDS)}, not "{backend}"',
-            hint=did_you_mean(backend, BACKENDS),
-        )
+        backend = os.environ.get(f"{_PREFIX}EXECUTION_BACKEND") or AUTO
     setting = os.environ.get(f"{_PREFIX}VERBOSE", "").lower() not in _FALSE
-    for word, value in params.items():
+    for word, value in (*((f"constant {i}", v) for i, v in enumerate(args, 1)), *params.items()):
         if not isinstance(value, bool | int | float | str):
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
+    wanted, configs = _target(target), pass_configs_of(pass_configs or {})
     return Request(
         source=source if isinstance(source, Source) else name,
         directory=directory,
-        target=_target(target),
-        target_host=target_host,
-        backend=backend,
+        target=wanted.name,
+        target_host=host_of(target_host) or wanted.host,
+        backend=backend_of(backend),
         out=None if out_idx is None else _indices(out_idx),
-        flags=_flags(compile_flags),
-        configs=_configs(pass_configs or {}),
+        flags=(*words("compile_flags", compile_flags), *configs.flags),
+        fast_math=configs.fast_math,
+        configs=configs.switches,
+        positional=tuple(args),
         params=tuple(sorted(params.items())),
         verbose=setting if verbose is None else verbose,
     )
@@ -123,14 +134,8 @@ def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
     raise TypeError(f"a script's name or a Source is wanted, not {type(source).__name__}")
 
 
-def _target(target: str | Mapping[str, Any] | None) -> str:
-    if target is None:
-        target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
-    if isinstance(target, Mapping):
-        target = target.get("arch") or target.get("kind")
-    if not isinstance(target, str) or not target:
-        raise TypeError(f"a target is a name or an architecture, not {target!r}")
-    return target
+def _target(target: str | Mapping[str, Any] | None) -> TargetWords:
+    return target_of(os.environ.get(f"{_PREFIX}TARGET") or AUTO if target is None else target)
 
 
 def _indices(out: int | Sequence[int]) -> tuple[int, ...]:
@@ -138,26 +143,6 @@ def _indices(out: int | Sequence[int]) -> tuple[int, ...]:
     if not all(type(index) is int for index in found):
         raise TypeError(f"out_idx holds whole numbers, not {out!r}")
     return found
-
-
-def _flags(flags: str | Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(flags, str):
-        flags = flags.split()
-    found = tuple(flags or ())
-    if not all(isinstance(flag, str) for flag in found):
-        raise TypeError(f"compile_flags holds words, not {flags!r}")
-    return found
-
-
-def _configs(given: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
-    for name, value in given.items():
-        if name not in PASS_CONFIGS:
-            raise input_error(
-                f'there is no pass config "{name}"', hint=did_you_mean(name, PASS_CONFIGS)
-            )
-        if not isinstance(value, bool):
-            raise TypeError(f"pass config {name} is True or False, not {value!r}")
-    return tuple(sorted(given.items()))
 
 
 TEMPLATE = "kernel.cu.j2"
@@ -271,9 +256,16 @@ def gpu_here() -> Device | None:
 
 
 def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
-    if word == AUTO:
+    if word in (AUTO, CUDA):
         gpu = gpu_here()
+        if gpu is None and word == CUDA:
+            raise input_error(
+                'target "cuda" is the GPU of this machine, and there is none',
+                hint='say its architecture to build anyway: target="sm_90a"',
+            )
         word = gpu.arch if gpu else "cpu"
+    elif word in CPU_WORDS:
+        word = "cpu"
     try:
         name = parse_arch(word).name
     except UnknownArchError as error:
@@ -285,23 +277,23 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
     """Return the target of that name or architecture; with "auto", the best for this machine."""
     targets = targets_of(manifest)
     known = {name: targets[name] for name in manifest.targets_of(script)}
+    if word == CUDA and word not in known:
+        return _cuda_target(script, {n: t for n, t in known.items() if t.kind == "cuda"})
     if word != AUTO:
+        if word in CPU_WORDS and word not in known:
+            word = "cpu"
         fitting = [name for name, each in known.items() if word in (name, each.arch)]
         if not fitting:
             choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
-    gpu = gpu_here()
-    ranked = []
-    for name, each in known.items():
-        if gpu is not None and each.kind == "cuda":
-            fits = [a.name for a in each.archs if can_run(a.name, gpu.arch)]
-            ranked += [(code_rank(arch, gpu.arch, "sass"), name) for arch in fits]
-    if ranked:
-        return min(ranked)[1]
+    fitting = _for_gpu(known, gpu_here())
+    if fitting:
+        return fitting[0]
     hosts = [name for name, each in known.items() if each.kind == "cpu"]
     if not hosts:
         choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
+        gpu = gpu_here()
         here = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
         raise input_error(
             f"{script} is built for {choices}, and here {here}", hint="say target= to build anyway"
@@ -309,20 +301,43 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
     return hosts[0]
 
 
+def _for_gpu(known: Mapping[str, Target], gpu: Device | None) -> list[str]:
+    """Return the targets whose code runs on a GPU, the best first."""
+    ranked = []
+    for name, each in known.items():
+        if gpu is not None and each.kind == "cuda":
+            fits = [a.name for a in each.archs if can_run(a.name, gpu.arch)]
+            ranked += [(code_rank(arch, gpu.arch, "sass"), name) for arch in fits]
+    return [name for _, name in sorted(ranked)]
+
+
+def _cuda_target(script: str, known: Mapping[str, Target]) -> str:
+    """Return the target that "cuda" means: the best for the GPU here, or the only one of CUDA."""
+    fitting = _for_gpu(known, gpu_here()) or list(known)[: len(known) == 1]
+    if not fitting:
+        choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
+        raise input_error(
+            f'{script}: target "cuda" is the GPU of this machine, and no target is for it',
+            hint=f"say one to build anyway: {choices}" if known else "it has no CUDA target",
+        )
+    return fitting[0]
+
+
 def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> Manifest:
     """Return the manifest with one instance and one default."""
     owner = manifest.scripts[script]
+    params = _by_name(manifest, script, target, wanted)
     declared = manifest.toolchain
     if wanted.target_host is not None:
         declared = declared.model_copy(update={"host_march": wanted.target_host})
-    schedule = _schedule(manifest, script, target, dict(wanted.params))
+    schedule = _schedule(manifest, script, target, params)
     override = dict(owner.override)
     if target in override:
         kept = {name: v for name, v in override[target].default.items() if name not in schedule}
         override[target] = override[target].model_copy(update={"default": kept, "params": {}})
     fixed = owner.model_copy(
         update={
-            "params": _constants(manifest, script, target, dict(wanted.params)),
+            "params": _constants(manifest, script, target, params),
             "default": {**owner.default, **schedule},
             "override": override,
         }
@@ -331,8 +346,10 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
     changed["toolchain"] = declared
     if wanted.config("line_directives"):
         changed["build"] = manifest.build.model_copy(update={"line_directives": True})
-    flags = wanted.flags
-    if manifest.targets[target].is_cpu:
+    on_cpu = manifest.targets[target].is_cpu
+    fast = "-ffast-math" if on_cpu else "--use_fast_math"
+    flags = (*wanted.flags, fast) if wanted.fast_math else wanted.flags
+    if on_cpu:
         host = manifest.targets[target]
         host = host.model_copy(update={"flags": (*host.flags, *flags)})
         return manifest.model_copy(
@@ -342,6 +359,22 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
         flags = (*flags, "--ptxas-options=-O0")
     made = manifest.model_copy(update=changed)
     return made.with_last_flags((*manifest.last_flags, *flags)) if flags else made
+
+
+def _by_name(manifest: Manifest, script: str, target: str, wanted: Request) -> dict[str, Value]:
+    """Return the values of the request by name. Raises `InputError` and `TypeError`."""
+    names = [n for each in manifest.scripts[script].params_for(target) for n in each.names]
+    if len(wanted.positional) > len(names):
+        raise input_error(
+            f"{script} has {len(names)} constants, not {len(wanted.positional)}",
+            hint="values of the schedule are given by name",
+        )
+    found = dict(zip(names, wanted.positional, strict=False))
+    for name, value in wanted.params:
+        if name in found:
+            raise TypeError(f"{script}: {name} is given by position and by name")
+        found[name] = value
+    return found
 
 
 def _schedule(

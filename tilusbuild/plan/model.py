@@ -93,16 +93,27 @@ def targets_of(manifest: Manifest) -> dict[str, Target]:
     }
 
 
+def targets_named(manifest: Manifest, word: str) -> tuple[str, ...]:
+    """Return the targets that a word means: the one of that name, else those of that architecture;
+    the word itself where there is none."""
+    if word in manifest.targets:
+        return (word,)
+    of_arch = (name for name, each in manifest.targets.items() if word in each.arch)
+    return tuple(of_arch) or (word,)
+
+
 def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, Target]]:
     """Yield each selected script with each of its selected targets, in the manifest's order.
 
-    Raises `InputError` when a selected name does not exist, or when nothing is left.
+    A target is selected by its name or by its architecture. Raises `InputError` when a selected
+    name does not exist, or when nothing is left.
     """
+    chosen = [name for word in selection.targets for name in targets_named(manifest, word)]
     problems = [
         Diagnostic(f'no {kind} "{name}" in {manifest.path}', hint=did_you_mean(name, known))
         for kind, names, known in (
             ("script", selection.scripts, manifest.scripts),
-            ("target", selection.targets, manifest.targets),
+            ("target", chosen, manifest.targets),
         )
         for name in names
         if name not in known
@@ -115,9 +126,9 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
         for script in manifest.scripts
         for target in manifest.targets_of(script)
         if (not selection.scripts or script in selection.scripts)
-        and (not selection.targets or target in selection.targets)
+        and (not chosen or target in chosen)
     ]
-    if selection.targets and not pairs:
+    if chosen and not pairs:
         raise InputError(
             Diagnostic(
                 f"none of the selected scripts is built for {', '.join(selection.targets)}",
