@@ -99,9 +99,24 @@ def test_hidet(built):
     assert directories == {hashes[0][:16], hashes[2][:16]}
     for name in directories:
         names = {path.name for path in (above / name).iterdir()}
-        assert names == {"lib.so", "source.cu", "nvcc_log.txt", "task.txt", "meta.json"}
+        texts = {"source.cu", "nvcc_log.txt", "summary.txt", "task.txt", "meta.json"}
+        assert names == {"lib.so", *texts}
+        assert '"$CXX"' in (above / name / "nvcc_log.txt").read_text().splitlines()[0]
+        assert "unroll" in (above / name / "summary.txt").read_text()
     (table,) = above.glob("*.dispatch_table.txt")
     assert table.read_text() == f"n program\n1024 {hashes[0][:16]}\n2048 {hashes[2][:16]}\n"
+
+
+def test_hidets_space_is_the_level_that_was_built(built):
+    for level, space in ((0, "cpu_space_0"), (2, "cpu_space_2")):
+        built.run("build", "--level", str(level))
+        built.run("cache", "export", "--layout", "hidet", "view", "scale")
+        assert os.listdir(built.directory / "view/ops") == [space]
+    with open(built.directory / "tilus.toml", "a") as manifest:
+        manifest.write("[script.scale.levels]\nsample = 2\n")
+    built.run("build", "--level", "1")
+    built.run("cache", "export", "--layout", "hidet", "view", "scale")
+    assert os.listdir(built.directory / "view/ops") == ["cpu_space_1"]
 
 
 def test_a_view_is_replaced_and_nothing_else_is(built):

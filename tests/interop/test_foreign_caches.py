@@ -18,6 +18,7 @@ from tilusbuild.interop.caches.gc import decide, remove
 
 SYSTEM_NAMES = list(SYSTEMS)
 Made = Callable[..., Path]
+LIBRARY = (Path(__file__).parents[1] / "binary" / "data" / "library.so").read_bytes()
 Problems = Callable[[Path], list[str]]
 
 
@@ -224,3 +225,49 @@ def test_the_command_line(make: Made, tmp_path: Path) -> None:
     assert library.exists()
     assert "removed 1 of 2 entries" in run("gc", made, "--broken")
     assert run("verify", made).startswith("1 entry of hidet")
+
+
+def documented_tilelang(root: Path) -> Path:
+    home = root / ("c3" * 32)
+    home.mkdir(parents=True)
+    for name in ("kernel.cu", "wrapped_kernel.cu"):
+        (home / name).write_text('extern "C" __global__ void add_kernel(float* A) {}')
+    (home / "kernel_lib.so").write_bytes(LIBRARY)
+    (home / "params.pkl").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    return root
+
+
+def documented_hidet(root: Path) -> Path:
+    home = root / "ops" / "cuda_space_0" / "matmul" / ("ab" * 8)
+    home.mkdir(parents=True)
+    (home / "task.txt").write_text("Task(name: matmul)")
+    (home / "source.cu").write_text("")
+    (home / "nvcc_log.txt").write_text("nvcc -gencode arch=compute_90a,code=sm_90a source.cu\n")
+    (home / "summary.txt").write_text("index  latency\n")
+    (home / "lib.so").write_bytes(LIBRARY)
+    (root / "onnx").mkdir()
+    (root / "onnx" / "model.onnx").write_bytes(b"not ours")
+    return root
+
+
+@pytest.mark.parametrize("below", ["", "0.1.5"])
+def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: str) -> None:
+    documented_tilelang(tmp_path / below)
+    cache = read(str(tmp_path))
+    assert (cache.system, cache.version) == ("tilelang", below)
+    (entry,) = cache.entries
+    assert (entry.name, entry.code_archs, entry.problems) == ("add", ("sm_90a",), ())
+    assert entry.pickles == (f"{entry.path}/params.pkl",)
+
+
+def test_a_cache_as_hidets_documentation_lays_it_out(tmp_path: Path) -> None:
+    cache = read(str(documented_hidet(tmp_path)))
+    assert (cache.system, cache.broken) == ("hidet", ())
+    (entry,) = cache.entries
+    assert (entry.declared_arch, entry.code_archs) == ("sm_90a", ("sm_90a",))
+    assert cache.out_of_scope == ("onnx",)
+    shown = command_line.run(tmp_path, "cache", "stats", tmp_path)
+    assert "onnx/ holds no kernels: out of scope" in shown.out
+    gone = command_line.run(tmp_path, "cache", "gc", tmp_path, "--older-than", "0s")
+    assert "removed 1 of 1" in gone.out
+    assert (tmp_path / "onnx" / "model.onnx").read_bytes() == b"not ours"

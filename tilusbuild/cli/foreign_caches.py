@@ -199,6 +199,8 @@ def stats(path: str, arguments: Common) -> int:
         return 0
     print(f"{cache.root}: {title(cache)}")
     print(table(("", "count", "size"), facts), end="")
+    for name in cache.out_of_scope:
+        print(f"{name}/ holds no kernels: out of scope, and left alone")
     for group in doubles if arguments.verbose else ():
         print("the same code: " + ", ".join(entry.path for entry in group))
     return 0

@@ -55,6 +55,7 @@ def script_json(
         "schema": SCHEMA,
         "script": instance.script,
         "hash": instance.hash,
+        "level": _level(instance),
         "target": {
             "name": instance.target.name,
             "kind": instance.target.kind,
@@ -77,6 +78,13 @@ def script_json(
         "dispatch": _dispatch(manifest, dispatch, instance, script_instance, schedules, metas),
     }
     return seal(value)
+
+
+def _level(instance: PlannedInstance) -> int:
+    """Return how much of the space is planned: 2 all, 1 a sample, 0 one schedule of several."""
+    if len(instance.schedules) == instance.points > 1:
+        return 2
+    return min(len(instance.schedules) - 1, 1)
 
 
 def _argument(argument: Argument) -> dict[str, Any]:

@@ -67,6 +67,8 @@ class Script(NamedTuple):
     root: str
     name: str
     hash: str
+    level: int
+    """How much of the space is planned: 2 all, 1 a sample, 0 one schedule."""
     target: str
     kind: str
     """ "cpu" or "cuda"."""
@@ -166,6 +168,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         root=os.path.dirname(os.path.dirname(os.path.dirname(path))),
         name=_text(value["script"]),
         hash=_text(value["hash"]),
+        level=int(value.get("level", 2)),  # trees of earlier versions do not say
         target=_text(target["name"]),
         kind=_text(target["kind"]),
         archs=tuple(_texts(target["archs"])),

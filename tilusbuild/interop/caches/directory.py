@@ -103,6 +103,8 @@ class ForeignCache:
     """Outside of entries: a link to nothing, a table that cannot be read."""
     shared: tuple[str, ...] = field(default=())
     """Files outside of entries that make the cache work: scripts, tables, graphs."""
+    out_of_scope: tuple[str, ...] = ()
+    """Directories of the system that hold no kernels; nothing here touches them."""
 
     @property
     def size(self) -> int:

@@ -2,6 +2,10 @@
 
 An operator's directory is named by the start of sha256(task.txt), which is checked. The name says
 nothing of the architecture, so Hidet itself does not see that a library is for another GPU.
+
+Hidet's own documentation draws an operator with fewer files (`nvcc_log.txt`, `summary.txt`). So a
+file is missing only where another file of the version that writes it is there. `onnx/` holds models
+and no kernels: it is named, and left alone.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from tilusbuild.interop.caches.directory import (
 from tilusbuild.state.files import sha256_text
 
 SYSTEM = "hidet"
+_NOT_KERNELS = ("onnx",)
+_LOGS = ("compile.sh", "nvcc_log.txt", "nvcc_output.txt")
+"""The files that a compile's command stands in."""
 _SPACE = re.compile(r"([a-z]+)_space_([0-9]+)")
 _KEY = re.compile(r"[0-9a-f]{16}")
 
@@ -43,6 +50,7 @@ def read(directory: CacheDirectory) -> ForeignCache:
         root=directory.root,
         entries=tuple(entries),
         shared=tuple(_of_graphs(directory, entries)),
+        out_of_scope=tuple(name for name in _NOT_KERNELS if directory.is_directory(name)),
     )
 
 
@@ -75,7 +83,8 @@ def _operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEn
         reader.unit = os.path.dirname(os.path.dirname(home))
     if known.get("target") == "cpu":
         reader.declared_arch = "cpu"
-    if reader.has("task.txt", "version.txt", "func_types.pickle") and keyed:
+    written = directory.is_file(home, "version.txt") or directory.is_file(home, "func_types.pickle")
+    if written and reader.has("task.txt", "version.txt", "func_types.pickle") and keyed:
         text = directory.text(home, "task.txt") or ""
         if not sha256_text(text).startswith(os.path.basename(home)):
             reader.wrong("is not named by its task.txt")
@@ -93,7 +102,8 @@ def _module(directory: CacheDirectory, home: str) -> ForeignEntry:
 def _common(reader: EntryReader, by: str) -> None:
     directory, home = reader.directory, reader.path
     reader.compiled_by = by
-    reader.declared_arch = command_arch(directory.text(home, "compile.sh") or "")
+    commands = (directory.text(home, name) or "" for name in _LOGS)
+    reader.declared_arch = next(filter(None, map(command_arch, commands)), "")
     reader.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
     reader.read_library("lib.so")
 

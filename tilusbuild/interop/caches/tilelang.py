@@ -1,7 +1,9 @@
 """TileLang 0.1: `<version>/linux-<machine>/kernels/<sha256>/`, and `<version>/cuda-binaries/`.
 
 Sizes and digests are those of `manifest.json` and `metadata.json`. TileLang itself checks all
-sizes, but only the digests of library and parameters.
+sizes, but only the digests of library and parameters. Earlier versions, and TileLang's
+documentation, have directories of kernels at the top or below a version, with `kernel.cu`,
+`wrapped_kernel.cu`, `kernel_lib.so` and `params.pkl` and no list of digests.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ SYSTEM = "tilelang"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _MACHINE = re.compile(r"(?:linux|darwin|win32)-[A-Za-z0-9_]+")
 _LIBRARIES = ("executable.so", "kernel_lib.so", "kernel.cubin", "launcher_lib.so")
+_EARLIER = ("params.pkl", "kernel_lib.so", "wrapped_kernel.cu")
+"""A directory with any of these is a kernel of an earlier version: no other system has them."""
 _STALE = 3600.0
 """Seconds after which TileLang itself considers a staging directory abandoned."""
 _NAME = re.compile(r"void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+?)(?:_kernel)?\s*\(")
@@ -42,8 +46,8 @@ def read(directory: CacheDirectory) -> ForeignCache:
     for version, above, kind in _homes(directory):
         versions.add(version)
         for key in matching(directory.directories(above), _KEY):
-            make = _kernel if kind == "kernel" else _binary
-            entries.append(make(directory, f"{above}/{key}", f"tilelang {version}".strip()))
+            make = _KINDS[kind]
+            entries.append(make(directory, os.path.join(above, key), f"tilelang {version}".strip()))
     return ForeignCache(
         system=SYSTEM,
         version=", ".join(sorted(versions - {""})),
@@ -63,7 +67,11 @@ def _versions(directory: CacheDirectory) -> Iterator[str]:
 
 
 def _homes(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
-    """Yield (version, directory that holds entries, "kernel" or "binary")."""
+    """Yield (version, directory that holds entries, which of `_KINDS` they are)."""
+    for version in ("", *directory.directories()):
+        keys = matching(directory.directories(version), _KEY)
+        if any(_is_earlier(directory, os.path.join(version, key)) for key in keys):
+            yield version, version, "earlier"
     for version in _versions(directory):
         name = version or os.path.basename(directory.root)
         for machine in matching(directory.directories(version), _MACHINE):
@@ -93,6 +101,21 @@ def _kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     return reader.entry()
 
 
+def _is_earlier(directory: CacheDirectory, home: str) -> bool:
+    return any(directory.is_file(home, name) for name in _EARLIER)
+
+
+def _earlier_kernel(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
+    reader = EntryReader(directory, home, "kernel", _name(directory, home))
+    reader.compiled_by = by
+    library = next((name for name in _LIBRARIES if directory.is_file(home, name)), None)
+    if library is None:
+        reader.wrong("has no library")
+    else:
+        reader.read_library(library)
+    return reader.entry()
+
+
 def _binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     reader = EntryReader(directory, home, "binary", "")
     reader.compiled_by = by
@@ -105,6 +128,9 @@ def _binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     if name == "kernel.cubin":
         reader.read_library(name)
     return reader.entry()
+
+
+_KINDS = {"kernel": _kernel, "binary": _binary, "earlier": _earlier_kernel}
 
 
 def _check(reader: EntryReader, name: str, facts: Any) -> None:
@@ -122,8 +148,10 @@ def _check(reader: EntryReader, name: str, facts: Any) -> None:
 
 
 def _name(directory: CacheDirectory, home: str) -> str:
-    found = _NAME.search(directory.text(home, "device_kernel.cu") or "")
-    return found[1] if found else ""
+    for source in ("device_kernel.cu", "kernel.cu"):
+        if found := _NAME.search(directory.text(home, source) or ""):
+            return found[1]
+    return ""
 
 
 def _stagings(directory: CacheDirectory) -> Iterator[StaleFile]:

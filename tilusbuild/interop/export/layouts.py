@@ -233,7 +233,6 @@ _HIDET_DIGITS = 16
 _HIDET_FILES = {
     "lib.so": layout.LIBRARY,
     "source.cu": layout.SOURCE,
-    "nvcc_log.txt": layout.LOG,
     "task.txt": layout.PROGRAM_TXT,
     "meta.json": layout.META,
 }
@@ -243,8 +242,7 @@ def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
     """Yield the items of an export as Hidet lays a cache out."""
     shown: set[str] = set()
     for exported in scripts:
-        # As in Hidet: 0 for a single schedule, 2 for any other space.
-        level = 0 if len(exported.programs) == 1 else 2
+        level = exported.script.level
         kind = "cpu" if exported.script.kind == "cpu" else "cuda"
         above = f"ops/{kind}_space_{level}/{exported.name}"
         for program in exported.built:
@@ -254,9 +252,31 @@ def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
             shown.add(home)
             for name, original in _HIDET_FILES.items():
                 yield HardLink(f"{home}/{name}", os.path.join(program.directory, original))
+            yield OwnFile(f"{home}/nvcc_log.txt", _hidet_log(program))
+            yield OwnFile(f"{home}/summary.txt", _hidet_summary(exported, program).encode())
         if exported.tables:
             name = f"{above}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
             yield OwnFile(name, _hidet_choices(exported).encode())
+
+
+def _hidet_log(program: ExportedProgram) -> bytes:
+    """Return the commands of a compile, which is what Hidet's log begins with, and its output."""
+    script = read_bytes(os.path.join(program.directory, layout.COMPILE_SH))
+    lines = script.splitlines(keepends=True)
+    commands = [line.removeprefix(b"run ") for line in lines if line.startswith(b"run ")]
+    return b"".join([*commands, read_bytes(os.path.join(program.directory, layout.LOG))])
+
+
+def _hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
+    """Return the schedule of a program and what its code takes, as a table."""
+    columns = exported.script.schedules
+    facts: list[tuple[Cell, ...]] = [
+        (name, column[program.index]) for name, column in columns.items()
+    ]
+    for kernel, by_arch in program.meta.get("kernels", {}).items():
+        for arch, numbers in by_arch.items():
+            facts += ((f"{kernel} {arch} {name}", number) for name, number in numbers.items())
+    return table(("", "value"), facts)
 
 
 def _hidet_choices(exported: ExportedScript) -> str:
