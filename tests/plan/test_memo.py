@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.plan.memo import InputsKey, KnownPrograms, packed, unpacked
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
-from tilusbuild.render.renderer import Renderer
+from tilusbuild.render.renderer import Renderer, Rendering
 
 MANIFEST = """\
 edition = 1
@@ -100,13 +101,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     shop = Workshop(tmp_path)
     for name, text in FILES.items():
         shop.write(name, text)
-    render = Renderer.render
+    render = Renderer.render_some
 
-    def counting(self: Renderer, template: str, context: object) -> object:
-        shop.rendered.append(template)
-        return render(self, template, context)  # type: ignore[arg-type]
+    def counting(self: Renderer, template: str, contexts: Any) -> list[Rendering]:
+        found = render(self, template, contexts)
+        shop.rendered += [template] * len(found)
+        return found
 
-    monkeypatch.setattr(Renderer, "render", counting)
+    monkeypatch.setattr(Renderer, "render_some", counting)
     shop.plan()
     return shop
 

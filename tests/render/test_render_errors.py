@@ -93,7 +93,7 @@ BOUNDED = {
     '{{ "%9999999999d" | format(1) }}': "too long",
     '{{ "%9999999999d" % 1 }}': "too long",
     '{{ "{:9999999999}".format(1) }}': "too long",
-    '{% for i in range(70000) %}{{ "x" * 1024 }}{% endfor %}': "longer than 64 Mi characters",
+    '{% for i in range(70000) %}{{ "x" * 1024 }}{% endfor %}': "longer than 16,777,216 characters",
 }
 
 

@@ -22,6 +22,7 @@ from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.render.worker import RenderLimits
 from tilusbuild.runtime import option
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
@@ -96,6 +97,8 @@ class Project:
         """Stop every process; keep what was learned, if there is a cache to keep it in."""
         if "runner" in self.__dict__:
             self.runner.close()
+        if "renderer" in self.__dict__:
+            self.renderer.close()
         if not os.path.isdir(self.cache.state_path):
             return
         if "memo" in self.__dict__:
@@ -141,7 +144,13 @@ class Project:
     def renderer(self) -> Renderer:
         """What renders templates."""
         directory = self._state and os.path.join(self._state, "templates")
-        return Renderer(self.manifest.root, bytecode_dir=directory)
+        return Renderer(self.manifest.root, bytecode_dir=directory, limits=self.render_limits)
+
+    @property
+    def render_limits(self) -> RenderLimits:
+        """What one rendering may take."""
+        build = self.manifest.build
+        return RenderLimits(build.template_timeout, build.template_memory, build.template_size)
 
     def toolchain(self, *, cuda: bool, nvrtc: bool = False) -> Toolchain:
         """Return the tools, with nvcc when `cuda` and NVRTC when `nvrtc`. Raises `InputError` when

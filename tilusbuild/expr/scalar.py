@@ -232,13 +232,19 @@ def _python(node: Node, letters: Mapping[str, str]) -> ast.expr:
             contains = ast.NotIn() if node.negated else ast.In()
             return ast.Compare(below(node.item), [contains], [choices])
         case Logic():
-            operator = ast.And() if node.op == "and" else ast.Or()
-            return ast.BoolOp(operator, [_condition(item, letters) for item in node.items])
+            return _decision(node, letters)
         case Select():
             return ast.IfExp(below(node.test), below(node.yes), below(node.no))
         case Call():
             function = ast.Name(node.function, ast.Load())
             return ast.Call(function, [below(argument) for argument in node.arguments], [])
+
+
+def _decision(node: Logic, letters: Mapping[str, str]) -> ast.expr:
+    items = [_condition(item, letters) for item in node.items]
+    if len(items) == 1:  # Python's `and` has two sides at least
+        return items[0]
+    return ast.BoolOp(ast.And() if node.op == "and" else ast.Or(), items)
 
 
 def _condition(node: Node, letters: Mapping[str, str]) -> ast.expr:

@@ -41,6 +41,11 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:ms|[smhd])\s*)+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd])")
 
 
+MAX_DURATION = 1000 * 86400
+"""Seconds. What is meant to be without end is not given."""
+MAX_SIZE = 1 << 62
+
+
 def _toml_spelling(name: str) -> str:
     return name.replace("_", "-")
 
@@ -102,29 +107,41 @@ def _text(value: str) -> str:
 
 def _size(value: object) -> int:
     right = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not match or match.group(2) not in _SIZE_UNITS:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        size: float = value
+    elif match and match.group(2) in _SIZE_UNITS:
+        size = float(match.group(1)) * _SIZE_UNITS[match.group(2)]
+    else:
         raise fault("is not a size", right)
-    size = int(float(match.group(1)) * _SIZE_UNITS[match.group(2)])
-    if size <= 0:
+    if size > MAX_SIZE:
+        raise fault("is more than any machine has", right)
+    if size < 1:
         raise fault("must be more than nothing", right)
-    return size
+    return int(size)
 
 
 def _duration(value: object) -> float:
     right = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = _float(value)
     elif isinstance(value, str) and _DURATION.fullmatch(value.strip()):
         parts = _DURATION_PART.findall(value)
         seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
     else:
         raise fault("is not a duration", right)
-    if not 0 < seconds < math.inf:
+    if not seconds > 0:
         raise fault("must be more than nothing", right)
+    if seconds > MAX_DURATION:
+        raise fault(f"must be {MAX_DURATION // 86400} days at most", right)
     return seconds
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of more than 1024 bits
+        return math.copysign(math.inf, value)
 
 
 def parse_size(text: str) -> int:

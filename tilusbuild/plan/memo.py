@@ -91,7 +91,7 @@ class PlanMemo:
         if known is None or known.fixed != fixed:
             known = KnownPrograms(fixed)
         lookup = _Lookup(script_instance, known)
-        found = tuple(lookup.program(schedule) for schedule in schedules)
+        found = lookup.programs(schedules)
         if lookup.rendered:
             self._changed.add(script)
             self._scripts[script][label] = lookup.worth_keeping()
@@ -125,20 +125,25 @@ class _Lookup:
         self._used: set[bytes] = set()
         self.rendered = 0
 
-    def program(self, schedule: Schedule) -> str:
-        """Return the hash of a schedule's program. Raises `InputError`."""
-        key = bytes.fromhex(sha256_text(repr(dict(schedule.values))))
+    def programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
+        """Return the hashes of the schedules' programs. Raises `InputError`."""
+        keys = [bytes.fromhex(sha256_text(repr(dict(each.values)))) for each in schedules]
+        found = [self._hash(key) for key in keys]
+        unknown = [place for place, program in enumerate(found) if program is None]
+        rendered = self._script_instance.render_all([schedules[place] for place in unknown])
+        for place, program in zip(unknown, rendered, strict=True):
+            digest = found[place] = program.hash
+            number = self._number(program)
+            if number is not None:
+                self._known.rows[keys[place]] = bytes.fromhex(digest), number
+            self.rendered += 1
+        return tuple(program for program in found if program is not None)
+
+    def _hash(self, key: bytes) -> str | None:
+        """Return a known program's hash."""
         self._used.add(key)
         row = self._known.rows.get(key)
-        if row is not None and self._holds(row[1]):
-            return row[0].hex()
-        rendered = self._script_instance.render(schedule)
-        program = rendered.hash
-        number = self._number(rendered)
-        if number is not None:
-            self._known.rows[key] = bytes.fromhex(program), number
-        self.rendered += 1
-        return program
+        return row[0].hex() if row is not None and self._holds(row[1]) else None
 
     def _holds(self, number: int) -> bool:
         if number not in self._valid:

@@ -111,7 +111,7 @@ class Planner:
         schedules, default = self._chosen(script_instance, level)
         numbers = tuple(schedule.index for schedule in schedules)
         if self.memo is None:
-            programs = tuple(script_instance.render(schedule).hash for schedule in schedules)
+            programs = tuple(each.hash for each in script_instance.render_all(schedules))
         else:
             programs = self.memo.programs(script_instance, schedules)
         return planned_instance(script_instance, numbers, position(numbers, default), programs)

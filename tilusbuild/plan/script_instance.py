@@ -7,7 +7,7 @@ memory. Rendering is pure: it reads templates and headers, and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -20,11 +20,14 @@ from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
 from tilusbuild.render.closure import Closure, Headers
-from tilusbuild.render.renderer import Renderer
+from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.runtime.script import instance_label
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
 from tilusbuild.toolchain import DigestMemory, Toolchain
+
+_TOGETHER, _TEXT = 64, 1 << 20
+"""So many schedules are rendered together, as long as their texts have no more characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,23 @@ class ScriptInstance:
 
     def render(self, schedule: Schedule) -> RenderedProgram:
         """Render the template and find the headers that it can reach. Raises `InputError`."""
-        context = self.context(schedule)
-        rendered = self._renderer.render(self._owner.template, context)
+        return next(self.render_all([schedule]))
+
+    def render_all(self, schedules: Sequence[Schedule]) -> Iterator[RenderedProgram]:
+        """Yield what `render` returns for each. Raises `InputError` at the first that has none."""
+        done, some = 0, 1
+        while done < len(schedules):
+            asked = schedules[done : done + some]
+            contexts = [self.context(schedule) for schedule in asked]
+            found = self._renderer.render_some(self._owner.template, contexts)
+            for schedule, context, rendered in zip(asked, contexts, found, strict=False):
+                yield self._program(schedule, context, rendered)
+            done += len(found)
+            some = max(1, min(_TOGETHER, _TEXT // (len(found[-1].text) + 1)))
+
+    def _program(
+        self, schedule: Schedule, context: Mapping[str, object], rendered: Rendering
+    ) -> RenderedProgram:
         source = rendered.text
         if self._manifest.build.line_directives:
             lines = self._renderer.line_map(self._owner.template, context, source)

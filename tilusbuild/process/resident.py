@@ -243,6 +243,10 @@ def _user(channel: socket.socket) -> int:
     return int(user)
 
 
+_LONGEST_WAIT = 24 * 86400.0
+"""Seconds: a socket's time limit is an int of milliseconds."""
+
+
 def _left(late: float | None) -> float | None:
     """Return the seconds until a time limit, None without one. Raises `TimeoutError`."""
     if late is None:
@@ -250,7 +254,7 @@ def _left(late: float | None) -> float | None:
     left = late - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return left
+    return min(left, _LONGEST_WAIT)
 
 
 def _read(channel: socket.socket, size: int, late: float | None) -> bytes:

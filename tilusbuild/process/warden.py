@@ -47,6 +47,8 @@ EVERYTHING = 0
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CHUNK = 1 << 16
+_LONGEST_WAIT = 86400.0
+"""Seconds: poll() takes no more milliseconds than an int holds, which is 25 days."""
 _SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals with no effect on the warden: its life is that of its socket."""
 
@@ -190,7 +192,8 @@ class Warden:
         ]
         if not deadlines:
             return None
-        return max(0.0, min(deadlines) - time.monotonic()) * 1000 + 1
+        left = max(0.0, min(deadlines) - time.monotonic())
+        return min(left, _LONGEST_WAIT) * 1000 + 1
 
     def _receive(self) -> None:
         try:

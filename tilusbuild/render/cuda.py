@@ -7,6 +7,7 @@ Everything here is a pure function of its arguments: a rendering depends on noth
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -86,6 +87,10 @@ def is_divisible(value: int, divisor: int) -> bool:
     return bool(ARITHMETIC["divides"](divisor, value))
 
 
+_ADDRESS = re.compile(r"<[^<>\n]{1,200} at 0x[0-9a-f]{6,16}>")
+"""What Python writes of an object that has no text, as of a joiner."""
+
+
 def spell(value: object) -> object:
     """Return what `{{ value }}` writes. Raises `RefusedError` for a value that C++ cannot spell."""
     if isinstance(value, bool):
@@ -96,7 +101,13 @@ def spell(value: object) -> object:
         )
     if value is None:
         raise RefusedError("the value is none")
-    if isinstance(value, (str, int, float, Undefined)):
+    if isinstance(value, str):
+        if " at 0x" in value and (address := _ADDRESS.search(value)):
+            raise RefusedError(
+                f'the text has the address of an object, "{address[0]}", which differs in every run'
+            )
+        return value
+    if isinstance(value, (int, float, Undefined)):
         return value
     kind = type(value).__name__.lower()
     what = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"

@@ -22,25 +22,27 @@ from jinja2 import (
     StrictUndefined,
     Template,
     TemplateNotFound,
+    TemplateSyntaxError,
     UndefinedError,
     filters,
     nodes,
     pass_context,
 )
 from jinja2.exceptions import TemplateRuntimeError
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
 from tilusbuild.render import cuda, templates_directory
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.stamp import Sighting, sighting
+from tilusbuild.state.stamp import Sighting, Stamp, sighting
 
 SHARED_NAMES = ("target", "arch", "args", "script")
 """The names that an imported template sees without `with context`: not the schedule."""
 MAX_STEPS = 1_000_000
 """Loop iterations and calls in one rendering."""
-MAX_CHARACTERS = 64 << 20
+MAX_CHARACTERS = 16 << 20
 """Length of one rendering, and of the text that one operation returns."""
 MAX_EXPONENT_BITS = 1 << 16
 """Length of an integer that `**` returns."""
@@ -66,7 +68,8 @@ class ProjectLoader(BaseLoader):
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)
         self.shipped = os.path.realpath(templates_directory())
-        self._texts: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
+        """What was read so far, by name."""
         self.sightings: dict[str, Sighting] = {}
         """Files by path, as they were before they were read."""
 
@@ -90,7 +93,7 @@ class ProjectLoader(BaseLoader):
     def text(self, name: str) -> str:
         """Return the content of a template. Raises `TemplateNotFound`, and `BadTemplateError` if
         it cannot be read or is not UTF-8."""
-        if (known := self._texts.get(name)) is not None:
+        if (known := self.texts.get(name)) is not None:
             return known
         path = self.path(name)
         self.sightings.setdefault(path, sighting(path))
@@ -105,7 +108,14 @@ class ProjectLoader(BaseLoader):
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise BadTemplateError(name, f'the template "{name}" is not UTF-8', line) from None
-        return self._texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
+        return self.texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
+
+    def add(self, texts: Mapping[str, str], seen: Mapping[str, tuple[Any, int]]) -> None:
+        """Take over what another loader of the project read: texts by name, sightings by path."""
+        for name, text in texts.items():
+            self.texts.setdefault(name, text)
+        for path, (stamp, device) in seen.items():
+            self.sightings.setdefault(path, Sighting(Stamp(*stamp), device))
 
     def get_source(
         self, environment: Any, template: str
@@ -258,10 +268,25 @@ class Environment(ImmutableSandboxedEnvironment):
         return super()._load_template(name, globals)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
+        parser = Parser(self, source, name, filename)
+        try:
+            tree = parser.parse()
+            _check_blocks(tree, 0, 0, name)
+        except RecursionError:
+            line = parser.stream.current.lineno
+            raise TemplateSyntaxError(_TOO_DEEP, line, name, filename) from None
         for loop in tree.find_all(nodes.For):
             loop.iter = nodes.Filter(loop.iter, "_steps", [], [], None, None, lineno=loop.lineno)
         return tree
+
+    def compile(self, source: Any, name: Any = None, *rest: Any, **how: Any) -> Any:
+        """Compile as Jinja2 does. What its compiler or Python's cannot do is a template's fault."""
+        try:
+            return super().compile(source, name, *rest, **how)
+        except (RecursionError, MemoryError, SyntaxError) as error:
+            lost = isinstance(error, MemoryError)
+            message = "the template needs too much memory to be compiled" if lost else _TOO_DEEP
+            raise BadTemplateError(str(name), message) from None
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.charge()
@@ -282,6 +307,35 @@ class Environment(ImmutableSandboxedEnvironment):
         elif isinstance(left, str):
             _check_format(left)
         return super().call_binop(context, operator, left, right)
+
+
+_TOO_DEEP = "blocks or expressions are nested too deeply, or an expression is too long"
+_MAX_BLOCKS = 80
+"""Python has at most 100 levels of indentation."""
+_MAX_LOOPS = 18
+"""Python has at most 20 loops in each other; a function, as of a macro, begins again."""
+_FUNCTIONS = (nodes.Macro, nodes.CallBlock, nodes.Block)
+_BLOCKS = (nodes.For, nodes.If, nodes.With, nodes.FilterBlock, nodes.AssignBlock, *_FUNCTIONS)
+
+
+def _check_blocks(node: nodes.Node, depth: int, loops: int, name: str | None) -> None:
+    """Raise `TemplateSyntaxError` for what Jinja2 would make wrong Python of."""
+    if isinstance(node, (nodes.Break, nodes.Continue)) and not loops:
+        word = "break" if isinstance(node, nodes.Break) else "continue"
+        raise TemplateSyntaxError(f'"{word}" outside of a loop', node.lineno, name)
+    if isinstance(node, _FUNCTIONS):
+        loops = 0
+    depth += isinstance(node, _BLOCKS)
+    loops += isinstance(node, nodes.For)
+    if depth > _MAX_BLOCKS or loops > _MAX_LOOPS:
+        message = (
+            f"more than {_MAX_LOOPS if loops > _MAX_LOOPS else _MAX_BLOCKS} blocks in each other"
+        )
+        raise TemplateSyntaxError(message, node.lineno, name)
+    if isinstance(node, nodes.Stmt | nodes.Template):
+        for child in node.iter_child_nodes():
+            if isinstance(child, nodes.Stmt):
+                _check_blocks(child, depth, loops, name)
 
 
 def _check_product(left: Any, right: Any) -> None:

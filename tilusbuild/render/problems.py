@@ -54,8 +54,8 @@ def explain(
     template: str,
     context: Mapping[str, Any],
     environment: Environment,
-) -> InputError | None:
-    """Return `error` as the user's mistake; None for an error outside any template."""
+) -> InputError:
+    """Return `error` as a mistake of the template: whatever it is, a template led to it."""
     loader = environment.templates
     stack = _stack(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
@@ -65,10 +65,8 @@ def explain(
         place, callers = TemplateLine(str(error.name or template), error.bad_line), stack
     elif stack:
         place, callers = stack[-1], stack[:-1]
-    elif isinstance(error, TemplateError):
-        place, callers = None, []
     else:
-        return None
+        place, callers = None, []
     if isinstance(error, RaisedError):
         # A shipped macro refuses an argument: the line to correct is the project's that called it.
         while place and callers and place.template.startswith(SHIPPED):
@@ -146,7 +144,10 @@ def _problem(
     if isinstance(error, RecursionError):
         return TemplateProblem("templates or macros include or call each other without end")
     if isinstance(error, MemoryError):
-        return TemplateProblem("the template needs more memory than there is")
+        return TemplateProblem(
+            "the template needs more memory than it may have",
+            "template-memory in [build] says how much",
+        )
     if isinstance(error, ZeroDivisionError):
         return TemplateProblem("division by zero")
     if isinstance(error, (TemplateError, UndefinedError)):

@@ -2,7 +2,8 @@
 
 A rendering is a function of the templates' content and of the context. A renderer reads each
 template once in its life and writes nothing but bytecode, in a directory that belongs to this user
-alone: Jinja2's bytecode is code. A rendering ends: steps, length and recursion are bounded.
+alone: Jinja2's bytecode is code. A rendering ends: steps, length and recursion are bounded, and
+with `limits` memory and time too, by a process of its own (`worker.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from tilusbuild.render.environment import (
     ProjectLoader,
 )
 from tilusbuild.render.problems import explain
+from tilusbuild.render.worker import RenderLimits, RenderWorker
 from tilusbuild.runtime.regular import open_regular, read_text
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
@@ -49,21 +51,47 @@ class Rendering:
 
 
 class Renderer:
-    """Renders the templates of the project in `root`. May be used from several threads at once."""
+    """Renders the templates of the project in `root`. May be used from several threads at once.
 
-    def __init__(self, root: str, *, bytecode_dir: str | None = None) -> None:
+    With `limits`, renders in a child process under them; without, in this one.
+    """
+
+    def __init__(
+        self, root: str, *, bytecode_dir: str | None = None, limits: RenderLimits | None = None
+    ) -> None:
         self._loader = ProjectLoader(root)
         cache = PrivateBytecode(bytecode_dir) if bytecode_dir else None
         self._environment = Environment(self._loader, bytecode_cache=cache)
         self._marking: MarkingEnvironment | None = None
+        self._worker: RenderWorker | None = None
+        if limits is not None:
+            self._worker = RenderWorker(self._environment, limits, render_text)
+
+    def close(self) -> None:
+        """End the child process, if there is one; the next rendering starts another."""
+        if self._worker is not None:
+            self._worker.close()
 
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
         """Render a template by its name relative to the project, `/` between its parts.
 
         Raises `InputError`, located in the template whose line is at fault.
         """
-        used: dict[str, None] = {}
-        text = render_text(self._environment, template, context, used)
+        return self.render_some(template, [context])[0]
+
+    def render_some(self, template: str, contexts: Sequence[Mapping[str, Any]]) -> list[Rendering]:
+        """Return the renderings of the first of `contexts`, of one at least.
+
+        In a child process, several together cost less. Raises `InputError` as `render` does, for
+        the first of them.
+        """
+        if self._worker is not None:
+            return [self._rendering(*each) for each in self._worker.render(template, contexts)]
+        names: dict[str, None] = {}
+        text = render_text(self._environment, template, contexts[0], names)
+        return [self._rendering(text, names)]
+
+    def _rendering(self, text: str, used: Iterable[str]) -> Rendering:
         absent = tuple(name for name in used if not self._exists(name))
         return Rendering(text, tuple(name for name in used if name not in absent), absent)
 
@@ -133,11 +161,15 @@ class Renderer:
         return True
 
     def _explained(self, error: Exception, template: str, context: Mapping[str, Any]) -> Exception:
-        return explain(error, template, context, self._environment) or error
+        return explain(error, template, context, self._environment)
 
 
 def render_text(
-    environment: Environment, template: str, context: Mapping[str, Any], used: dict[str, None]
+    environment: Environment,
+    template: str,
+    context: Mapping[str, Any],
+    used: dict[str, None],
+    most: int = MAX_CHARACTERS,
 ) -> str:
     """Render within bounds; add the names of used templates to `used`. Raises `InputError`."""
     environment.begin(context, lambda name: used.setdefault(name))
@@ -148,16 +180,13 @@ def render_text(
         for part in compiled.root_render_func(compiled.new_context(dict(context))):
             parts.append(part)
             length += len(part)
-            if length > MAX_CHARACTERS:
+            if length > most:
                 raise LimitExceededError(
-                    f"the rendering is longer than {MAX_CHARACTERS >> 20} Mi characters"
+                    f"the rendering is longer than {most:,} characters (template-size in [build])"
                 )
         return "".join(parts)
     except Exception as error:
-        explained = explain(error, template, context, environment)
-        if explained is None:
-            raise
-        raise explained from error
+        raise explain(error, template, context, environment) from error
 
 
 _INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=quote)[^%]*%\}""")

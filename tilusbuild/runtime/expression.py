@@ -135,12 +135,18 @@ def _member(parts: list[Any], depth: int) -> Function:
 
 
 def _all_of(parts: list[Any], depth: int) -> Function:
-    items = [_made(part, depth) for part in parts]
+    items = _items(parts, depth)
     return lambda env: all(truth(item(env)) for item in items)
 
 
+def _items(parts: list[Any], depth: int) -> list[Function]:
+    if not parts:
+        raise TypeError("there is nothing to decide")
+    return [_made(part, depth) for part in parts]
+
+
 def _any_of(parts: list[Any], depth: int) -> Function:
-    items = [_made(part, depth) for part in parts]
+    items = _items(parts, depth)
     return lambda env: any(truth(item(env)) for item in items)
 
 

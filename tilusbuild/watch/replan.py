@@ -280,7 +280,8 @@ class _Problems:
 
 def _renderer(project: Project) -> Renderer:
     directory = os.path.join(project.cache.state_path, "templates")
-    return Renderer(project.manifest.root, bytecode_dir=directory)
+    limits = project.render_limits
+    return Renderer(project.manifest.root, bytecode_dir=directory, limits=limits)
 
 
 def _whole_plan(project: Project, parts: dict[Part, PlannedPart]) -> Plan:
