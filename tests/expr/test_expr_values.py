@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.expr import Expr, ExprError, Value, parse
+from tilusbuild.expr.tree import Logic
 
 POINT: dict[str, Value] = {
     "m": 100,
@@ -197,3 +198,11 @@ def test_partial_evaluation_keeps_an_error_where_it_is_guarded() -> None:
 def test_a_constant_must_fit() -> None:
     with pytest.raises(ExprError, match="k: the integer does not fit 64 bits"):
         parse("k + m").substitute({"k": 2**64})
+
+
+@pytest.mark.parametrize("source", ["1 << 62", "3", "-9223372036854775808", "~True", "True & 2"])
+def test_a_condition_of_one_side_has_the_value_of_a_condition(source: str) -> None:
+    """As a space makes of a rule that folds to an integer."""
+    tree = parse(source).tree
+    for op in ("and", "or"):
+        assert Expr(source, Logic(op, (tree,))).evaluate({}) is True

@@ -227,3 +227,8 @@ def test_when_memory_runs_out_the_kernel_kills_a_command_first(runner: LocalRunn
         own = int(file.read())
     told = int(runner.run(sh("cat /proc/self/oom_score_adj")).output)
     assert told == min(1000, own + 300)
+
+
+def test_a_time_limit_may_be_longer_than_poll_can_wait(runner: LocalRunner, sh):
+    command = replace(sh("sleep 0.2; echo done"), timeout=1000 * 86400.0)
+    assert runner.run(command).output == b"done\n"

@@ -154,3 +154,24 @@ def test_a_script_without_its_template(project):
     with pytest.raises(InputError) as caught:
         Renderer(str(project.directory)).render("gone.cu.j2", {})
     assert 'no template "gone.cu.j2"' in caught.value.render()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ joiner()|string }}", "the address of an object (jinja2.utils.Joiner object)"),
+        ("{% break %}", '"break" outside of a loop'),
+        ("{% for i in 'a' %}{% macro m() %}{% continue %}{% endmacro %}{% endfor %}", '"continue"'),
+        ("{% for i in 'a' %}" * 25 + "{% endfor %}" * 25, "more than 18 blocks in each other"),
+        ("{% if 1 %}" * 200 + "{% endif %}" * 200, "more than 80 blocks in each other"),
+        ("{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "nested too deeply"),
+        ("{{ " + "not " * 3000 + "1 }}", "nested too deeply"),
+        ("{{ " + "1+" * 3000 + "1 }}", "an expression is too long"),
+        ("{{ script" + ".x" * 3000 + " }}", "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_compiled_or_told_apart_is_a_message(project, template, message):
+    found = project.refusal(template)
+    assert message in found.message
+    assert found.place is not None
+    assert found.place.path == "k.cu.j2"

@@ -87,7 +87,7 @@ def is_divisible(value: int, divisor: int) -> bool:
     return bool(ARITHMETIC["divides"](divisor, value))
 
 
-_ADDRESS = re.compile(r"<[^<>\n]{1,200} at 0x[0-9a-f]{6,16}>")
+_ADDRESS = re.compile(r"<([^<>\n]{1,200}) at 0x[0-9a-f]{6,16}>")
 """What Python writes of an object that has no text, as of a joiner."""
 
 
@@ -102,9 +102,9 @@ def spell(value: object) -> object:
     if value is None:
         raise RefusedError("the value is none")
     if isinstance(value, str):
-        if " at 0x" in value and (address := _ADDRESS.search(value)):
+        if " at 0x" in value and (found := _ADDRESS.search(value)):
             raise RefusedError(
-                f'the text has the address of an object, "{address[0]}", which differs in every run'
+                f"the text has the address of an object ({found[1]}), which differs in every run"
             )
         return value
     if isinstance(value, (int, float, Undefined)):
