@@ -217,6 +217,26 @@ class TestReport:
         spec = make_spec({"a": range(100), "b": range(100)}, {"r": "a < b"})
         assert report(build(spec), budget=50).rules[0].alone is None
 
+    def test_a_rule_without_a_value_is_the_error_that_a_plan_gives(self) -> None:
+        from tilusbuild.space.model import build
+        from tilusbuild.space.report import report
+
+        spec = make_spec({"a": [0, 1, 2], "b": [1, 2]}, {"r": "1 / a > 0"})
+        with pytest.raises(SpaceError) as of_space:
+            Space(spec)
+        with pytest.raises(SpaceError) as of_report:
+            report(build(spec))
+        assert of_report.value.message == of_space.value.message
+        guarded = make_spec({"a": [0, 1, 2], "b": [1, 2]}, {"r": "1 / a > 0", "g": "a != 0"})
+        assert report(build(guarded)).count == Space(guarded).count == 4
+
+    def test_the_number_of_points_has_no_budget(self) -> None:
+        from tilusbuild.space.model import build
+        from tilusbuild.space.report import report
+
+        spec = make_spec({"a": range(100), "b": range(100)}, {"r": "a < b"})
+        assert report(build(spec), budget=50).count == Space(spec).count == 4950
+
 
 class TestEmpty:
     def test_one_rule_alone(self) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
 from tilusbuild.space import join as join_module
+from tilusbuild.space.model import build
+from tilusbuild.space.report import SpaceReport, report
 from tilusbuild.space.space import Schedule
 
 RULES = [
@@ -33,6 +35,7 @@ RULES = [
     "k == 3",
     "a - a",
     "1 // (a - 2) == 0",
+    "b != 0",
 ]
 DERIVED = {
     "product": parse("a * b"),
@@ -52,7 +55,9 @@ spaces = st.fixed_dictionaries(
             st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=3, unique=True
         ),
         "f": st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True),
-        "f_when": st.sampled_from([None, "d", "a > b", "not d and u > 1", "product > 2"]),
+        "f_when": st.sampled_from(
+            [None, "d", "a > b", "not d and u > 1", "product > 2", "6 // b > 1"]
+        ),
         "f_else": st.sampled_from([0, 1]),
         "rules": st.lists(st.sampled_from(RULES), max_size=4, unique=True),
     }
@@ -100,12 +105,12 @@ def brute(spec: SpaceSpec) -> Iterator[dict[str, Value]]:
         for parameter, row in zip(spec.parameters, combination, strict=True):
             point.update(zip(parameter.names, row, strict=True))
         derive(point)
-        if any(
-            row not in rows(parameter, point)
-            for parameter, row in zip(spec.parameters, combination, strict=True)
-        ):
-            continue
-        verdicts, error = [], None
+        verdicts, error = list[bool](), None
+        for parameter, row in zip(spec.parameters, combination, strict=True):
+            try:
+                verdicts.append(row in rows(parameter, point))
+            except ExprError as caught:
+                error = caught
         for _, expr in spec.restrict:
             try:
                 verdicts.append(bool(expr.evaluate(point)))
@@ -138,14 +143,28 @@ def check_against_brute_force(spec: SpaceSpec, seed: int) -> None:
     if not expected:
         with pytest.raises(SpaceError, match="empty" if expected == [] else "division by zero"):
             Space(spec)
+        if expected is None:
+            with pytest.raises(SpaceError, match="division by zero"):
+                report(build(spec))
+        else:
+            check_report(report(build(spec)), 0)
         return
     space = Space(spec)
     assert space.count == len(expected)
     assert list(space) == [Schedule(i, point) for i, point in enumerate(expected)]
     assert [space.index_of(point) for point in expected] == list(range(len(expected)))
-    assert space.report().count == len(expected)
+    check_report(space.report(), len(expected))
     drawn_points = space.sample(5, seed)
     assert [s.values for s in drawn_points] == [expected[s.index] for s in drawn_points]
+
+
+def check_report(found: SpaceReport, count: int) -> None:
+    assert found.count == count
+    assert found.conditional is not None
+    assert 0 <= found.conditional <= found.cartesian
+    removed = [rule.removed for rule in found.rules]
+    assert all(each is not None and each >= 0 for each in removed)
+    assert found.cartesian - found.conditional - sum(filter(None, removed)) == count
 
 
 def test_a_rule_over_all_parameters_looks_ahead() -> None:

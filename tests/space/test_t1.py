@@ -125,3 +125,22 @@ def test_wrong_files(text: str, words: str) -> None:
     with pytest.raises(SpaceError) as caught:
         read_t1(text)
     assert words in caught.value.message
+
+
+def test_what_kernel_tuner_takes_of_odd_files() -> None:
+    """Of a name that is there twice the last values, at the first one's place; 0.5 of an int."""
+    read = read_t1(
+        t1(
+            [
+                {"Name": "a", "Values": "[1, 2]"},
+                {"Name": "b", "Values": "[0.5, 1, 2.0]"},
+                {"Name": "a", "Values": "[4, 8]", "Default": 8},
+            ]
+        )
+    )
+    assert [(p.names, p.values) for p in read.parameters] == [
+        (("a",), ((4,), (8,))),
+        (("b",), ((0.5,), (1,), (2.0,))),
+    ]
+    assert read.default == {"a": 8}
+    assert Space(SpaceSpec(read.parameters)).count == 6

@@ -128,10 +128,12 @@ class Join:
         self._found: list[list[Any]] = []
         self._count = 0
         self._counting = False
+        self._strict = False
 
     def ranks(self) -> list[Any]:
         """Return the valid points, ascending, as one int64 array a limb. Raises `SpaceError`."""
         self._found, self._count, self._counting = [[] for _ in self.limbs], 0, False
+        self._strict, self._budget = True, None
         self._descend(0, self._origin())
         ranks = [np.concatenate(parts) if parts else _integers([]) for parts in self._found]
         if len(ranks) == 1:
@@ -140,10 +142,13 @@ class Join:
         order = np.lexsort(ranks[::-1])
         return [rank[order] for rank in ranks]
 
-    def count(self, budget: int | None = None) -> int:
-        """Return how many points no rule excludes. Raises `BudgetError` once `budget` were looked
-        at."""
+    def count(self, budget: int | None = None, *, strict: bool = False) -> int:
+        """Return how many points no rule excludes. A point where a rule has no value is left by it;
+        if a condition has none, so are the parameter's declared values. `strict`: such a point that
+        no other rule excludes raises `SpaceError`, as in `ranks`. Raises `BudgetError` once
+        `budget` were looked at."""
         self._budget, self._count, self._counting = budget, 0, True
+        self._strict = strict
         self._descend(0, self._origin())
         return self._count
 
@@ -190,7 +195,7 @@ class Join:
         for rule in level.rules:
             here, marks = self._apply(rule, columns, bad)
             if marks is not None:
-                here = here | marks
+                here = here | (marks if self._strict else self._left_by(rule, columns, marks))
                 if fault is None:
                     fault = np.zeros(shape, dtype=np.int32)
                 fault = np.where((fault == 0) & marks, np.int32(self._numbers[id(rule)]), fault)
@@ -199,7 +204,7 @@ class Join:
             possible = self._possible(rule, columns)
             if possible is not None:
                 holds = possible if holds is None else holds & possible
-        if count_only:
+        if count_only and not (self._strict and fault is not None and fault.any()):
             kept = shape[0] * width
             if holds is not None:
                 kept = int(np.count_nonzero(np.broadcast_to(holds, shape)))
@@ -217,6 +222,13 @@ class Join:
         domain = self._model.domains[rule.pins]
         row = columns[_row_name(rule.pins)]
         return np.where(values, row < domain.declared, row == domain.pinned), marks
+
+    def _left_by(self, rule: Rule, columns: Mapping[str, Any], marks: Any) -> Any:
+        """Return which points without a value of the rule count: of a condition, each of the
+        declared rows once, so that no count is above that of all combinations."""
+        if rule.pins is None:
+            return marks
+        return marks & (columns[_row_name(rule.pins)] < self._model.domains[rule.pins].declared)
 
     def _is_bounded(self, rule: Rule) -> bool:
         return rule.pins is None and self._possible(rule, {}) is not None
@@ -273,11 +285,11 @@ class Join:
         )
 
     def _collect(self, points: _Points) -> None:
+        if self._strict and points.fault is not None and points.fault.any():
+            raise self._fault(points)
         if self._counting:
             self._count += len(points)
             return
-        if points.fault is not None and points.fault.any():
-            raise self._fault(points)
         self._count += len(points)
         if self._count > MAX_POINTS:
             names = ", ".join(n for p in self._members for n in self._model.domains[p].names)

@@ -1,7 +1,9 @@
 """What each rule of a space removes, and which rules empty it.
 
 Counts come from joins over the parameters that the counted rules connect, times the sizes of the
-rest: the Cartesian product is never walked. A count that would visit too many points is None.
+rest: the Cartesian product is never walked. How many points there are is counted as the space
+itself counts them: as long as it takes, and a rule that has no value at one of them is the same
+error. What single rules do has a budget; a count that would visit too many points is None.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 from tilusbuild.space.component import groups
 from tilusbuild.space.join import BudgetError, Join
-from tilusbuild.space.model import Model
+from tilusbuild.space.model import Model, SpaceError
 
 MAX_POINTS = 400_000_000  # visited for one report: some seconds
 
@@ -72,8 +74,28 @@ class Counter:
         return math.prod(counts)
 
 
+def count_all(model: Model) -> int:
+    """Return the number of valid points. Raises `SpaceError` where a rule has no value."""
+    if model.never:
+        return 0
+    counts, failures = [], list[SpaceError]()
+    for members, rules in groups(model, model.rules):
+        if not rules:
+            counts.append(len(model.domains[members[0]].rows))
+            continue
+        try:
+            counts.append(Join(model, members, rules).count(strict=True))
+        except SpaceError as error:  # it counts only if no other group excludes everything
+            failures.append(error)
+    if failures and 0 not in counts:
+        raise failures[0]
+    return 0 if failures else math.prod(counts)
+
+
 def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
-    """Return the report of a whole space, which may be empty."""
+    """Return the report of a whole space, which may be empty. Raises `SpaceError` where a rule has
+    no value at a point that no other one excludes."""
+    total = count_all(model)
     counter = Counter(model, budget)
     free = counter.count(())
     effects = []
@@ -86,7 +108,7 @@ def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
         effects.append(RuleEffect(name, removed, alone, left == 0))
         before = after
     conditional = None if free is None else model.cartesian - free
-    return SpaceReport(model.cartesian, conditional, tuple(effects), before)
+    return SpaceReport(model.cartesian, conditional, tuple(effects), total)
 
 
 def responsible(model: Model) -> tuple[str, ...]:

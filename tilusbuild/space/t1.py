@@ -24,7 +24,7 @@ MAX_VALUES = 100_000
 MAX_TEXT = 100_000
 MAX_INTEGER = 2**63
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "int": (int,),
+    "int": (int, float),  # files in use have 0.5 among integers; it stays what it is
     "uint": (int,),
     "float": (float, int),
     "bool": (bool,),
@@ -53,7 +53,10 @@ def read_t1(text: str) -> T1Space:
         raise SpaceError(f"not a T1 file: not JSON: {error}") from None
     space = _member(document, "ConfigurationSpace", dict, "the file")
     entries = _member(space, "TuningParameters", list, "ConfigurationSpace")
-    parameters = tuple(_parameter(number, entry) for number, entry in enumerate(entries, 1))
+    # A name that is there twice has the last one's values, at the first one's place: files in use
+    # have such, and Kernel Tuner reads them so.
+    found = (_parameter(number, entry) for number, entry in enumerate(entries, 1))
+    parameters = tuple({parameter.names: parameter for parameter in found}.values())
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
         raise SpaceError('not a T1 file: "Conditions" is not a list')
