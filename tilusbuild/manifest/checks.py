@@ -17,6 +17,19 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ScriptSection
 
+MAX_MISTAKES = 100
+"""More are not looked for: who wrote so many mends a few at a time."""
+
+
+class TooManyMistakesError(Exception):
+    """So many mistakes were found that the rest is not looked for."""
+
+
+def too_many(document: Document, more: int | None = None) -> Diagnostic:
+    """Return what stands after the last mistake that is shown."""
+    left = "there are more mistakes" if more is None else f"there are {more} more mistakes"
+    return Diagnostic(left, Place(document.shown), "they are shown when these are mended")
+
 
 @dataclass(slots=True)
 class Checks:
@@ -27,6 +40,7 @@ class Checks:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     unsound: set[Path] = field(default_factory=set)
     """Parameters whose values cannot be counted out; `check_space` has said why."""
+    _known: set[Diagnostic] = field(default_factory=set)
 
     def error(
         self, message: str, place: Place | Callable[[], Place], hint: str | None = None
@@ -36,8 +50,13 @@ class Checks:
         A place may be given as a call: a manifest without mistakes is then never scanned for any.
         """
         diagnostic = Diagnostic(message, place() if callable(place) else place, hint)
-        if diagnostic not in self.diagnostics:
-            self.diagnostics.append(diagnostic)
+        if diagnostic in self._known:
+            return
+        self._known.add(diagnostic)
+        self.diagnostics.append(diagnostic)
+        if len(self.diagnostics) >= MAX_MISTAKES:
+            self.diagnostics.append(too_many(self.document))
+            raise TooManyMistakesError
 
     def wrote(self, *path: str | int) -> Any:
         """Return the value in the file, checked or not; None when there is none."""

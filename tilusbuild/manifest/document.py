@@ -257,6 +257,13 @@ else:
     import tomli as tomllib
 
 MAX_MANIFEST_SIZE = 16 << 20
+MAX_ITEMS = 200_000
+"""Keys and values of a manifest: each takes time, also to say what is wrong with it."""
+MAX_PARTS = 64
+"""Names of a dotted key: `tomllib` takes the square of their number."""
+_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+# It begins where a key can, so that a long word is read once and not from each of its letters.
+_LONG_KEY = re.compile(rf"""(?<![A-Za-z0-9_."'-])(?:{_NAME}[ \t]*\.[ \t]*){{{MAX_PARTS}}}""")
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
@@ -351,8 +358,13 @@ def read_document(path: str) -> Document:
             hint="the least is: edition = 1, [project], one [target.NAME], one [script.NAME]; "
             "`tilusbuild init` makes a project to start from",
         )
+    if text.count(".") >= MAX_PARTS and (key := _LONG_KEY.search(text)):
+        place = Document(path, text, {}).at((key.start(), key.start() + 1))
+        raise input_error(f"a key has more than {MAX_PARTS} parts", place=place)
     try:
-        return Document(path, text, tomllib.loads(text))
+        document = Document(path, text, tomllib.loads(text))
+        _check_items(document)
+        return document
     except tomllib.TOMLDecodeError as error:
         raise InputError(_syntax(Document(path, text, {}), str(error))) from None
     except ValueError:
@@ -360,6 +372,23 @@ def read_document(path: str) -> Document:
         raise input_error(
             "an integer has thousands of digits", place=Place(shown_path(path))
         ) from None
+
+
+def _check_items(document: Document) -> None:
+    """Raises `InputError` for more keys and values than a manifest may have."""
+    left: list[Any] = [document.data]
+    number = 0
+    while left:
+        value = left.pop()
+        inner = value.values() if isinstance(value, dict) else value
+        number += len(inner)
+        if number > MAX_ITEMS:
+            raise input_error(
+                f"has more than {MAX_ITEMS:,} keys and values: this is not a manifest",
+                place=Place(document.shown),
+                hint="a parameter of many values is a range: { range = [0, 1000] }",
+            )
+        left += (each for each in inner if isinstance(each, dict | list))
 
 
 def _bytes(path: str) -> bytes:

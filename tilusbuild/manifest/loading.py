@@ -11,6 +11,7 @@ import copy
 import difflib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,7 +23,7 @@ from tilusbuild.manifest.check_expressions import check_expressions
 from tilusbuild.manifest.check_names import check_files, check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_flags, check_targets
-from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError, too_many
 from tilusbuild.manifest.document import Document, Path, read_document, shown_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.shape import (
@@ -60,8 +61,9 @@ def _load(path: str) -> Manifest:
     manifest, diagnostics = structured(document)
     if manifest is not None:
         checks = Checks(document, manifest)
-        for check in _CHECKS:
-            check(checks)
+        with suppress(TooManyMistakesError):
+            for check in _CHECKS:
+                check(checks)
         diagnostics += checks.diagnostics
     if diagnostics or manifest is None:
         raise InputError(*sorted(diagnostics, key=_position))
@@ -108,7 +110,10 @@ def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
             validated._document = document
             return validated, diagnostics
         if round_number == 0:
-            diagnostics = [_diagnostic(document, detail) for detail in _causes(validated)]
+            causes = _causes(validated)
+            diagnostics = [_diagnostic(document, each) for each in causes[:MAX_MISTAKES]]
+            if len(causes) > MAX_MISTAKES:
+                return None, [*diagnostics, too_many(document, len(causes) - MAX_MISTAKES)]
         for detail in validated:
             _cut(data, _existing(data, detail), missing=detail["type"] == "missing")
     return None, diagnostics

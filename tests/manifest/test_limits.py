@@ -1,0 +1,49 @@
+"""A manifest of any size is read in time that is linear in it, or refused with a reason."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import load
+
+HEAD = """\
+edition = 1
+project = { name = "p", version = "1" }
+target.cpu = { arch = "cpu" }
+"""
+MANY = 100_000
+LARGE = {
+    "keys that nothing knows": ("".join(f"k{i} = 1\n" for i in range(MANY)), "more mistakes"),
+    "tables": ("".join(f"[t{i}]\n" for i in range(MANY)), "more mistakes"),
+    "wrong scripts": (
+        "".join(f"[script.s{i}]\ntemplate = 1\n" for i in range(MANY // 2)),
+        "more mis",
+    ),
+    "parts of a key": (".".join(["a"] * MANY) + " = 1\n", "more than 64 parts"),
+    "parts of a header": ("[" + " . ".join(["a"] * MANY) + "]\n", "more than 64 parts"),
+    "quoted parts": (".".join(["'a'"] * MANY) + " = 1\n", "more than 64 parts"),
+    "parts within": ("x = {" + ".".join(["a"] * MANY) + " = 1}\n", "more than 64 parts"),
+    "values": ("x = [" + "1," * 1_000_000 + "]\n", "more than 200,000 keys and values"),
+    "brackets": ("x = " + "[" * MANY + "]" * MANY + "\n", "nested too deeply"),
+    "a word": ("a" * 15_000_000 + " = 1\n", "unknown key"),
+    "dots": ("x = '" + "." * 15_000_000 + "'\n", "unknown key"),
+    "quotes": ('x = "' + '\\"' * 7_000_000 + '"\n', "unknown key"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_manifest_is_refused_soon(name: str, tmp_path: Path) -> None:
+    text, message = LARGE[name]
+    path = tmp_path / "tilus.toml"
+    path.write_text(HEAD + text)
+    began = time.process_time()
+    with pytest.raises(InputError) as caught:
+        load(str(path))
+    assert any(message in each.message for each in caught.value.diagnostics)
+    assert all(each.place for each in caught.value.diagnostics)
+    assert len(caught.value.diagnostics) <= 101
+    assert time.process_time() - began < 10
