@@ -62,7 +62,7 @@ def build(
         return build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, part=part)
     known = {} if invocation is None else last_entries(project, invocation)
     result = build_planned(project, plan, selection, config, reporter, dump_ir=dump_ir, seen=known)
-    if read is not None and not config.dry_run:
+    if read is not None and not config.dry_run and not plan.wanted:
         write_record(project, plan, result, project.settings.jobs.value, read)
     return result
 

@@ -8,7 +8,7 @@ with the same constants and schedule, in the same script and for the same target
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.cache.cache import Cache
@@ -170,15 +170,11 @@ def explain(
     return Explanation(label, program, Status.MISSING, tuple(str(reason) for reason in found))
 
 
-def explain_plan(
-    plan: Plan, manifest: str, cache: Cache, numbers: Mapping[str, Collection[int]]
-) -> list[Explanation]:
-    """Explain the programs of a plan; of a script with `numbers`, only those schedules."""
+def explain_plan(plan: Plan, manifest: str, cache: Cache) -> list[Explanation]:
+    """Explain the programs of a plan."""
     last: dict[tuple[str, str], LastBuild] = {}
     found = []
     for job in jobs(plan):
-        if numbers.get(job.script) and job.index not in numbers[job.script]:
-            continue
         key = (job.planned.directory, job.planned.target.name)
         if key not in last:
             last[key] = LastBuild(cache, manifest, *key)

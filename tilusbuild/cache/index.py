@@ -8,7 +8,7 @@ be removed for it. Listing writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.cache import layout
@@ -17,8 +17,10 @@ from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
+from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
 SCHEMA = 1
@@ -164,6 +166,26 @@ class ScriptListing:
     """How many programs are built, failed, pruned; and "missing": not or no longer there."""
     size: int
     """Bytes of the programs, each counted once."""
+    params: Mapping[str, Value] = field(default_factory=dict)
+    """Its constants."""
+
+    @property
+    def script(self) -> str:
+        """The script's name, as the manifest has it."""
+        return self.head.get("script", self.directory)
+
+    @property
+    def target(self) -> str:
+        return self.head.get("target", "")
+
+    @property
+    def label(self) -> str:
+        """What a person calls the instance."""
+        return instance_name(self.script, self.params, self.target)
+
+    def label_of(self, program: int) -> str:
+        """What a person calls a program of it."""
+        return program_name(self.script, self.params, program, self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +238,7 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
         for digest in filter(layout.is_hash, tree.names(layout.SCRIPTS, directory)):
             try:
                 text = read_script(tree.script_path(directory, digest), digest)
+                params = text.constants
             except (FileNotFoundError, CorruptFileError):
                 continue
             counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
@@ -226,4 +249,4 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
                 entry = entries[program]
                 counts[entry.status if entry else Status.MISSING] += 1
                 size += entry.size if entry else 0
-            yield ScriptListing(directory, digest, text.head, text.programs, counts, size)
+            yield ScriptListing(directory, digest, text.head, text.programs, counts, size, params)

@@ -8,6 +8,7 @@ one rename; a directory that already says everything is not touched.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.runtime.semantics import Value
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, table
@@ -51,6 +53,20 @@ class ScriptText:
     head: Mapping[str, str]
     programs: tuple[str, ...]
     params: tuple[str, ...] = ()
+
+    @property
+    def constants(self) -> dict[str, Value]:
+        """The constants as values."""
+        pairs = (line.partition(" = ") for line in self.params)
+        return {name: _value(text) for name, _, text in pairs}
+
+
+def _value(text: str) -> Value:
+    try:
+        found: Value = json.loads(text)
+    except ValueError:
+        raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed constant") from None
+    return found
 
 
 def parse_script(text: str) -> ScriptText:

@@ -225,7 +225,11 @@ class DeviceCompilerArgs(Common):
 class SelectionArgs(DeviceCompilerArgs):
     """Scripts, targets and level."""
 
-    scripts: tuple[str, ...] = positionals("SCRIPT", help="scripts to use (default: all)")
+    scripts: tuple[str, ...] = positionals(
+        "SCRIPT",
+        help="a script, an instance as 'SCRIPT[NAME=VALUE]', a program as SCRIPT/I; each with or"
+        " without its target after it (default: all)",
+    )
     targets: tuple[str, ...] = repeated(
         *("-t", "--target"),
         metavar="NAME",

@@ -299,7 +299,9 @@ class CacheExportArgs(Common):
     """What, where to, and in whose layout."""
 
     into: str = positional("DIR", help="a new directory, or an earlier export")
-    scripts: tuple[str, ...] = positionals("SCRIPT", help="scripts to export (default: all)")
+    scripts: tuple[str, ...] = positionals(
+        "SCRIPT", help="scripts, instances or programs to export (default: all)"
+    )
     layout: str = option(
         "--layout",
         required=True,
@@ -323,9 +325,11 @@ class ExportedLine(JsonLine):
 def _export(arguments: CacheExportArgs) -> int:
     from tilusbuild.interop.export import export
     from tilusbuild.interop.export.scripts import exported_scripts
+    from tilusbuild.runtime.naming import joined
 
     cache = options.cache(arguments.cache_dir)
-    found = exported_scripts(cache, arguments.scripts)
+    targets = {script.target for script in cache.scripts()} if arguments.scripts else ()
+    found = exported_scripts(cache, joined(arguments.scripts, targets))
     with cache.in_use():
         exported = export(arguments.layout, found, arguments.into)
     if arguments.json:

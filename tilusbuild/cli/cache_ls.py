@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import foreign_caches, options
-from tilusbuild.cli.arguments import Common, optional
+from tilusbuild.cli.arguments import Common, positionals
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount
-from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -25,9 +24,10 @@ if TYPE_CHECKING:
 class CacheLsArgs(Common):
     """A script, or another cache."""
 
-    word: str | None = optional(
+    words: tuple[str, ...] = positionals(
         "SCRIPT|DIR",
-        help=f"list the programs of this script, or {foreign_caches.DIRECTORY_HELP}",
+        help="list the programs of this script, instance or program, or"
+        f" {foreign_caches.DIRECTORY_HELP}",
     )
 
 
@@ -42,6 +42,8 @@ class CachedScriptLine(JsonLine):
     statuses: Mapping[str, int]
     size: int
     roots: tuple[str, ...]
+    label: str
+    """Its name: what other verbs take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class CachedProgramLine(JsonLine):
     index: int
     hash: str
     status: Status
+    label: str
+    """Its name: what other verbs take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +80,28 @@ class EntryLine(JsonLine):
 
 def run(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
-    from tilusbuild.errors import did_you_mean, input_error
-
-    word = arguments.word
+    word = " ".join(arguments.words)
     # The name of a script is not a path: a directory with the name of a script comes first.
-    if word is not None and ("/" in word or os.path.isdir(word)):
+    if os.path.isdir(word) or _is_path(word):
         if foreign_caches.is_foreign(word):
             return _foreign(word, arguments)
         return _ls_scripts(options.cache(word), arguments)
     cache = options.cache(arguments.cache_dir)
-    if word is None:
-        return _ls_scripts(cache, arguments)
-    listed = cache.scripts()
-    chosen = [script for script in listed if script.directory == word]
-    if not chosen:
-        hint = did_you_mean(word, {script.directory for script in listed})
-        raise input_error(f'no script "{word}" in {cache.root}', hint=hint)
-    return _ls_programs(cache, arguments, chosen)
+    return _ls_programs(cache, arguments, word) if word else _ls_scripts(cache, arguments)
+
+
+def _is_path(word: str) -> bool:
+    from tilusbuild.runtime.naming import NameSyntaxError, parse_name
+
+    try:
+        parse_name(word)
+    except NameSyntaxError:
+        return "/" in word
+    return False
 
 
 def _ls_scripts(cache: Cache, arguments: Common) -> int:
+    from tilusbuild.runtime.naming import instance_name
     from tilusbuild.table import table
 
     listed, roots = cache.scripts(), _roots(cache)
@@ -103,12 +109,14 @@ def _ls_scripts(cache: Cache, arguments: Common) -> int:
         for script in listed:
             key = (script.directory, script.hash)
             target, of = script.head.get("target"), tuple(roots.get(key, ()))
-            emit(CachedScriptLine(*key, target, dict(script.statuses), script.size, of))
+            emit(
+                CachedScriptLine(*key, target, dict(script.statuses), script.size, of, script.label)
+            )
         return 0
     rows = [
         (
-            s.directory,
-            s.head.get("target", ""),
+            instance_name(s.script, s.params),
+            s.target,
             s.head.get("arch", ""),
             len(s.programs),
             s.statuses[Status.BUILT],
@@ -141,22 +149,44 @@ def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _ls_programs(cache: Cache, arguments: Common, listed: Sequence[ScriptListing]) -> int:
-    for script in listed:
-        target = script.head.get("target")
-        path = cache.tree.script_path(script.directory, script.hash)
-        if arguments.json:
-            for index, program in enumerate(script.programs):
+def _ls_programs(cache: Cache, arguments: Common, word: str) -> int:
+    from tilusbuild.cache import names
+    from tilusbuild.runtime.naming import parse_name
+
+    number = parse_name(word).program
+    for script in names.instances(cache, word):
+        if not arguments.json:
+            _print_programs(cache, script, number)
+            continue
+        for index, program in enumerate(script.programs):
+            if number in (None, index):
                 entry = cache.lookup(program)
                 status = entry.status if entry else Status.MISSING
-                emit(CachedProgramLine(script.directory, target, index, program, status))
-            continue
-        print(f"{script.directory} {target or ''}: {os.path.relpath(path)}")
-        try:
-            print(read_text(os.path.join(path, "schedule.txt")))
-        except OSError as error:
-            print(f"  schedule.txt: {error.strerror}")
+                emit(
+                    CachedProgramLine(
+                        script.directory,
+                        script.target or None,
+                        index,
+                        program,
+                        status,
+                        script.label_of(index),
+                    )
+                )
     return 0
+
+
+def _print_programs(cache: Cache, script: ScriptListing, number: int | None) -> None:
+    """Print the table of an instance's schedules, or the row of one program."""
+    path = cache.tree.script_path(script.directory, script.hash)
+    print(f"{script.label}: {os.path.relpath(path)}")
+    try:
+        with open(os.path.join(path, "schedule.txt"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        print(f"  schedule.txt: {error.strerror}")
+        return
+    rows = lines[2:] if number is None else lines[2 + number : 3 + number]
+    print("\n".join([*lines[:2], *rows, ""]))
 
 
 def _foreign(path: str, arguments: Common) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import TARGET_VARIABLE, Common, one_of, option, positional
+from tilusbuild.cli.arguments import TARGET_VARIABLE, Common, one_of, option, positionals
 from tilusbuild.cli.options import emit
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import JsonLine
@@ -43,7 +43,11 @@ _LEXERS = {"source": "cuda", "ptx": "nasm", "sass": "nasm"}
 class CacheShowArgs(Common):
     """Which program, and what of it."""
 
-    program: str = positional("PROGRAM", help="SCRIPT/I, or the first digits of a hash")
+    program: tuple[str, ...] = positionals(
+        "PROGRAM",
+        at_least_one=True,
+        help="SCRIPT/I, as `build` prints it, or the first digits of a hash",
+    )
     part: str | None = one_of({name: f"print {text}" for name, text in _PARTS.items()})
     target: str | None = option(
         "-t",
@@ -66,8 +70,10 @@ class ShownProgramLine(JsonLine):
 
 def run(arguments: CacheShowArgs) -> int:
     """Print what is known of a program, or one part of it; 1 when it is damaged."""
+    from tilusbuild.cache import names
+
     cache = options.cache(arguments.cache_dir)
-    program = _named(cache, arguments.program, arguments.target)
+    program = names.program(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
     if arguments.part == "path":
         print(directory)
@@ -87,41 +93,6 @@ def run(arguments: CacheShowArgs) -> int:
     print("\n" + _read(os.path.join(directory, "program.txt")))
     _print_entry(entry)
     return 0
-
-
-def _named(cache: Cache, word: str, target: str | None) -> str:
-    """Return the hash of the one program that is meant. Raises `InputError`."""
-    name, slash, number = word.partition("/")
-    if not slash:
-        found = cache.find(name)
-        if len(found) == 1:
-            return found[0]
-        count = f"{len(found)} programs start" if found else "no program starts"
-        raise input_error(
-            f'{count} with "{name}"',
-            hint="name one as SCRIPT/I, or by the first digits of its hash",
-        )
-    matching = [
-        script
-        for script in cache.scripts()
-        if script.directory == name
-        and number.isdigit()
-        and int(number) < len(script.programs)
-        and target in (None, script.head.get("target"))
-    ]
-    roots = {pair for project in cache.projects().values() for pair in project.scripts}
-    current = [
-        script for script in matching if (script.directory, script.hash) in roots
-    ] or matching
-    if not current:
-        raise input_error(f'no program "{word}" in {cache.root}')
-    programs = {script.programs[int(number)] for script in current}
-    if len(programs) > 1:
-        targets = ", ".join(sorted(f"{s.head.get('target')}" for s in current))
-        raise input_error(
-            f'"{word}" names several programs', hint=f"choose one with --target: {targets}"
-        )
-    return programs.pop()
 
 
 def _print_entry(entry: Entry) -> None:

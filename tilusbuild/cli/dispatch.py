@@ -15,6 +15,7 @@ from tilusbuild.cli.arguments import (
     flag,
     option,
     positional,
+    positionals,
 )
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
@@ -40,7 +41,9 @@ class DispatchArgs(DeviceCompilerArgs):
     action: str = positional(
         "ACTION", choices=_ACTIONS, help="; ".join(f"{n}: {what}" for n, what in _ACTIONS.items())
     )
-    script: str = positional("SCRIPT", help="the script whose tables they are")
+    script: tuple[str, ...] = positionals(
+        "SCRIPT", at_least_one=True, help="the script or the instance whose tables they are"
+    )
     target: str | None = option(
         "-t",
         "--target",
@@ -158,10 +161,12 @@ def run(arguments: DispatchArgs) -> int:
 
 def _looks(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
     from tilusbuild.dispatch.overview import overviews
+    from tilusbuild.plan.model import named
 
-    yield from overviews(
-        project.manifest, project.settings.cache_dir.value, arguments.script, arguments.target
-    )
+    name = named(" ".join(arguments.script))
+    target = None if name.target else arguments.target
+    cache = project.settings.cache_dir.value
+    yield from overviews(project.manifest, cache, name._replace(program=None), target)
 
 
 def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:

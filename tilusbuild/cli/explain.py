@@ -1,4 +1,4 @@
-"""`tilusbuild explain [SCRIPT[/I]]`: why something is out of date."""
+"""`tilusbuild explain [PROGRAM…]`: why something is out of date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainArgs(SelectionArgs):
-    """Scripts, or single programs as SCRIPT/I."""
+    """Which programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +38,16 @@ class ExplanationLine(JsonLine):
 def run(arguments: ExplainArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
     from tilusbuild.builder.explain import explain_plan
-    from tilusbuild.errors import input_error
 
-    numbers = _numbers(arguments.scripts)
     with options.project(arguments) as project:
-        selection = options.selected(arguments, project, numbers)
-        found = explain_plan(project.plan(selection), project.manifest.path, project.cache, numbers)
-    if not found and arguments.scripts:
-        raise input_error(f"no program {' '.join(arguments.scripts)}")
+        selection = options.selected(arguments, project)
+        found = explain_plan(project.plan(selection), project.manifest.path, project.cache)
     if not arguments.json:
         _print(found, every=arguments.verbose)
         return 0
     for each in found:
         emit(ExplanationLine(each.label, each.hash, each.state, each.reasons))
     return 0
-
-
-def _numbers(words: Sequence[str]) -> dict[str, set[int]]:
-    """Return the programs that are named, by script; an empty set means all of a script."""
-    from tilusbuild.errors import input_error
-
-    found: dict[str, set[int]] = {}
-    for word in words:
-        name, slash, number = word.partition("/")
-        numbers = found.setdefault(name, set())
-        if slash and not number.isdigit():
-            raise input_error(f'"{word}": name a program by its number, as in {name}/0')
-        if slash:
-            numbers.add(int(number))
-    return found
 
 
 def _print(found: Sequence[Explanation], *, every: bool) -> None:

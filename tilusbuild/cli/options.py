@@ -47,14 +47,13 @@ def cache(cache_dir: str | None) -> Cache:
     return Cache(chosen.cache_dir.value)
 
 
-def selected(
-    arguments: SelectionArgs, project: Project, scripts: Iterable[str] | None = None
-) -> PlanSelection:
-    """Return which part of the project the command line names; `scripts` in place of its words."""
+def selected(arguments: SelectionArgs, project: Project) -> PlanSelection:
+    """Return which part of the project the command line names."""
     from tilusbuild.plan.model import PlanSelection
+    from tilusbuild.runtime.naming import joined
 
+    names = joined(arguments.scripts, project.manifest.targets)
     targets = tuple(split(arguments.targets))
-    names = arguments.scripts if scripts is None else scripts
     return PlanSelection(tuple(names), targets, project.settings.level.value)
 
 

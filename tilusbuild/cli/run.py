@@ -1,4 +1,4 @@
-"""`tilusbuild run SCRIPT`: call a kernel on generated inputs, check it, time it."""
+"""`tilusbuild run PROGRAM`: call a kernel on generated inputs, check it, time it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tilusbuild.cli.arguments import (
     DeviceCompilerArgs,
     Verb,
     option,
-    positional,
+    positionals,
     repeated,
 )
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 
 if TYPE_CHECKING:
+    from tilusbuild.runtime.naming import Name
     from tilusbuild.tune.run import CallResult
 
 
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 class RunArgs(DeviceCompilerArgs):
     """Which program, at which sizes."""
 
-    script: str = positional("SCRIPT", help="the script to run")
+    script: tuple[str, ...] = positionals(
+        "PROGRAM",
+        at_least_one=True,
+        help="SCRIPT/I, as `build` prints it; SCRIPT alone is its default program",
+    )
     target: str | None = option(
         *("-t", "--target"),
         metavar="NAME",
@@ -37,7 +42,14 @@ class RunArgs(DeviceCompilerArgs):
         "--param", metavar="NAME=VALUE", help="choose the instance with this constant"
     )
     schedule: int | None = option(
-        "--schedule", type=int, metavar="I", help="which schedule to run (default: the default one)"
+        "--schedule", type=int, metavar="I", help="the program's number, as in SCRIPT/I"
+    )
+    level: int | None = option(
+        "--level",
+        type=int,
+        choices=(0, 1, 2),
+        help="number the programs as `build --level` does",
+        setting="level",
     )
     size: tuple[str, ...] = repeated(
         "--size",
@@ -79,10 +91,8 @@ def run(arguments: RunArgs) -> int:
     from tilusbuild.tune.run import RunRequest, build, choose, run
 
     wanted = RunRequest(
-        script=arguments.script,
+        name=_name(arguments),
         target=arguments.target,
-        params=dict(map(options.pair, arguments.param)),
-        schedule=arguments.schedule,
         sizes=options.sizes(arguments.size),
         seed=arguments.seed,
     )
@@ -91,7 +101,7 @@ def run(arguments: RunArgs) -> int:
         display = options.reporter(replace(arguments, json=False, quiet=True))
         chosen = build(project, plan, selection, job, display)
         results = run(project, wanted, chosen)
-        tune = project.manifest.scripts[wanted.script].tune
+        tune = project.manifest.scripts[job.script].tune
     wrong = [each for each in results if each.wrong]
     if arguments.json:
         for each in results:
@@ -105,11 +115,22 @@ def run(arguments: RunArgs) -> int:
         sizes = ", ".join(f"{name}={value}" for name, value in each.sizes.items())
         print(f"wrong at {sizes}: {each.wrong}")
     if tune is None or tune.ref is None:
-        print(f"not checked: [script.{wanted.script}.tune] has no `ref`")
+        print(f"not checked: [script.{job.script}.tune] has no `ref`")
     elif not wrong:
         many = f"all {len(results)} sizes agree" if len(results) > 1 else "1 size agrees"
         print(f"{many} with {tune.ref}")
     return 1 if wrong else 0
+
+
+def _name(arguments: RunArgs) -> Name:
+    """Return the name of the program, with what options say of it. Raises `InputError`."""
+    from tilusbuild.plan.model import named
+
+    name = named(" ".join(arguments.script))
+    return name._replace(
+        constants=(*name.constants, *map(options.pair, arguments.param)),
+        program=name.program if arguments.schedule is None else arguments.schedule,
+    )
 
 
 def _print(results: Sequence[CallResult]) -> None:

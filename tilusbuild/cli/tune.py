@@ -16,7 +16,7 @@ from tilusbuild.cli.arguments import (
     Verb,
     flag,
     option,
-    optional,
+    positionals,
     repeated,
 )
 from tilusbuild.cli.options import emit
@@ -42,8 +42,8 @@ _ELSEWHERE = "elsewhere"
 class TuneArgs(DeviceCompilerArgs):
     """What to tune, for how long, and where the results go."""
 
-    script: str | None = optional(
-        "SCRIPT", help="the script to tune; with --import the log names it"
+    script: tuple[str, ...] = positionals(
+        "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
     target: str | None = option(
         "-t",
@@ -206,21 +206,22 @@ def run(arguments: TuneArgs) -> int:
     """Tune, or export, or import; 1 when some sizes have no program."""
     from tilusbuild.errors import TilusbuildError, input_error
 
-    if arguments.script is None and arguments.import_ is None:
+    if not arguments.script and arguments.import_ is None:
         raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
     with options.project(arguments) as project, options.load_errors():
         try:
             if arguments.import_ is not None:
                 return _import(arguments, project, arguments.import_)
-            return _tune(arguments, project, _wanted(arguments, arguments.script or ""))
+            return _tune(arguments, project, _wanted(arguments, project))
         except OSError as error:
             if isinstance(error, TilusbuildError):
                 raise
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
 
 
-def _wanted(arguments: TuneArgs, script: str) -> TuneRequest:
+def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
     from tilusbuild.errors import input_error
+    from tilusbuild.plan.model import named, script_of
     from tilusbuild.tune.bench.session import Budget
     from tilusbuild.tune.tune import TuneRequest
 
@@ -228,10 +229,16 @@ def _wanted(arguments: TuneArgs, script: str) -> TuneRequest:
         budget = Budget.parse(arguments.budget) if arguments.budget else Budget()
     except ValueError as error:
         raise input_error(f"--budget {error}") from None
+    name = named(" ".join(arguments.script))
+    if name.program is not None:
+        raise input_error(
+            f'"{name}" is one program: `tune` compares the programs of an instance',
+            hint=f"`tilusbuild run {name}` checks and times one",
+        )
     return TuneRequest(
-        script=script,
-        target=arguments.target,
-        params=dict(map(options.pair, arguments.param)),
+        script=script_of(project.manifest, name),
+        target=name.target or arguments.target,
+        constants=(*name.constants, *map(options.pair, arguments.param)),
         sizes=[*options.sizes(arguments.size), *_grid(arguments.grid)],
         budget=budget,
         cold=arguments.cache == "cold",
@@ -289,8 +296,8 @@ def _target_away(project: Project, wanted: TuneRequest) -> Target:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import PlanSelection, chosen_pairs
 
-    named = (wanted.target,) if wanted.target else ()
-    targets = [t for _, t in chosen_pairs(project.manifest, PlanSelection((wanted.script,), named))]
+    selection = PlanSelection((wanted.name(None),), (wanted.target,) if wanted.target else ())
+    targets = [target for _, target in chosen_pairs(project.manifest, selection)]
     if len(targets) > 1:
         names = ", ".join(target.name for target in targets)
         raise input_error(

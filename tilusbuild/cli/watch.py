@@ -35,6 +35,7 @@ class WatchArgs(CompilingArgs):
 
 def run(arguments: WatchArgs) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
+    from tilusbuild.errors import input_error
     from tilusbuild.manifest import find
     from tilusbuild.plan.model import chosen_pairs
     from tilusbuild.report.choose import can_redraw
@@ -46,7 +47,13 @@ def run(arguments: WatchArgs) -> int:
         project = options.project(arguments)
         # An unknown name is a mistake of the command line and ends the watch, unlike a mistake in
         # the manifest, which an edit can mend.
-        list(chosen_pairs(project.manifest, options.selected(arguments, project)))
+        selection = options.selected(arguments, project)
+        list(chosen_pairs(project.manifest, selection))
+        if single := next((name for name in selection.names if name.program is not None), None):
+            raise input_error(
+                f'"{single}" is one program: `watch` builds scripts and instances',
+                hint=f"`tilusbuild watch {single.script}`",
+            )
         return project
 
     screen = Screen(

@@ -18,10 +18,10 @@ from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.csource import NoDispatcherError
 from tilusbuild.dispatch.dispatcher import is_current
-from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import targets_named
+from tilusbuild.plan.model import PlanSelection, chosen_pairs, script_of
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
 from tilusbuild.runtime.choose import Chooser
@@ -29,10 +29,17 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import DriverError, LoadError, WrongDeviceTableError
 from tilusbuild.runtime.kernel import programs_there
+from tilusbuild.runtime.naming import Name, snake_case
 from tilusbuild.runtime.places import SearchPlace
 from tilusbuild.runtime.refused import Refusal, by_number
-from tilusbuild.runtime.script import Script, read_script, snake_case
-from tilusbuild.runtime.tables import Table, TableEntry, TableFile, read_dispatch, table_for
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.tables import (
+    Table,
+    TableEntry,
+    TableFile,
+    read_dispatch,
+    table_for,
+)
 
 Fingerprint: TypeAlias = tuple[tuple[str, str], ...]
 _MAKE = "`tilusbuild dispatch build`"
@@ -172,27 +179,20 @@ class DispatchOverview:
 
 
 def overviews(
-    manifest: Manifest, cache: str, script: str, target: str | None
+    manifest: Manifest, cache: str, name: Name, target: str | None
 ) -> Iterator[DispatchOverview]:
-    """Yield the built instances of a script. Raises `InputError`, and `LoadError` for a damaged
-    tree."""
-    if script not in manifest.scripts:
-        raise input_error(
-            f'no script "{script}" in {manifest.path}', hint=did_you_mean(script, manifest.scripts)
-        )
-    named = None if target is None else targets_named(manifest, target)
-    if named is not None and named[0] not in manifest.targets:
-        raise input_error(
-            f'no target "{target}" in {manifest.path}',
-            hint=did_you_mean(named[0], manifest.targets),
-        )
+    """Yield the built instances that a name means, for a target. Raises `InputError`, and
+    `LoadError` for a damaged tree."""
+    script = script_of(manifest, name)
+    pairs = list(chosen_pairs(manifest, PlanSelection((name,), (target,) if target else ())))
+    named = {each.name for _, each in pairs}
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
     place = SearchPlace(cache, "the project's cache")
     found = False
     for path in place.instances(snake_case(script), manifest.root):
         read = read_script(path)
-        if named is not None and read.target not in named:
+        if read.target not in named or not name.fits(read.name, read.params, read.target):
             continue
         found = True
         trouble, found_file = None, TableFile()  # type: str | None, TableFile
@@ -204,8 +204,7 @@ def overviews(
             read, found_file.tables, found_file.refused, trouble, sizes, _device(read)
         )
     if not found:
-        what = f"{script} is not built" + (f" for {target}" if target else "")
-        raise input_error(what, hint=f"`tilusbuild build {script}` builds it")
+        raise input_error(f"{name} is not built", hint=f"`tilusbuild build {name}` builds it")
 
 
 def _device(script: Script) -> Device | None:

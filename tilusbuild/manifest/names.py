@@ -6,7 +6,7 @@ import keyword
 import re
 
 from tilusbuild.expr.tree import FUNCTIONS
-from tilusbuild.runtime.script import snake_case
+from tilusbuild.runtime.naming import snake_case
 
 __all__ = [
     "IDENTIFIER",

@@ -39,8 +39,9 @@ from tilusbuild.package.listing import (
 from tilusbuild.package.model import Image, Purpose, purpose_of_program, purpose_of_script
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError, RefusedProgramError
+from tilusbuild.runtime.naming import snake_case
 from tilusbuild.runtime.refused import by_number
-from tilusbuild.runtime.script import Script, read_script, snake_case
+from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal
 from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_bytes

@@ -31,7 +31,7 @@ from tilusbuild.package.model import (
 )
 from tilusbuild.package.names import ListPart
 from tilusbuild.report.text import counted
-from tilusbuild.runtime.script import snake_case
+from tilusbuild.runtime.naming import snake_case
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
 SCHEMA = 1

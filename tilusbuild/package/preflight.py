@@ -22,9 +22,10 @@ from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import AmbiguousScriptError, LoadError, ProgramNotFoundError
+from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.runtime.script import TEXT, Script, buckets_between, instance_label, read_script
+from tilusbuild.runtime.script import TEXT, Script, buckets_between, read_script
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch, read_tables
 
 ANY_GPU = "any GPU"
@@ -132,7 +133,7 @@ def _instance(
     packed: Mapping[str, frozenset[str]],
     host: DescribedHost,
 ) -> InstanceReport:
-    label = instance_label(scripts[0].name, scripts[0].params)
+    label = instance_name(scripts[0].name, scripts[0].params)
     try:
         chosen, evaluations = candidates.best(scripts, host.device, host.machine)
     except (ProgramNotFoundError, AmbiguousScriptError) as error:

@@ -7,14 +7,21 @@ space, so that memory stays small with a hundred thousand of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilusbuild.arch import Arch, parse_arch
-from tilusbuild.errors import Diagnostic, InputError, did_you_mean
+from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.runtime.script import instance_label
+from tilusbuild.runtime.naming import (
+    Name,
+    NameSyntaxError,
+    as_typed,
+    instance_name,
+    parse_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +70,15 @@ class PlannedInstance:
     @property
     def label(self) -> str:
         """What a person calls it: `matmul[dtype=f16] h100`."""
-        return instance_label(self.script, self.params, self.target.name)
+        return instance_name(self.script, self.params, self.target.name)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSelection:
     """Which part of a project to plan; empty means all."""
 
-    scripts: tuple[str, ...] = ()
+    scripts: tuple[str | Name, ...] = ()
+    """Names of scripts, or of instances: `gemm[dtype=f16] h100`."""
     targets: tuple[str, ...] = ()
     level: int = 2
 
@@ -78,6 +86,61 @@ class PlanSelection:
     def is_whole(self) -> bool:
         """Whether this is the whole project, its spaces whole or not."""
         return not self.scripts and not self.targets
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """What `scripts` say. Raises `InputError`."""
+        return tuple(named(each) if isinstance(each, str) else each for each in self.scripts)
+
+    def has(self, script: str, params: Mapping[str, Value], target: str) -> bool:
+        """Return whether an instance is in this part, as far as the names say."""
+        names = self.names
+        return not names or any(name.fits(script, params, target) for name in names)
+
+    def wants(self, instance: PlannedInstance) -> Collection[int]:
+        """Return which programs of an instance are in this part. Raises `InputError` for one that
+        it does not have."""
+        count = len(instance.programs)
+        fitting = [
+            name
+            for name in self.names
+            if name.fits(instance.script, instance.params, instance.target.name)
+        ]
+        wanted = {name.program for name in fitting if name.program is not None}
+        if any(name.program is None for name in fitting) or not fitting:
+            return range(count)
+        if (highest := max(wanted)) >= count:
+            raise input_error(
+                f"{instance.label} has no program {highest} at level {self.level}",
+                hint=f"they go from 0 to {count - 1}",
+            )
+        return wanted
+
+
+def named(text: str) -> Name:
+    """Return what a name says. Raises `InputError`."""
+    try:
+        return parse_name(text)
+    except NameSyntaxError as error:
+        raise input_error(f'"{text}": {error}') from None
+
+
+def script_of(manifest: Manifest, name: Name) -> str:
+    """Return the script that a name is of, as the manifest spells it. Raises `InputError`."""
+    if (problem := _unknown(manifest, name)) is not None:
+        raise InputError(problem)
+    return next(script for script in manifest.scripts if name.is_of(script))
+
+
+def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
+    """Yield the constants of each instance, in declared order; the last list varies fastest."""
+    constants = manifest.scripts[script].params_for(target)
+    for rows in itertools.product(*(constant.values for constant in constants)):
+        yield {
+            name: value
+            for constant, row in zip(constants, rows, strict=True)
+            for name, value in zip(constant.names, row, strict=True)
+        }
 
 
 def targets_of(manifest: Manifest) -> dict[str, Target]:
@@ -108,15 +171,11 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
     A target is selected by its name or by its architecture. Raises `InputError` when a selected
     name does not exist, or when nothing is left.
     """
+    names = selection.names
     chosen = [name for word in selection.targets for name in targets_named(manifest, word)]
     problems = [
-        Diagnostic(f'no {kind} "{name}" in {manifest.path}', hint=did_you_mean(name, known))
-        for kind, names, known in (
-            ("script", selection.scripts, manifest.scripts),
-            ("target", chosen, manifest.targets),
-        )
-        for name in names
-        if name not in known
+        *(problem for name in names if (problem := _unknown(manifest, name)) is not None),
+        *(_no_target(manifest, name) for name in chosen if name not in manifest.targets),
     ]
     if problems:
         raise InputError(*problems)
@@ -125,8 +184,8 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
         (script, targets[target])
         for script in manifest.scripts
         for target in manifest.targets_of(script)
-        if (not selection.scripts or script in selection.scripts)
-        and (not chosen or target in chosen)
+        if (not chosen or target in chosen)
+        and (not names or any(_may_have(name, script, target) for name in names))
     ]
     if chosen and not pairs:
         raise InputError(
@@ -136,3 +195,34 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
             )
         )
     yield from pairs
+
+
+def _may_have(name: Name, script: str, target: str) -> bool:
+    return name.is_of(script) and name.target in (None, target)
+
+
+def _no_target(manifest: Manifest, name: str) -> Diagnostic:
+    hint = did_you_mean(name, manifest.targets)
+    return Diagnostic(f'no target "{name}" in {manifest.path}', hint=hint)
+
+
+def _unknown(manifest: Manifest, name: Name) -> Diagnostic | None:
+    """Return why a name means nothing in a manifest; None when it means an instance."""
+    scripts = [script for script in manifest.scripts if name.is_of(script)]
+    if not scripts:
+        hint = did_you_mean(name.script, manifest.scripts)
+        return Diagnostic(f'no script "{name.script}" in {manifest.path}', hint=hint)
+    if not name.constants and name.target is None:
+        return None
+    if name.target is not None and name.target not in manifest.targets:
+        return _no_target(manifest, name.target)
+    there = [
+        (script, params, target)
+        for script in scripts
+        for target in manifest.targets_of(script)
+        for params in instances_of(manifest, script, target)
+    ]
+    if any(name.fits(*instance) for instance in there):
+        return None
+    hint = "there are:\n" + as_typed(instance_name(*instance) for instance in there)
+    return Diagnostic(f'no instance of {scripts[0]} is "{name}"', hint=hint)

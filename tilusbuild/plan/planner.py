@@ -9,18 +9,19 @@ the hash, so that what is compiled is always what the hash names.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import IncludeDir, Manifest, snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
+from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs, instances_of
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
-from tilusbuild.plan.spaces import Chosen, chosen, instances_of, question, space_of, spec_of
+from tilusbuild.plan.spaces import Chosen, chosen, question, space_of, spec_of
 from tilusbuild.render.closure import Headers, Root, Scans, inside
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.runtime.naming import program_name
 from tilusbuild.space import Schedule
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain, package_dir
@@ -35,6 +36,8 @@ class Plan:
     instances: tuple[PlannedInstance, ...]
     script_instances: tuple[ScriptInstance, ...] = field(compare=False, repr=False)
     """One for each of `instances`."""
+    wanted: Mapping[str, Collection[int]] = field(default_factory=dict)
+    """Of an instance that is asked for in part: the programs that are, by its hash."""
 
     @property
     def size(self) -> int:
@@ -71,7 +74,7 @@ class Planner:
         script_instances: list[ScriptInstance] = []
         for script, target in chosen_pairs(self.manifest, selection):
             try:
-                for script_instance in self.script_instances(script, target):
+                for script_instance in self.script_instances(script, target, selection):
                     instances.append(self._instance(script_instance, selection.level))
                     script_instances.append(script_instance)
             except InputError as error:
@@ -79,11 +82,27 @@ class Planner:
         if problems:
             raise InputError(*problems)
         manifest = self.manifest
-        return Plan(manifest.project.name, manifest.root, tuple(instances), tuple(script_instances))
+        wanted = {each.hash: selection.wants(each) for each in instances}
+        return Plan(
+            manifest.project.name,
+            manifest.root,
+            tuple(instances),
+            tuple(script_instances),
+            {
+                each.hash: of
+                for each in instances
+                if len(of := wanted[each.hash]) < len(each.programs)
+            },
+        )
 
-    def script_instances(self, script: str, target: Target) -> Iterator[ScriptInstance]:
-        """Yield one `ScriptInstance` for each instance of a script. Raises `InputError`."""
+    def script_instances(
+        self, script: str, target: Target, selection: PlanSelection
+    ) -> Iterator[ScriptInstance]:
+        """Yield one `ScriptInstance` for each selected instance of a script. Raises
+        `InputError`."""
         for params in instances_of(self.manifest, script, target.name):
+            if not selection.has(script, params, target.name):
+                continue
             spec = spec_of(self.manifest, script, target, params)
             size = None if self.memo is None else self.memo.spaces.size(script, spec)
             space = space_of(self.manifest, script, target.name, spec, size)
@@ -234,7 +253,8 @@ class ProgramJob:
 
     @property
     def label(self) -> str:
-        return f"{self.script}/{self.index} {self.planned.target.name}"
+        planned = self.planned
+        return program_name(planned.script, planned.params, self.index, planned.target.name)
 
     @property
     def script(self) -> str:
@@ -284,5 +304,6 @@ def jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Yield every program of every instance, in plan order; shared hashes come as often as they are
     planned, because each instance wants its own verdict."""
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
-        for index, program in enumerate(instance.programs):
+        for index in sorted(plan.wanted.get(instance.hash, range(len(instance.programs)))):
+            program = instance.programs[index]
             yield ProgramJob(program, index, instance, script_instance)

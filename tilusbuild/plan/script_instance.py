@@ -21,7 +21,7 @@ from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
 from tilusbuild.render.closure import Closure, Headers
 from tilusbuild.render.renderer import Renderer, Rendering
-from tilusbuild.runtime.script import instance_label
+from tilusbuild.runtime.naming import instance_name
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
 from tilusbuild.toolchain import DigestMemory, Toolchain
@@ -100,7 +100,7 @@ class ScriptInstance:
     @property
     def label(self) -> str:
         """What a person calls the instance."""
-        return instance_label(self.script, self.params, self.target.name)
+        return instance_name(self.script, self.params, self.target.name)
 
     def values(self, schedule: Schedule) -> dict[str, Value]:
         """Return constants, parameters and derived values by name."""

@@ -8,7 +8,6 @@ enumerated only when it changed. Its files only save work (`tilusbuild.state.env
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +19,9 @@ from tilusbuild.arch import combined
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
+from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.runtime.script import instance_label
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.t1 import T1Space, read_t1
@@ -31,17 +30,6 @@ from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.space.report import SpaceReport
-
-
-def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
-    """Yield the constants of each instance, in declared order; the last list varies fastest."""
-    constants = manifest.scripts[script].params_for(target)
-    for rows in itertools.product(*(constant.values for constant in constants)):
-        yield {
-            name: value
-            for constant, row in zip(constants, rows, strict=True)
-            for name, value in zip(constant.names, row, strict=True)
-        }
 
 
 def target_constants(target: Target) -> dict[str, Value]:
@@ -165,9 +153,11 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
 
     for script, target in chosen_pairs(manifest, selection):
         for params in instances_of(manifest, script, target.name):
+            if not selection.has(script, params, target.name):
+                continue
             spec = spec_of(manifest, script, target, params)
             try:
-                yield instance_label(script, params, target.name), report(build(spec))
+                yield instance_name(script, params, target.name), report(build(spec))
             except SpaceError as error:
                 raise located(manifest, script, target.name, error) from None
 

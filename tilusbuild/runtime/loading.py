@@ -7,8 +7,9 @@ import os
 from tilusbuild.runtime import candidates, device
 from tilusbuild.runtime.errors import AmbiguousScriptError, ScriptNotFoundError, suggestion
 from tilusbuild.runtime.kernel import Kernel
+from tilusbuild.runtime.naming import Name, NameSyntaxError, parse_name, snake_case
 from tilusbuild.runtime.places import ReaderLock, SearchPlace, here, places
-from tilusbuild.runtime.script import Script, read_script, snake_case
+from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
@@ -26,6 +27,7 @@ def load(
 ) -> Kernel:
     """Return the kernel of a script: call it with arrays.
 
+    `script` may have constants with it, `gemm[dtype=f16]`, and a target.
     `where` is a cache tree, a project's directory, a package, or a module that stands for one;
     without it TILUSBUILD_CACHE_DIR, the installed packages and the project's cache are searched.
     `target` is a target's name, an architecture or "cpu"; without it the device decides, of the
@@ -37,7 +39,8 @@ def load(
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
     """
-    directory = snake_case(script)
+    name = _named(script)
+    directory = snake_case(name.script)
     looked: list[str] = []
     known: set[str] = set()
     for place in places(where):
@@ -50,16 +53,28 @@ def load(
 
                 check(paths, key)
             found = [read_script(path) for path in paths]
-            return _kernel(script, place, found, hold, target, strict, params)
+            return _kernel(name, place, found, hold, target or name.target, strict, params)
         known.update(place.directories())
         looked.append(f"{place.path} ({place.origin})")
     hint = suggestion(directory, known)
-    lines = [f"there is no script {script!r}", *([hint] if hint else []), "searched:"]
+    lines = [f"there is no script {name.script!r}", *([hint] if hint else []), "searched:"]
     raise ScriptNotFoundError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
 
 
+def _named(script: str) -> Name:
+    if script.replace("_", "").isalnum():
+        return Name(script)  # parsing imports `re`
+    try:
+        name = parse_name(script)
+    except NameSyntaxError as error:
+        raise ScriptNotFoundError(f"{script!r}: {error}") from None
+    if name.program is not None:
+        raise ScriptNotFoundError(f"{script!r} is one program: load {name.script!r}")
+    return name
+
+
 def _kernel(
-    script: str,
+    name: Name,
     place: SearchPlace,
     found: list[Script],
     hold: ReaderLock,
@@ -67,13 +82,14 @@ def _kernel(
     strict: bool,
     params: dict[str, Value],
 ) -> Kernel:
-    fitting = [each for each in found if _has(each, params)]
+    script = name.script
+    fitting = [each for each in found if _has(each, params) and name.fits(each.name, each.params)]
     if not fitting:
         unknown = sorted(params.keys() - found[0].params.keys())
         what = suggestion(unknown[0], found[0].params) if unknown else ""
         choices = "; ".join(sorted({_constants(each) for each in found}))
         raise ScriptNotFoundError(
-            f"no instance of {script} in {place.path} has {_text(params)}"
+            f"no instance of {script} in {place.path} has {_text(params) or name}"
             + (f"\n  {what}" if what else "")
             + f"\n  there are: {choices or 'instances without constants'}"
         )

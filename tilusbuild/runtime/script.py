@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.expression import Function, function_of
+from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
@@ -100,7 +101,11 @@ class Script(NamedTuple):
     @property
     def label(self) -> str:
         """Return the instance's name for people: `matmul[dtype=f16] h100`."""
-        return instance_label(self.name, self.params, self.target)
+        return instance_name(self.name, self.params, self.target)
+
+    def label_of(self, program: int) -> str:
+        """Return a program's name for people: `matmul[dtype=f16]/12 h100`."""
+        return program_name(self.name, self.params, program, self.target)
 
     def schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""
@@ -251,22 +256,6 @@ def _text(value: object) -> str:
 
 def _texts(values: Sequence[object]) -> list[str]:
     return [_text(value) for value in values]
-
-
-def snake_case(name: str) -> str:
-    """Return the directory of a script, as Tilus makes it: `_` before each capital but the first,
-    lower case.
-
-    A `-` becomes `_` too, so that two scripts never differ by punctuation only.
-    """
-    parts = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name))
-    return parts.lower().replace("-", "_")
-
-
-def instance_label(script: str, params: Mapping[str, object], target: str = "") -> str:
-    """Return the name of an instance for people: `matmul[dtype=f16] h100`."""
-    fixed = ", ".join(f"{name}={value}" for name, value in params.items())
-    return f"{script}[{fixed}] {target}".rstrip() if fixed else f"{script} {target}".rstrip()
 
 
 Bucket: TypeAlias = "str | list[int] | dict[str, int]"

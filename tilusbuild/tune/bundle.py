@@ -21,9 +21,10 @@ import tilusbuild
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.naming import snake_case
 from tilusbuild.runtime.refused import Refusal
 from tilusbuild.runtime.regular import open_file, read_bytes
-from tilusbuild.runtime.script import Script, read_script, snake_case
+from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.state.outputs import output
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench import away

@@ -18,10 +18,11 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import PlanSelection, targets_of
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.model import PlanSelection, script_of, targets_of
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs, position
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.naming import Name, as_typed
 from tilusbuild.signature import Signature
 from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
@@ -40,12 +41,10 @@ _CPU_SECONDS, _MIN_CALLS, _MAX_CALLS = 0.2, 5, 10_000
 class RunRequest:
     """What to run."""
 
-    script: str
+    name: Name
+    """Of one program; without a number, the default one of the one instance."""
     target: str | None
-    params: Mapping[str, str]
-    """Constants that choose the instance, as written on the command line."""
-    schedule: int | None
-    """Which schedule of the plan; None is the default."""
+    """For a name without one; None: the usual one."""
     sizes: Sequence[Mapping[str, Value]]
     """None given: those of the manifest."""
     seed: int
@@ -86,29 +85,27 @@ class ChosenProgram:
 
 
 def choose(project: Project, wanted: RunRequest) -> tuple[Plan, PlanSelection, ProgramJob]:
-    """Return the program that `wanted` means. Raises `InputError`."""
-    script = project.manifest.scripts.get(wanted.script)
-    selection = PlanSelection((wanted.script,), (), 2 if wanted.schedule is not None else 0)
-    if script is not None:
-        target = wanted.target or _usual_target(project, wanted.script)
-        selection = PlanSelection((wanted.script,), (target,), selection.level)
+    """Return the program that `wanted` means, numbered as `build` numbers it. Raises
+    `InputError`."""
+    name, level = wanted.name, project.settings.level.value
+    target = name.target or wanted.target
+    if target is None:
+        target = _usual_target(project, script_of(project.manifest, name))
+    selection = PlanSelection((name,), (target,), level)
     plan = project.plan(selection)
-    matching = [job for job in jobs(plan) if _has_params(job.planned.params, wanted.params)]
-    if not matching:
-        known = sorted({str(dict(i.params)) for i in plan.instances})
+    if len(plan.instances) > 1:
         raise input_error(
-            f"no instance of {wanted.script} has these constants",
-            hint="there are: " + ", ".join(known),
+            f'"{name}" names {len(plan.instances)} instances',
+            hint="name one of them:\n" + as_typed(instance.label for instance in plan.instances),
         )
-    if wanted.schedule is None:
-        return plan, selection, matching[0]
-    for job in matching:
-        if job.index == wanted.schedule:
-            return plan, selection, job
-    count = sum(job.planned is matching[0].planned for job in matching)
-    raise input_error(
-        f"{wanted.script} has no schedule {wanted.schedule}: they go from 0 to {count - 1}"
-    )
+    wanted_jobs = list(jobs(plan))
+    if name.program is not None:
+        return plan, selection, wanted_jobs[0]
+    (instance,), (script_instance,) = plan.instances, plan.script_instances
+    default = instance.default
+    if default is None:
+        default = position(instance.schedules, script_instance.space.complete({}))
+    return plan, selection, wanted_jobs[default or 0]
 
 
 def _usual_target(project: Project, script: str) -> str:
@@ -116,10 +113,6 @@ def _usual_target(project: Project, script: str) -> str:
     names = project.manifest.targets_of(script)
     kinds = {name: target.kind for name, target in targets_of(project.manifest).items()}
     return next((name for name in names if kinds[name] == "cpu"), names[0])
-
-
-def _has_params(params: Mapping[str, Value], wanted: Mapping[str, str]) -> bool:
-    return all(name in params and str(params[name]) == text for name, text in wanted.items())
 
 
 def build(
@@ -140,7 +133,8 @@ def build(
 def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[CallResult]:
     """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without
     a device."""
-    script = project.manifest.scripts[wanted.script]
+    name = chosen.job.script
+    script = project.manifest.scripts[name]
     sizes = list(wanted.sizes) or [
         dict(size) for size in (script.tune.sizes if script.tune else ())
     ]
@@ -149,12 +143,12 @@ def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[Cal
         if signature.dimensions:
             names = " ".join(f"--size {a.name}=1024" for a in signature.dimensions)
             raise input_error(
-                f"no sizes to call {wanted.script} with",
-                hint=f"give [script.{wanted.script}.tune] sizes, or {names}",
+                f"no sizes to call {name} with",
+                hint=f"give [script.{name}.tune] sizes, or {names}",
             )
         sizes = [{}]
     unchecked = script.tune is None or script.tune.ref is None
-    check = prepare.checking(project.manifest, wanted.script, unchecked=unchecked)
+    check = prepare.checking(project.manifest, name, unchecked=unchecked)
     if chosen.job.script_instance.target.kind == "cpu":
         launch = load(chosen.library)
         return [_call_here(chosen, launch, check, size, wanted.seed) for size in sizes]

@@ -20,9 +20,9 @@ from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
-from tilusbuild.plan.planner import Plan
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
+from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
@@ -38,8 +38,8 @@ class TuneRequest:
 
     script: str
     target: str | None = None
-    params: Mapping[str, str] | None = None
-    """Constants that choose instances, as written on the command line."""
+    constants: tuple[tuple[str, str], ...] = ()
+    """Choose instances, as in a name."""
     sizes: Sequence[Mapping[str, Value]] = ()
     """None given: those of the manifest."""
     budget: Budget = field(default_factory=Budget)
@@ -51,6 +51,10 @@ class TuneRequest:
     unchecked: bool = False
     fresh: bool = False
     """Forget what was measured before."""
+
+    def name(self, target: str | None) -> Name:
+        """Return the name of what is tuned, for a target."""
+        return Name(self.script, self.constants, None, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,8 @@ def built(
 ) -> list[BuiltInstance]:
     """Build the instances for a target. Raises `InputError`, and `NotTunedError` when a build
     stops."""
-    selection = PlanSelection((wanted.script,), (target.name,), level)
-    plan = _with_params(project.plan(selection), wanted)
+    selection = PlanSelection((wanted.name(target.name),), (), level)
+    plan = project.plan(selection)
     result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise KeyboardInterrupt
@@ -114,31 +118,13 @@ def built(
     return found
 
 
-def _with_params(plan: Plan, wanted: TuneRequest) -> Plan:
-    """Return the instances that have the constants. Raises `InputError` when there is none."""
-    params = wanted.params or {}
-    kept = [
-        (instance, script_instance)
-        for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True)
-        if all(str(instance.params.get(name)) == text for name, text in params.items())
-    ]
-    if not kept:
-        known = sorted({str(dict(instance.params)) for instance in plan.instances})
-        raise input_error(
-            f"no instance of {wanted.script} has these constants",
-            hint="there are: " + ", ".join(known),
-        )
-    instances, script_instances = zip(*kept, strict=True)
-    return replace(plan, instances=instances, script_instances=script_instances)
-
-
 def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Target:
     """Return the target to tune: the one that is named, else the best for the GPU, else the cpu's.
 
     Raises `InputError` when there is none that this machine can measure.
     """
-    named = (wanted.target,) if wanted.target else ()
-    targets = [t for _, t in chosen_pairs(project.manifest, PlanSelection((wanted.script,), named))]
+    selection = PlanSelection((wanted.name(None),), (wanted.target,) if wanted.target else ())
+    targets = [target for _, target in chosen_pairs(project.manifest, selection)]
     fits = [(rank, t) for t in targets if (rank := _rank(t, gpu)) is not None]
     if fits:
         return min(fits, key=lambda fit: fit[0])[1]

@@ -204,7 +204,7 @@ class Replanner:
                 )
             ]
         drafts = []
-        for script_instance in planner.script_instances(script, target):
+        for script_instance in planner.script_instances(script, target, self.selection):
             self.between_renders()
             level = self.selection.level
             schedules, default = chosen(

@@ -282,7 +282,10 @@ def _hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
 def _hidet_choices(exported: ExportedScript) -> str:
     """Write choices as Hidet does: the sizes, then which program, here by directory name."""
     lines = [" ".join((*exported.script.keys, "program"))]
-    for entry in exported.tables[0].entries:
-        digest = exported.programs[entry.program].hash[:_HIDET_DIGITS]
-        lines.append(" ".join((*map(str, entry.key), digest)))
+    there = {program.index: program.hash[:_HIDET_DIGITS] for program in exported.programs}
+    lines += (
+        " ".join((*map(str, entry.key), there[entry.program]))
+        for entry in exported.tables[0].entries
+        if entry.program in there
+    )
     return "\n".join(lines) + "\n"

@@ -7,15 +7,16 @@ that names it, never silently missing from the export.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilusbuild.cache import layout
+from tilusbuild.cache import layout, names
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.garbage import headers_used
-from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.naming import parse_name
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import Table, read_tables
 from tilusbuild.status import Status
@@ -93,29 +94,41 @@ class UnreadableScriptError(TilusbuildError):
     """A script of the cache cannot be exported."""
 
 
-def exported_scripts(cache: Cache, wanted: Collection[str] = ()) -> list[ExportedScript]:
-    """Return the scripts that the last build of each project made, those named or all.
+def exported_scripts(cache: Cache, wanted: Sequence[str] = ()) -> list[ExportedScript]:
+    """Return the scripts that the last build of each project made: all, or the instances and the
+    programs that are named.
 
     Raises `InputError` for unknown names and `UnreadableScriptError`.
     """
     roots = {pair for project in cache.projects().values() for pair in project.scripts}
-    known = {name for name, _ in roots}
-    for name in wanted:
-        if name not in known:
-            hint = did_you_mean(name, known) or "`tilusbuild build` makes them"
-            raise input_error(f'no script "{name}" in {cache.root}', hint=hint)
-    chosen = sorted(pair for pair in roots if not wanted or pair[0] in wanted)
-    return [_script(cache, name, digest) for name, digest in chosen]
+    if not wanted:
+        return [_script(cache, *pair) for pair in sorted(roots)]
+    chosen: dict[tuple[str, str], set[int] | None] = {}
+    for word in wanted:
+        number = parse_name(word).program
+        for found in names.instances(cache, word):
+            pair = (found.directory, found.hash)
+            if number is None:
+                chosen[pair] = None
+            elif (numbers := chosen.setdefault(pair, set())) is not None:
+                numbers.add(number)
+    return [_script(cache, *pair, only=chosen[pair]) for pair in sorted(chosen)]
 
 
-def _script(cache: Cache, name: str, digest: str) -> ExportedScript:
+def _script(
+    cache: Cache, name: str, digest: str, only: Container[int] | None = None
+) -> ExportedScript:
     path = cache.tree.script_path(name, digest)
     try:
         script = read_script(path)
         tables = read_tables(script)
     except LoadError as error:
         raise UnreadableScriptError(str(error)) from None
-    programs = tuple(_program(cache, index, each) for index, each in enumerate(script.programs))
+    programs = tuple(
+        _program(cache, index, each)
+        for index, each in enumerate(script.programs)
+        if only is None or index in only
+    )
     return ExportedScript(script, name, tables, programs, tuple(_latency(path)))
 
 

@@ -1,0 +1,85 @@
+"""Names of programs: what is printed reads back as the same, and means it and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilusbuild.runtime.naming import (
+    Name,
+    NameSyntaxError,
+    instance_name,
+    joined,
+    means,
+    parse_name,
+    program_name,
+    typed,
+    value_text,
+)
+
+scripts = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", fullmatch=True)
+identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True)
+values = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(),
+    st.sampled_from(["1", "true", "1e3", "inf", "f16", "a b", "]", '"', "/0 x", "a,b=c", "", "-"]),
+)
+constants = st.dictionaries(identifiers, values, max_size=4)
+
+
+@given(scripts, constants, st.none() | st.integers(0, 10**6), scripts | st.just(""))
+def test_what_is_printed_reads_back(script, params, index, target) -> None:
+    printed = program_name(script, params, index, target)
+    name = parse_name(printed)
+    texts = tuple((key, value_text(value)) for key, value in params.items())
+    assert name == Name(script, texts, index, target or None)
+    assert str(name) == printed
+    assert name.fits(script, params, target or "any")
+    assert parse_name(" ".join(shlex.split(typed(printed)))) == name
+
+
+@given(constants, constants)
+def test_equal_names_are_of_equal_instances(one, other) -> None:
+    same = instance_name("k", one) == instance_name("k", other)
+    assert same == (list(map(repr, one.items())) == list(map(repr, other.items())))
+
+
+@given(values, values)
+def test_a_value_that_is_printed_means_only_itself(one, other) -> None:
+    if repr(one) != repr(other) and not isinstance(other, str):
+        assert not means(value_text(one), other)
+    assert means(value_text(one), one)
+
+
+def test_parts_may_be_left_out() -> None:
+    params = {"dtype": "f16", "bias": True}
+    for typed_name in (
+        "gemm",
+        "gemm[dtype=f16]",
+        "gemm[f16]",
+        "gemm[ bias = true ] h100",
+        "gemm/3",
+    ):
+        assert parse_name(typed_name).fits("gemm", params, "h100"), typed_name
+    for other in ("gemm[dtype=f32]", "gemm[f32]", "gemm h200", "gem", "gemm[bits=1]"):
+        assert not parse_name(other).fits("gemm", params, "h100"), other
+    assert parse_name("vec_add/1").fits("VecAdd", {}, "cpu")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a/", "a/b", "a[", "a[]", "a[b=]", "a[b=1", "a/1/2", 'a[b="]']
+)
+def test_what_is_not_a_name_is_refused(text) -> None:
+    with pytest.raises(NameSyntaxError):
+        parse_name(text)
+
+
+def test_a_target_of_its_own_word_belongs_to_the_name_before() -> None:
+    targets = {"cpu", "h100"}
+    assert joined(["a/1", "h100", "b", "c", "cpu"], targets) == ["a/1 h100", "b", "c cpu"]
+    assert joined(["cpu", "cpu"], targets) == ["cpu", "cpu"]

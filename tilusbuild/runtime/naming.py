@@ -1,0 +1,180 @@
+"""The names of scripts, instances and programs: one printer and one parser of them.
+
+    SCRIPT[NAME=VALUE,…]/I TARGET      gemm[dtype=f16,bias=true]/12 sm_80
+
+Whatever is printed reads back as the same thing, and means it whoever reads it. Constants come in
+the manifest's order and are left out with their brackets where there are none; values are written
+as TOML writes them, but that a string needs quotes only where it would read as something else. Who
+types a name may leave out any of its parts but the script, and in brackets the names of constants;
+it then means all that fit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+# Patterns are compiled when something is parsed: a load that names a script does not import `re`.
+_NAME = r"([\w.-]+)(?:\[(.*)\])?(?:/([0-9]+))?(?:\s+(\S+))?"
+_CONSTANT = r'\s*(?:(\w+)\s*=)?\s*("(?:[^"\\]|\\.)*"|[^"\s,=\[\]][^",=\[\]]*?)\s*(?=,|\Z)'
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
+_WORDS = ("true", "false")
+_LISTED = 12
+
+
+def snake_case(name: str) -> str:
+    """Return the directory of a script, as Tilus makes it: `_` before each capital but the first,
+    lower case.
+
+    A `-` becomes `_` too, so that two scripts never differ by punctuation only.
+    """
+    parts = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name))
+    return parts.lower().replace("-", "_")
+
+
+def value_text(value: object) -> str:
+    """Return a constant's value as a name has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return repr(value)
+    if value and _PLAIN.issuperset(value) and value not in _WORDS and not _is_number(value):
+        return value
+    return json.dumps(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def instance_name(script: str, params: Mapping[str, object], target: str = "") -> str:
+    """Return the name of an instance: `matmul[dtype=f16] h100`."""
+    return program_name(script, params, None, target)
+
+
+def program_name(
+    script: str, params: Mapping[str, object], index: int | None, target: str = ""
+) -> str:
+    """Return the name of a program: `matmul[dtype=f16]/12 h100`."""
+    fixed = ",".join(f"{name}={value_text(value)}" for name, value in params.items())
+    return _assembled(script, fixed, index, target)
+
+
+def _assembled(script: str, fixed: str, index: int | None, target: str) -> str:
+    number = "" if index is None else f"/{index}"
+    return f"{script}{f'[{fixed}]' if fixed else ''}{number} {target}".rstrip()
+
+
+class NameSyntaxError(ValueError):
+    """What somebody typed is not a name; the text says why."""
+
+
+class Name(NamedTuple):
+    """A name as it was typed: it means all that fit."""
+
+    script: str
+    constants: tuple[tuple[str, str], ...] = ()
+    """Names, "" where none was given, and the texts of values."""
+    program: int | None = None
+    target: str | None = None
+
+    def __str__(self) -> str:
+        fixed = ",".join(f"{name}={text}" if name else text for name, text in self.constants)
+        return _assembled(self.script, fixed, self.program, self.target or "")
+
+    def fits(self, script: str, params: Mapping[str, object], target: str | None = None) -> bool:
+        """Return whether an instance has this name; without a `target`, for some target. A script
+        also answers to the name of its directory."""
+        return (
+            self.is_of(script)
+            and (target is None or self.target in (None, target))
+            and all(_has(params, name, text) for name, text in self.constants)
+        )
+
+    def is_of(self, script: str) -> bool:
+        """Return whether this is a name of the script, or of a part of it."""
+        return self.script == script or snake_case(self.script) == snake_case(script)
+
+
+def _has(params: Mapping[str, object], name: str, text: str) -> bool:
+    values = params.values() if not name else [params[name]] if name in params else []
+    return any(means(text, value) for value in values)
+
+
+def means(text: str, value: object) -> bool:
+    """Return whether a text that was typed stands for a value; a string may go without quotes."""
+    return text == value_text(value) or (not text.startswith('"') and text == str(value))
+
+
+@lru_cache(maxsize=256)
+def parse_name(text: str) -> Name:
+    """Return what a name says. Raises `NameSyntaxError`."""
+    import re
+
+    match = re.fullmatch(_NAME, text.strip(), re.DOTALL)
+    if match is None:
+        raise NameSyntaxError("a name is SCRIPT, SCRIPT/I or SCRIPT[NAME=VALUE]/I TARGET")
+    script, inside, index, target = match.groups()
+    constants = tuple(_constants(inside)) if inside is not None else ()
+    return Name(script, constants, None if index is None else int(index), target)
+
+
+def _constants(inside: str) -> Iterable[tuple[str, str]]:
+    import re
+
+    pattern, at = re.compile(_CONSTANT), 0
+    while True:
+        match = pattern.match(inside, at)
+        if match is None:
+            raise NameSyntaxError(f"[{inside}] is not a list of NAME=VALUE with commas between")
+        yield match[1] or "", _canonical(match[2])
+        if match.end() == len(inside):
+            return
+        at = match.end() + 1
+
+
+def _canonical(text: str) -> str:
+    """Return a value's text as it is printed: quotes that were typed and are not needed go."""
+    if not text.startswith('"'):
+        return text
+    try:
+        return value_text(json.loads(text))
+    except ValueError:
+        raise NameSyntaxError(f"{text} is not a string in quotes") from None
+
+
+def joined(words: Sequence[str], targets: Collection[str]) -> list[str]:
+    """Return the names that words of a command line are: a target's name belongs to the name before
+    it, which a shell took apart where nobody wrote quotes."""
+    found: list[str] = []
+    for word in words:
+        if found and word in targets and " " not in found[-1] and found[-1] not in targets:
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
+
+
+def as_typed(names: Iterable[str]) -> str:
+    """Return names as a hint lists them, ready for a shell: one a line, the first dozen."""
+    return listed(map(typed, names))
+
+
+def typed(name: str) -> str:
+    """Return a name as it is typed. A space alone needs no quotes: `joined` knows the two words."""
+    import shlex
+
+    return shlex.quote(name) if "[" in name else name
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Return different lines of a hint, the first dozen."""
+    lines = list(dict.fromkeys(lines))
+    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    return "\n".join([*lines[:_LISTED], *more])
