@@ -121,6 +121,56 @@ def test_keep_going_stops_after_so_many_failures() -> None:
     assert summary.exit_status == 1
 
 
+def whole(count: int = 20, script: str = "matmul") -> list[FakeJob]:
+    """The schedules of an instance; the one in the middle is its default."""
+    plan = jobs(count, script)
+    plan[count // 2].is_default = True
+    return plan
+
+
+def test_an_error_that_all_schedules_seem_to_share_is_not_compiled_twenty_times() -> None:
+    store, listener = FakeStore(), Listener()
+    compiler = FakeCompiler(lambda job: failed() if job.script == "matmul" else built())
+    plan = [*whole(), *whole(5, "other")]
+    result = run(plan, store, compiler, listener, jobs=1)
+    assert columns(result.summary) == {"compiled": 5, "failed": 2, "skipped": 18}
+    (held,) = listener.named("held_back")
+    assert (held.label, held.programs) == ("matmul/10 sm_90a", 18)
+    assert held.error == "kernels/matmul.cu.j2(3): error: no"
+    assert result.summary.exit_status == 1
+
+    # What was recorded says so again, and an edit that mends it compiles everything.
+    again = run(plan, store, compiler, jobs=1).summary
+    assert (again.attempts, again.skipped) == (0, 18)
+    mended = [*jobs(20, "mended")]
+    mended[10].is_default = True
+    assert run(mended, store, FakeCompiler(), jobs=1).summary.compiled == 20
+
+
+def test_with_k_0_every_schedule_is_compiled() -> None:
+    summary = run(whole(), compiler=FakeCompiler(lambda job: failed()), keep_going=0).summary
+    assert columns(summary) == {"failed": 20}
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lambda job: f"source.cu({job.index}): error: no",
+        lambda job: "a block of 2048 threads is too large",
+        lambda job: "source.cu(3): error: " + ("no" if job.index == 10 else "undefined"),
+    ],
+    ids=["another line", "no place", "another error"],
+)
+def test_errors_that_schedules_do_not_share_hold_nothing_back(log) -> None:
+    compiler = FakeCompiler(lambda job: failed(log(job)))
+    assert columns(run(whole(), compiler=compiler, jobs=1).summary) == {"failed": 20}
+
+
+def test_a_schedule_that_builds_keeps_the_others() -> None:
+    compiler = FakeCompiler(lambda job: built() if cast("FakeJob", job).index == 0 else failed())
+    assert columns(run(whole(), compiler=compiler, jobs=1).summary) == {"compiled": 1, "failed": 19}
+
+
 def test_a_dry_run_compiles_and_writes_nothing() -> None:
     store, compiler, listener = FakeStore(), FakeCompiler(), Listener()
     summary = run(jobs(3), store, compiler, listener, dry_run=True).summary

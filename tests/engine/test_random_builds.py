@@ -56,13 +56,15 @@ def test_a_build_gives_what_each_program_gives_alone(
     outcomes, jobs = plan
     store, history = FakeStore(), History(None)
     known = [job for job in jobs if job.index in before]
-    build(known, store, compiler_of(outcomes), Listener(), BuildConfig(jobs=width))
+    build(known, store, compiler_of(outcomes), Listener(), BuildConfig(keep_going=0, jobs=width))
     recorded = set(store.entries)
     for job in jobs:
         history.record(job, data.draw(st.floats(0, 100)), 0)
 
     compiler, listener = compiler_of(outcomes), Listener()
-    result = build(jobs, store, compiler, listener, BuildConfig(jobs=width, history=history))
+    result = build(
+        jobs, store, compiler, listener, BuildConfig(keep_going=0, jobs=width, history=history)
+    )
 
     assert_no_worker_left()
     asked = {job.text: job for job in jobs}
@@ -114,7 +116,7 @@ def test_builders_that_share_a_store_never_compile_a_program_twice(
     statuses: list[object] = []
 
     def builder() -> None:
-        result = build(jobs, store, compiler, Listener(), BuildConfig(jobs=width))
+        result = build(jobs, store, compiler, Listener(), BuildConfig(keep_going=0, jobs=width))
         statuses.append(result.statuses)
 
     threads = [threading.Thread(target=builder) for _ in range(builders)]
@@ -143,10 +145,10 @@ def test_a_crashed_build_keeps_what_is_done_and_the_next_one_completes_it(
         return healthy(job)
 
     first._script = breaking
-    build(jobs, store, first, Listener(), BuildConfig(jobs=width))
+    build(jobs, store, first, Listener(), BuildConfig(keep_going=0, jobs=width))
     assert_no_worker_left()
     kept = set(store.entries)
     second = compiler_of(outcomes)
-    result = build(jobs, store, second, Listener(), BuildConfig(jobs=width))
+    result = build(jobs, store, second, Listener(), BuildConfig(keep_going=0, jobs=width))
     assert result.statuses == {job.hash: outcomes[job.text] for job in jobs}
     assert not kept & {job.hash for job in jobs if job.text in second.runs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +94,21 @@ def test_a_scope_is_cancelled_alone_and_for_good(runner: LocalRunner) -> None:
         ours.run(Command(("true",), "/", PATH))
     assert other.run(Command(("echo", "on"), "/", PATH)).output == b"on\n"
     assert runner.run(Command(("echo", "on"), "/", PATH)).output == b"on\n"
+
+
+@pytest.mark.parametrize("rebuilt", [(), ("scale",), ("scale", "add")])
+def test_the_documented_command_runs_whatever_was_rebuilt(
+    runner: LocalRunner, tmp_path: Path, rebuilt: tuple[str, ...]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text()
+    (command,) = re.findall(r"tilusbuild watch --exec '(.*)'", page)
+    called = tmp_path / "tilusbuild"
+    called.write_text('#!/bin/sh\n[ "$#" = 2 ] && echo "$@"\n')
+    called.chmod(0o755)
+    ended: queue.Queue[CommandEnded] = queue.Queue()
+    environment = {"PATH": f"{tmp_path}:{PATH['PATH']}"}
+    CommandRun(
+        runner, command, str(tmp_path), environment, rebuilt, [], lambda line: None, ended.put
+    )
+    done = ended.get(timeout=60)
+    assert (done.status, done.output.splitlines()) == (0, [f"run {name}" for name in rebuilt])

@@ -342,3 +342,21 @@ def test_another_toolkit_is_another_plan(project, watch, tmp_path: Path):
     project.nvcc = str(tmp_path / "toolkit/bin/nvcc")
     project.manifest("scale", "add")
     assert compiled(watching.until("watching", ok=True)) == {"scale": 3, "add": 3}
+
+
+def test_lists_of_constants_and_linked_parameters_are_nothing_to_warn_of(project, watch):
+    text = (
+        (project.directory / "tilus.toml")
+        .read_text()
+        .replace(
+            "space.unroll",
+            'params = { kind = ["a", "b"], "m, n" = [[1, 2], [3, 4]] }\nspace.unroll',
+        )
+    )
+    project.save("tilus.toml", text + 'space."p, q" = [[1, 2]]\n')
+    watching = watch(project)
+    watching.rest()
+    project.save("tilus.toml", text + 'space."p, q" = [[1, 3]]\n')
+    assert sum(compiled(watching.rest()).values()) > 0
+    watching.interrupt()
+    assert not [line for line in watching.errors if "Pydantic" in line or "Warning" in line]

@@ -265,12 +265,12 @@ class CompilingArgs(SelectionArgs):
     nice: int | None = option(
         "--nice", type=int, metavar="N", help="niceness of the compilers, 0 to 19", setting="nice"
     )
-    keep_going: int = option(
+    keep_going: int | None = option(
         *("-k", "--keep-going"),
         type=int,
         metavar="N",
-        default=0,
-        help="stop after N programs fail to build (default: 0, never stop)",
+        help="stop after N programs fail to build; 0 never stops, and also compiles what is left"
+        " out by default: the other schedules of an instance that fail all alike",
     )
 
 

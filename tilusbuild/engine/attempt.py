@@ -191,7 +191,7 @@ def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], Non
                     job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
                 )
                 published = True
-                return replace(compiled, reason=_placed(job, compiled.reason))
+                return replace(compiled, reason=placed(job, compiled.reason))
             changed = name
         except OSError as error:
             # Writing to an open file does not say which disk is full.
@@ -209,7 +209,7 @@ def _changed(name: str) -> Compiled:
     return Compiled(Status.CHANGED, reason=f"{name} changed while it was built; build again")
 
 
-def _placed(job: Job, reason: str) -> str:
+def placed(job: Job, reason: str) -> str:
     """Return the reason with the template's place; as it is when that cannot be told."""
     try:
         return job.readable(reason).partition("\n")[0] if reason else reason

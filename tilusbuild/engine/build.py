@@ -197,6 +197,8 @@ class BuildLoop:
             if ticket.state is not BuildState.READY:
                 ticket.move(BuildState.READY)
         self.ready = ReadyQueue(waiting)
+        for instance in self.results.instances:
+            self._hold_back(instance)
         if self.config.dry_run:
             self._pretend()
         if self.stopped.is_set():
@@ -422,8 +424,25 @@ class BuildLoop:
                 to_compile=self.to_compile,
             )
         )
+        if compiled.status == Status.FAILED:
+            self._hold_back(job.instance)
         if self.config.keep_going and self.results.unbuilt >= self.config.keep_going:
             self._stop("failures", f"{self.results.unbuilt} did not build")
+
+    def _hold_back(self, instance: tuple[str, ...]) -> None:
+        """Leave out what waits of an instance when its schedules seem to fail all alike."""
+        if self.config.keep_going is not None or self.config.dry_run:
+            return
+        shared = self.results.shared_error(instance)
+        if shared is None:
+            return
+        default, error = shared
+        held = self.ready.take(lambda each: all(job.instance == instance for job in each.jobs))
+        for ticket in held:
+            self._skip(ticket)
+        if held:
+            self.to_compile -= len(held)
+            self.reporter.emit(events.HeldBack(default.label, instance, len(held), error))
 
     # Stopping.
 

@@ -142,6 +142,21 @@ class Dropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBack(Event):
+    """Schedules of an instance are left out: its default and another one fail at the same line of
+    the template, with the same error, and none builds. They count as skipped."""
+
+    event: ClassVar[str] = "held_back"
+    label: str
+    """Of the default."""
+    instance: tuple[str, ...]
+    """As in `Verdict`."""
+    programs: int
+    error: str
+    """Of the default, with its place."""
+
+
+@dataclass(frozen=True, slots=True)
 class WouldCompile(Event):
     """In a dry run: this program is not there."""
 
@@ -209,7 +224,7 @@ class Summary(Event):
     crashed: int
     """Have no answer: the compiler crashed, was killed, ran too long or wrote nothing."""
     skipped: int
-    """Not tried: a dry run, or the build stopped."""
+    """Not tried: a dry run, the build stopped, or they were held back."""
     attempts: int
     """How many programs this run compiled, whatever came of it."""
     seconds: float

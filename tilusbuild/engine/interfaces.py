@@ -164,8 +164,9 @@ class BuildConfig:
 
     jobs: int | None = None
     """Compiles at once; None is every core that this process may use."""
-    keep_going: int = 0
-    """Stop starting after so many programs did not build in this run; 0 never stops."""
+    keep_going: int | None = None
+    """Stop starting after so many programs did not build in this run; 0 never stops. None does not
+    stop either, but leaves out the schedules of an instance whose error they all seem to share."""
     strict: bool = False
     """Any schedule that does not compile fails its script."""
     dry_run: bool = False

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tilusbuild.engine.attempt import ProgramAnswer
+from tilusbuild.engine.attempt import ProgramAnswer, placed
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
 from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.errors import TilusbuildError
@@ -26,9 +26,13 @@ COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 _EXCERPT = 16 << 10
 """Characters kept of the log of a program that is not recorded."""
 _SHOWN_LABELS = 8
+_ENOUGH, _EVIDENCE = 2, 4
+"""Equal failures from which an instance's other schedules are taken to fail, too; how many of its
+failures are compared."""
 
 _ERROR = re.compile(r"\b(?:fatal )?error\b", re.IGNORECASE)
 _PLACE = re.compile(r"^\S.*?(?:\(\d+\)|:\d+(?::\d+)?):\s*")
+_COLUMN = re.compile(r"(:\d+):\d+:")
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
@@ -54,17 +58,30 @@ class Results:
         self.statuses[first.hash] = status
         self.counts[_column(status, cached)] += 1
         for job in (first, *duplicates):
-            self.add_to_script(job, status)
+            self.add_to_script(job, status, answer)
         if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
             self._failures.append(self._failure(first, compiled))
             self.unbuilt += not cached
 
-    def add_to_script(self, job: Job, status: Status) -> None:
-        """Count a job for its script, whose program was counted before."""
+    def shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
+        """Return the default of an instance and its error, if every other schedule seems to share
+        it."""
+        tally = self._tallies.get(instance)
+        return None if tally is None else tally.shared_error()
+
+    @property
+    def instances(self) -> list[tuple[str, ...]]:
+        """Those that have an answer for some schedule."""
+        return list(self._tallies)
+
+    def add_to_script(self, job: Job, status: Status, answer: ProgramAnswer | None = None) -> None:
+        """Count a job for its script; without an `answer` its program was counted before."""
         tally = self._tallies.get(job.instance)
         if tally is None:
             tally = self._tallies[job.instance] = Tally(job.script, job.instance)
         tally.add(status, job.is_default)
+        if status == Status.FAILED and answer is not None:
+            tally.add_failure(job, answer)
 
     def summary(
         self,
@@ -134,11 +151,43 @@ class Tally:
     instance: tuple[str, ...]
     counts: dict[Status, int] = field(default_factory=dict)
     default: Status | None = None
+    failures: list[tuple[Job, ProgramAnswer]] = field(default_factory=list)
+    """The first few, and the default's before them."""
 
     def add(self, status: Status, is_default: bool) -> None:
         self.counts[status] = self.counts.get(status, 0) + 1
         if is_default:
             self.default = status
+
+    def add_failure(self, job: Job, answer: ProgramAnswer) -> None:
+        """Remember that a schedule does not compile, and why."""
+        if job.is_default:
+            others = [each for each in self.failures if each[0].hash != job.hash]
+            self.failures = [(job, answer), *others]
+        elif len(self.failures) < _EVIDENCE and all(
+            job.hash != other.hash for other, _ in self.failures
+        ):
+            self.failures.append((job, answer))
+
+    def shared_error(self) -> tuple[Job, str] | None:
+        """Return the default and its error, if it has a place, at least one more schedule has the
+        same at the same line, and nothing else was seen of this instance.
+
+        Two are asked because one may fail by its own values, such as a tile that is too wide.
+        """
+        counts = self.counts
+        if self.default != Status.FAILED or len(self.failures) < _ENOUGH:
+            return None
+        if counts.get(Status.BUILT, 0) or counts.get(Status.PRUNED, 0):
+            return None
+        reasons = [
+            placed(job, answer.compiled.reason) if answer.cached else answer.compiled.reason
+            for job, answer in self.failures
+        ]
+        same = len({located(reason) for reason in reasons}) == 1
+        if not same or located(reasons[0]) is None:
+            return None
+        return self.failures[0][0], reasons[0]
 
     def verdict(self, strict: bool, part: bool = False) -> Verdict:
         """Return the instance's verdict; `part`: these are not all of its schedules."""
@@ -219,6 +268,15 @@ def normalised(error: str) -> str:
     """Return an error line without what differs between schedules: places, quoted names,
     numbers."""
     return _VARIES.sub("#", _PLACE.sub("", error))
+
+
+def located(reason: str) -> tuple[str, str] | None:
+    """Return what identifies an error at a line of a file: the place, without its column, and the
+    error, without what differs between schedules; None for a reason without a place."""
+    match = _PLACE.match(reason)
+    if match is None:
+        return None
+    return _COLUMN.sub(r"\1", match[0]), normalised(reason)
 
 
 def grouped(failures: Iterable[Failure], limit: int = 20) -> tuple[FailureGroup, ...]:

@@ -175,6 +175,15 @@ class ReadyQueue:
             return self._isolated.popleft()
         return None
 
+    def take(self, wanted: Callable[[Ticket], bool]) -> list[Ticket]:
+        """Take out those that wait here and are wanted."""
+        taken = [each for each in (*self._ready, *self._locked, *self._isolated) if wanted(each)]
+        gone = set(taken)
+        self._ready = deque(each for each in self._ready if each not in gone)
+        self._locked = [each for each in self._locked if each not in gone]
+        self._isolated = deque(each for each in self._isolated if each not in gone)
+        return taken
+
     def wake(self) -> float | None:
         """Return when the first locked one may be tried again; None when there is no need to."""
         if self._ready or not self._locked:

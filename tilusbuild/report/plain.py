@@ -204,6 +204,12 @@ def note(event: events.Event) -> str | None:
             return f"warning: {one_line(message)}"
         case events.Retried(label=label):
             return f"{one_line(label)} was killed for lack of memory; retrying it alone"
+        case events.HeldBack(label=label, programs=count):
+            others = f"its other {counted(count, 'schedule')} are"
+            return (
+                f"{one_line(label)} and another schedule fail alike:"
+                f" {others if count > 1 else 'one more is'} not compiled (-k 0 does)"
+            )
         case events.Stopping():
             return f"stopping ({one_line(event.message)}); {event.running} still running"
     return None

@@ -10,13 +10,14 @@ handed on the moment that it is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.table import ManifestTable
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner, ProgramJob, jobs, planned_instance, position
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -249,10 +250,10 @@ class Replanner:
         script = manifest.scripts[name]
         texts = [
             str(self.selection.level),
-            script.model_dump_json(exclude={"tune", "description"}),
-            manifest.targets[target].model_dump_json(),
-            manifest.build.model_dump_json(exclude=_NOT_OF_THE_PLAN),
-            manifest.toolchain.model_dump_json(),
+            _said(script, without={"tune", "description"}),
+            _said(manifest.targets[target]),
+            _said(manifest.build, without=_NOT_OF_THE_PLAN),
+            _said(manifest.toolchain),
         ]
         if script.space_file is not None:
             try:
@@ -260,6 +261,12 @@ class Replanner:
             except OSError as error:
                 texts.append(str(error))
         return "\n".join(texts)
+
+
+def _said(table: ManifestTable, without: Container[str] = ()) -> str:
+    """Return what a table says, to compare: of values that stand for other forms in the manifest,
+    such as rows of linked parameters, pydantic's own dump warns and loses some."""
+    return repr([(name, value) for name, value in table if name not in without])
 
 
 class _Problems:

@@ -53,7 +53,7 @@ class WatchOptions:
     restart: bool = True
     """Whether a change ends what a build does in vain, instead of waiting for the build."""
     poll: bool = False
-    keep_going: int = 0
+    keep_going: int | None = None
     strict: bool = False
 
 
