@@ -8,10 +8,20 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build with nothing to do
     from tilusbuild import option
+    from tilusbuild.errors import InputError
     from tilusbuild.jit import KernelCache, KernelNotBuilt, Source
     from tilusbuild.runtime import Kernel, LoadError, load
 
-__all__ = ["Kernel", "KernelCache", "KernelNotBuilt", "LoadError", "Source", "load", "option"]
+__all__ = [
+    "InputError",
+    "Kernel",
+    "KernelCache",
+    "KernelNotBuilt",
+    "LoadError",
+    "Source",
+    "load",
+    "option",
+]
 _BUILDING = ("KernelCache", "KernelNotBuilt", "Source")
 
 __version__ = "0.1.0"
@@ -24,5 +34,7 @@ def __getattr__(name: str) -> object:
 
     if name == "option":
         return importlib.import_module("tilusbuild.option")
+    if name == "InputError":
+        return importlib.import_module("tilusbuild.errors").InputError
     layer = "tilusbuild.jit" if name in _BUILDING else "tilusbuild.runtime"
     return getattr(importlib.import_module(layer), name)

@@ -69,16 +69,29 @@ class TilusbuildError(Exception):
 
 
 class InputError(TilusbuildError):
-    """The command line, the manifest, a template or the environment is wrong (exit status 2)."""
+    """The command line, the manifest, a template or the environment is wrong (exit status 2).
+
+    `diagnostics` has all that is wrong. `message`, `path`, `line`, `column`, `text` (the line
+    itself) and `hint` are the first one's, None where it has none; its text is what the command
+    line prints.
+    """
 
     exit_status = 2
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
-        super().__init__("\n".join(d.message for d in diagnostics))
+        super().__init__(*diagnostics)
         self.diagnostics = diagnostics
+        first = diagnostics[0] if diagnostics else Diagnostic("")
+        place = first.place or Place("")
+        self.message, self.hint = first.message, first.hint
+        self.path: str | None = place.path or None
+        self.line, self.column, self.text = place.line, place.column, place.text
 
     def render(self) -> str:
         return "\n".join(d.render() for d in self.diagnostics)
+
+    def __str__(self) -> str:
+        return self.render()
 
 
 def input_error(message: str, *, place: Place | None = None, hint: str | None = None) -> InputError:

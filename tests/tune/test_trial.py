@@ -233,3 +233,27 @@ def test_a_reference_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
     place = caught.value.diagnostics[0].place
     assert place is not None
     assert (place.line, place.text) == (2, "return a @ None")
+
+
+@pytest.mark.parametrize(
+    ("definition", "said", "hint"),
+    [
+        ("gemm(a, b, c):\n    c[:] = a @ b", "returned nothing for c", "ends with `return c`"),
+        ("gemm(a, b):\n    return a @ b, a", "returned 2 arrays", "one array"),
+        ("gemm(a, b):\n    return {'c': a @ b}", "returned a dict for c", "ends with"),
+        ("gemm(x, y):\n    return x @ y", "takes (x, y)", "name its parameters like arguments"),
+        ("gemm(alphas, a, b):\n    return a @ b", "takes (alphas, a, b)", 'did you mean "alpha"?'),
+    ],
+)
+def test_a_reference_of_another_form_is_shown_where_it_is_defined(
+    tmp_path: Path, definition: str, said: str, hint: str
+) -> None:
+    (tmp_path / "ref.py").write_text(f"import math\n\n\ndef {definition}\n")
+    function = prepare.load_reference(str(tmp_path), "ref.py:gemm")
+    made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
+    with pytest.raises(InputError) as caught:
+        prepare.call_reference(function, GEMM, made)
+    error = caught.value
+    assert said in error.message
+    assert hint in str(error.hint)
+    assert (error.line, error.text) == (4, f"def {definition}".partition("\n")[0])

@@ -350,12 +350,12 @@ def test_lists_of_constants_and_linked_parameters_are_nothing_to_warn_of(project
         .read_text()
         .replace(
             "space.unroll",
-            'params = { kind = ["a", "b"], "m, n" = [[1, 2], [3, 4]] }\nspace.unroll',
+            'params = { kind = ["a", "b"], "g, h" = [[1, 2], [3, 4]] }\nspace.unroll',
         )
     )
     project.save("tilus.toml", text + 'space."p, q" = [[1, 2]]\n')
     watching = watch(project)
-    watching.rest()
+    watching.until("watching", ok=True)
     project.save("tilus.toml", text + 'space."p, q" = [[1, 3]]\n')
     assert sum(compiled(watching.rest()).values()) > 0
     watching.interrupt()

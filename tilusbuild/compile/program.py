@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tilusbuild.compile import checks
+from tilusbuild.compile import checks, declared
 from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.launcher import launcher_source
@@ -200,6 +200,7 @@ class Compile:
             for step in steps(self.recipe):
                 path = os.path.join(self.work, step.output)
                 if step == LAUNCHER_STEP:
+                    self._check_declaration()
                     with open(path, "wb") as made:
                         made.write(self.launcher())
                 else:
@@ -227,6 +228,31 @@ class Compile:
         headers = os.path.join(self.work, "include")
         copies = os.path.realpath(headers) if os.path.exists(headers) else None
         if error := self.recipe.pipeline.source_problem(self.recipe, copies):
+            self.logs.append(error + "\n")
+            raise StepError(Cause.SOURCE, error)
+
+    def _check_declaration(self) -> None:
+        """Compare the template's own function with the declared arguments."""
+        if self.recipe.pipeline.launcher.starts_kernel:
+            return
+        check = declared.declaration_check(self.recipe)
+        if check is None:
+            return
+
+        def ask() -> bytes:
+            declared.write(self.work, check)
+            command = self.recipe.pipeline.source_command(self.recipe)
+            argv = declared.check_command(command, shared=check.shared)
+            try:
+                finished = self.execute(Step("declaration", argv, declared.CHECK))
+            except OSError as error:
+                raise not_started("g++", error) from None
+            # Without what differs between schedules that share the answer.
+            return "\n".join(declared.findings(finished.output.decode("utf-8", "replace"))).encode()
+
+        key = LauncherStore.key(check.unit, (declared.CHECK,), self.tools.cc_fingerprint)
+        found = self.launchers.get(key, ask) if check.shared else ask()
+        if error := declared.problem(self.recipe, found.decode()):
             self.logs.append(error + "\n")
             raise StepError(Cause.SOURCE, error)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import linecache
 import os
 import sys
 import traceback
@@ -162,9 +163,14 @@ def _want(dtype: str) -> str:
 
 
 def _expected(dtype: str, shape: tuple[int, ...], want: Any) -> inputs.Array:
+    return shaped(want, shape).astype(inputs.numpy_type(_want(dtype)))
+
+
+def shaped(want: Any, shape: tuple[int, ...]) -> inputs.Array:
+    """Return what a reference returned, in the shape of its output. Raises `InputError`."""
     found = np.asarray(inputs.widen(want))
     try:
-        return np.broadcast_to(found, shape).astype(inputs.numpy_type(_want(dtype)))
+        return np.broadcast_to(found, shape)
     except ValueError:
         raise input_error(
             f"the reference returns an array of shape {found.shape}, the output has {shape}"
@@ -212,32 +218,74 @@ def load_reference(root: str, text: str, place: Place | None = None) -> Callable
 
 
 def call_reference(
-    function: Callable[..., Any], signature: Signature, inputs: Mapping[str, Any]
+    function: Callable[..., Any], signature: Signature, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what each output should hold. `inputs` are arrays and scalars by argument name.
+    """Return what each output should hold. `given` are arrays and scalars by argument name.
 
     Raises `InputError` when the function fails or returns another number of arrays.
     """
     outputs = [a.name for a in signature.callable_arguments if a.out]
-    parameters = _parameters(function)
-    by_name = parameters is not None and set(parameters) <= set(inputs)
+    positional, named = _passed(function, given)
     try:
-        if by_name and parameters is not None:
-            result = function(**{name: inputs[name] for name in parameters})
-        else:
-            result = function(*inputs.values())
+        result = function(*positional, **named)
     except Exception as error:
         path = inspect.getsourcefile(function) or "reference"
         raise InputError(
             _raised(error, path, f"the reference {function.__name__} failed")
         ) from None
     results: Sequence[Any] = result if isinstance(result, tuple) else (result,)
+    listed = ", ".join(outputs) or "none"
     if len(results) != len(outputs):
         raise input_error(
             f"the reference {function.__name__} returned {len(results)} arrays,"
-            f" the kernel has {len(outputs)} outputs: {', '.join(outputs)}"
+            f" the kernel has {len(outputs)} outputs: {listed}",
+            place=_defined(function),
+            hint="return one array, or a tuple of them in the order of the declaration",
         )
+    for name, each in zip(outputs, results, strict=True):
+        if each is None or np.asarray(inputs.widen(each)).dtype.kind not in "biuf":
+            what = "nothing" if each is None else f"a {type(each).__name__}"
+            raise input_error(
+                f"the reference {function.__name__} returned {what} for {name}",
+                place=_defined(function),
+                hint=f"return what {name} holds after the call; arguments are copies, so a function"
+                f" that fills {name} ends with `return {listed}`",
+            )
     return dict(zip(outputs, results, strict=True))
+
+
+def _passed(
+    function: Callable[..., Any], given: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return what a reference is called with, in order and by name. Raises `InputError` when it
+    cannot take that."""
+    parameters = _parameters(function)
+    if parameters is not None and set(parameters) <= set(given):
+        return (), {name: given[name] for name in parameters}
+    try:
+        inspect.signature(function).bind(*given.values())
+    except TypeError:
+        taken = ", ".join(inspect.signature(function).parameters)
+        unknown = [name for name in parameters or () if name not in given]
+        near = did_you_mean(unknown[0], given) if unknown else None
+        raise input_error(
+            f"the reference {function.__name__} takes ({taken}), the kernel's arguments are"
+            f" {', '.join(given)}",
+            place=_defined(function),
+            hint=(f"{unknown[0]}: {near}\n" if near else "")
+            + "name its parameters like arguments, as many as it needs, or take all in their order",
+        ) from None
+    return tuple(given.values()), {}
+
+
+def _defined(function: Callable[..., Any]) -> Place | None:
+    """Return where a function is defined."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return None
+    line = code.co_firstlineno
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    return Place(code.co_filename, line, None, text or None)
 
 
 def _parameters(function: Callable[..., Any]) -> list[str] | None:

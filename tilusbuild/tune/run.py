@@ -228,15 +228,13 @@ def compare_outputs(
     check: prepare.OutputCheck,
 ) -> tuple[float, Mismatch | None]:
     """Return the largest absolute error of all outputs, and the worst element of the first output
-    that is outside its tolerance. Raises `ValueError` for a reference of another shape."""
+    that is outside its tolerance. Raises `InputError` for a reference of another shape."""
     largest, mismatch = 0.0, None
     for argument in signature.callable_arguments:
         if not argument.out:
             continue
         actual = np.asarray(inputs.widen(got[argument.name]))
-        expected = np.asarray(inputs.widen(want[argument.name]))
-        if expected.shape != actual.shape:
-            expected = np.broadcast_to(expected, actual.shape)
+        expected = prepare.shaped(want[argument.name], actual.shape)
         if actual.size == 0:
             continue
         limits = prepare.tolerances(argument.dtype, check.rtol, check.atol)

@@ -1,0 +1,126 @@
+"""The template's own function is compared with the declaration: C linkage would link anything."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.recipes import make_recipe, make_toolchain
+from tilusbuild.compile import declared
+from tilusbuild.status import Cause
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+SPELLINGS = {
+    "f32": ("float", "const float"),
+    "f64": ("double",),
+    "i32": ("int", "int32_t", "unsigned", "signed int"),
+    "i64": ("long long", "std::int64_t", "size_t", "long", "unsigned long long int"),
+    "u8": ("uint8_t", "unsigned char", "char"),
+    "bool": ("bool",),
+    "f32*[n]": ("float *", "const float *__restrict", "void *", "const void *"),
+    "i64*[n]": ("const long *", "int64_t *", "long long *__restrict__"),
+    "f16*[n]": ("const void *", "uint16_t *", "const short *"),
+}
+"""How an author may write the parameter for each declared type."""
+
+
+def refused(recipe, directory: Path) -> str | None:
+    """What the check says of a recipe, as a compile asks it."""
+    (directory / "source.cu").write_text(recipe.source)
+    check = declared.declaration_check(recipe)
+    assert check is not None
+    declared.write(str(directory), check)
+    source = tuple(
+        word.replace("/proc/self/cwd/", "") for word in recipe.pipeline.source_command(recipe)
+    )
+    argv = declared.check_command(source, shared=check.shared)
+    argv = tuple("g++" if word == "{cxx}" else word for word in argv)
+    plain = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        argv, cwd=directory, capture_output=True, text=True, check=False, env=plain
+    )
+    return declared.problem(recipe, "\n".join(declared.findings(done.stderr)))
+
+
+def recipe_of(kinds: list[str], parameters: list[str], *, hidden: bool):
+    """A function with these parameters; `hidden` behind names that only the compiler knows."""
+    arguments = {f"a{i}": kind for i, kind in enumerate(kinds)} | {"n": "i32"}
+    texts = [*parameters, "int"]
+    if hidden:
+        head = "".join(f"using T{i} = {text};\n" for i, text in enumerate(texts))
+        texts = [f"T{i}" for i in range(len(texts))]
+    else:
+        head = ""
+    names = [*arguments, *(f"more{i}" for i in range(9))]
+    written = ", ".join(f"{text} {name}" for text, name in zip(texts, names, strict=False))
+    source = (
+        f'#include <cstddef>\n#include <cstdint>\n{head}extern "C" void saxpy({written}) {{}}\n'
+    )
+    return make_recipe("cpu", arguments=arguments, out=(), source=source)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_parameter_is_refused_exactly_if_it_is_of_another_type(seed, tmp_path) -> None:
+    rng = random.Random(seed)
+    kinds = [rng.choice(list(SPELLINGS)) for _ in range(rng.randint(1, 5))]
+    parameters = [rng.choice(SPELLINGS[kind]) for kind in kinds]
+    hidden = rng.random() < 0.5
+    assert refused(recipe_of(kinds, parameters, hidden=hidden), tmp_path) is None
+
+    place = rng.randrange(len(kinds))
+    others = [t for kind in SPELLINGS for t in SPELLINGS[kind] if not fits(t, kinds[place])]
+    wrong = [*parameters]
+    wrong[place] = rng.choice(others)
+    said = refused(recipe_of(kinds, wrong, hidden=hidden), tmp_path)
+    assert said is not None
+    assert f"parameter {place + 1} of" in said
+    assert f'"a{place}" is declared {kinds[place]}' in said
+
+    missing = refused(recipe_of(kinds, [*parameters, "int"], hidden=hidden), tmp_path)
+    assert missing is not None
+    assert f"takes {len(kinds) + 2} parameters; it is called with {len(kinds) + 1}" in missing
+
+
+def fits(spelling: str, kind: str) -> bool:
+    """Whether a spelling of any type is one that this kind accepts: the oracle."""
+    if ("*" in spelling) != ("*" in kind):
+        return False
+    if "*" not in kind:
+        return spelling in SPELLINGS[kind] or {
+            kind,
+            *(k for k, all_of in SPELLINGS.items() if spelling in all_of),
+        } <= {"u8", "bool"}
+    return spelling in SPELLINGS[kind] or "void" in spelling or kind.startswith("f16")
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["const float *x, float a, float *y, int n", "float a, const double *x, float *y, int n"],
+)
+def test_a_compile_refuses_it_at_the_templates_line(compile_in, tmp_path, written) -> None:
+    source = f'// saxpy(a, x);\n\nextern "C" void saxpy({written}) {{}}\n'
+    outcome = compile_in(make_recipe("cpu", source=source), make_toolchain(), tmp_path / "stage")
+    assert (outcome.status, outcome.cause) == ("failed", Cause.SOURCE)
+    assert outcome.reason.startswith("source.cu:3: error: parameter ")
+    assert outcome.reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
+
+
+def test_a_host_function_in_c_types_is_compared_too(tmp_path) -> None:
+    good = make_recipe("host")
+    assert refused(good, tmp_path) is None
+    swapped = good.source.replace("float a, const float *x", "const float *x, float a")
+    assert swapped != good.source
+    recipe = make_recipe("host", source=swapped)
+    assert "parameter 1 of" in str(refused(recipe, tmp_path))
+    unstreamed = good.source.replace(", cudaStream_t stream", "")
+    assert "and the stream" in str(refused(make_recipe("host", source=unstreamed), tmp_path))
+
+
+def test_what_the_check_cannot_read_is_nobodys_fault(tmp_path) -> None:
+    inside = 'namespace k { extern "C" void saxpy(T *x) {} }\n'
+    assert refused(make_recipe("cpu", source=inside), tmp_path) is None

@@ -1,0 +1,203 @@
+"""Does the template's own function take what the manifest declares? Asked of the host compiler.
+
+The launcher calls the function by the declared types, and C linkage has no types: one parameter too
+few, or two in another order, would link and then compute nonsense. So the function's type is
+compared with the declaration by a unit of its own, which is never linked and in no identity.
+Compared is what a call passes: sizes, integer or not, what pointers point to as far as C has a name
+for it. `const`, signs and names of equal types are the author's.
+
+Where the parameters are written in C's own types the unit holds the declaration alone: schedules
+share it, and it is compiled once. Otherwise it includes the source. A unit that does not compile
+for another reason says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilusbuild.runtime.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from tilusbuild.compile.model import Recipe
+    from tilusbuild.signature import Argument
+
+CHECK = "declared.cc"
+
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PLAIN = re.compile(
+    r"(?:\b(?:const|volatile|__restrict(?:__)?|unsigned|signed|long|int|short|char|float|double|void"
+    r"|bool|(?:std::)?(?:u?int(?:8|16|32|64)_t|size_t|ptrdiff_t)|cudaStream_t)\b|[*&\s])+\w*\s*"
+)
+_FOUND = re.compile(r"tl_(parameter|count)<(\d+), ([^>]*?), ([^>]*?)>")
+
+_UNIT = """\
+#include <cstddef>
+#include <cstdint>
+typedef struct CUstream_st *cudaStream_t;
+{declaration}
+namespace {{
+template <class T> struct tl_traits {{
+  static constexpr int kind = __is_enum(T) ? 1 : 9;
+}};
+#define TL(T, K) template <> struct tl_traits<T> {{ static constexpr int kind = K; }};
+TL(bool, 1) TL(char, 1) TL(signed char, 1) TL(unsigned char, 1) TL(short, 1) TL(unsigned short, 1)
+TL(int, 1) TL(unsigned, 1) TL(long, 1) TL(unsigned long, 1) TL(long long, 1)
+TL(unsigned long long, 1) TL(float, 2) TL(double, 2) TL(long double, 2)
+template <class T> struct tl_bare {{ using type = T; }};
+template <class T> struct tl_bare<const T> {{ using type = T; }};
+template <class T> struct tl_bare<volatile T> {{ using type = T; }};
+template <class T> struct tl_bare<const volatile T> {{ using type = T; }};
+template <class T, bool Named> struct tl_size {{ static constexpr unsigned value = 0; }};
+template <class T> struct tl_size<T, true> {{ static constexpr unsigned value = sizeof(T); }};
+template <class G, class W> struct tl_fits {{
+  static constexpr bool value = sizeof(G) == sizeof(W) && tl_traits<G>::kind == tl_traits<W>::kind;
+}};
+template <class G, class W> struct tl_fits<G *, W> {{ static constexpr bool value = false; }};
+template <class G, class W> struct tl_fits<G &, W> : tl_fits<G *, W> {{}};
+template <class G, class W> struct tl_fits<G, W *> {{ static constexpr bool value = false; }};
+template <class G> struct tl_fits<G *, void *> {{ static constexpr bool value = true; }};
+template <class G, class W> struct tl_fits<G *, W *> {{
+  using T = typename tl_bare<G>::type;
+  static constexpr bool named = tl_traits<T>::kind == 1 || tl_traits<T>::kind == 2;
+  static constexpr bool value =
+      !named ||
+      (tl_size<T, named>::value == sizeof(W) && tl_traits<T>::kind == tl_traits<W>::kind);
+}};
+template <int N, class Got, class Want> struct tl_parameter {{
+  static_assert(tl_fits<Got, Want>::value, "parameter");
+  static constexpr bool value = true;
+}};
+template <int N, int Got, int Want> struct tl_count {{
+  static_assert(Got == Want, "count");
+  static constexpr bool value = true;
+}};
+template <class... T> struct tl_list {{}};
+template <int N, class G, class W> struct tl_each {{}};
+template <int N, class... G, class... W> struct tl_each<N, tl_list<G...>, tl_list<W...>> {{
+  static constexpr bool value = true;
+}};
+template <int N, class G, class... Gs, class W, class... Ws>
+struct tl_each<N, tl_list<G, Gs...>, tl_list<W, Ws...>> {{
+  static constexpr bool value =
+      tl_parameter<N, G, W>::value && tl_each<N + 1, tl_list<Gs...>, tl_list<Ws...>>::value;
+}};
+template <class T> struct tl_takes;
+template <class R, class... A> struct tl_takes<R (*)(A...)> {{
+  template <class... W> struct check {{
+    static constexpr bool value = tl_count<0, sizeof...(A), sizeof...(W)>::value &&
+                                  tl_each<1, tl_list<A...>, tl_list<W...>>::value;
+  }};
+}};
+#if __cplusplus >= 201703L
+template <class R, class... A>
+struct tl_takes<R (*)(A...) noexcept> : tl_takes<R (*)(A...)> {{}};
+#endif
+static_assert(tl_takes<decltype(&::{symbol})>::check<{types}>::value, "");
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclarationCheck:
+    """A unit to compile. `shared`: it depends on nothing but the declaration."""
+
+    unit: str
+    shared: bool
+
+
+def declaration_check(recipe: Recipe) -> DeclarationCheck | None:
+    """Return the unit that compares the function with the declared arguments; None for one whose
+    source the host compiler cannot read, and which is not in C's own types."""
+    written = _declaration(recipe)
+    if written is None and recipe.pipeline.launcher.cuda:
+        return None
+    declaration = f'extern "C" void {recipe.symbol}({written});'
+    unit = _UNIT.format(
+        declaration='#include "source.cu"' if written is None else declaration,
+        symbol=recipe.symbol,
+        types=", ".join(_wanted(recipe)),
+    )
+    return DeclarationCheck(unit, written is not None)
+
+
+def check_command(source_command: tuple[str, ...], *, shared: bool) -> tuple[str, ...]:
+    """Return the command that compiles the unit, from the one that compiles the source."""
+    if shared:
+        return ("{cxx}", "-fsyntax-only", "-x", "c++", "-std=c++17", "-w", CHECK)
+    words = source_command[: source_command.index("-o")]
+    return (*("-fsyntax-only" if word == "-c" else word for word in words[:-1]), "-w", CHECK)
+
+
+def findings(log: str) -> list[str]:
+    """Return what the unit's compile says that is of use to `problem`."""
+    return [match[0] for match in _FOUND.finditer(log)]
+
+
+def problem(recipe: Recipe, log: str) -> str | None:
+    """Return what the unit's compile says is wrong, worded as a compiler's error."""
+    found = {(kind, int(number)): (got, want) for kind, number, got, want in _FOUND.findall(log)}
+    line = _line(recipe)
+    place = f"source.cu:{line}: error: " if line else ""
+    arguments = recipe.signature.arguments
+    if ("count", 0) in found:
+        got, want = found["count", 0]
+        names = ", ".join(argument.name for argument in arguments)
+        stream = " and the stream" if recipe.pipeline.launcher.passes_stream else ""
+        return (
+            f'{place}"{recipe.symbol}" takes {got} parameters; it is called with {want}: '
+            f"the arguments {names}{stream}"
+        )
+    wrong = sorted(number for kind, number in found if kind == "parameter")
+    if not wrong:
+        return None
+    got, _ = found["parameter", wrong[0]]
+    if wrong[0] > len(arguments):
+        return f'{place}parameter {wrong[0]} of "{recipe.symbol}" is {got}; it gets the stream'
+    argument = arguments[wrong[0] - 1]
+    return (
+        f'{place}parameter {wrong[0]} of "{recipe.symbol}" is {got}; "{argument.name}" is declared '
+        f"{argument.type_text()}, which is {_c_type(argument)}"
+    )
+
+
+def write(directory: str, check: DeclarationCheck) -> None:
+    """Write the unit to where its command reads it."""
+    with open(os.path.join(directory, CHECK), "w", encoding="utf-8") as file:
+        file.write(check.unit)
+
+
+def _declaration(recipe: Recipe) -> str | None:
+    """Return the parameters as they are written, when they are in C's own types."""
+    found = {match[1].strip() for match in _heads(recipe)}
+    if len(found) != 1:
+        return None
+    (written,) = found
+    parameters = [] if written in ("", "void") else written.split(",")
+    return written if all(_PLAIN.fullmatch(each) for each in parameters) else None
+
+
+def _heads(recipe: Recipe) -> list[re.Match[str]]:
+    """Return where the function is declared or defined; comments are blanked, lines kept."""
+    text = _COMMENTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), recipe.source)
+    head = rf"[\w*>&]\s+\**{re.escape(recipe.symbol)}\s*\(([^()]*)\)\s*(?:noexcept\s*)?[{{;]"
+    return list(re.finditer(head, text))
+
+
+def _line(recipe: Recipe) -> int | None:
+    heads = _heads(recipe)
+    if not heads:
+        return None
+    return recipe.source.count("\n", 0, heads[-1].start(1)) + 1
+
+
+def _wanted(recipe: Recipe) -> list[str]:
+    types = [_c_type(argument) for argument in recipe.signature.arguments]
+    return [*types, "void *"] if recipe.pipeline.launcher.passes_stream else types
+
+
+def _c_type(argument: Argument) -> str:
+    element = DTYPES[argument.dtype].c.replace("_Bool", "bool")
+    return element if argument.dims is None else f"{element} *"
