@@ -54,7 +54,9 @@ class Cause(str, Enum):
     """Why a compile did not give a library."""
 
     SOURCE = "source"
-    """The program is wrong, or does not do what the manifest declares."""
+    """A tool says that the program is wrong."""
+    CHECK = "check"
+    """The program does not do what the manifest declares, as our own checks found."""
     LIMIT = "limit"
     """The compiled code exceeds one of the manifest's limits."""
     CRASH = "crash"
@@ -82,6 +84,7 @@ class Cause(str, Enum):
 
 _STATUSES = {
     Cause.SOURCE: Status.FAILED,
+    Cause.CHECK: Status.FAILED,
     Cause.LIMIT: Status.PRUNED,
     Cause.TIME: Status.TIMED_OUT,
     Cause.OUTPUT: Status.NO_OUTPUT,

@@ -241,4 +241,4 @@ def test_a_tool_that_cannot_be_started(number: int, cause: Cause) -> None:
 
 def test_only_the_source_and_the_limits_make_a_result() -> None:
     results = {cause for cause in Cause if cause.status in (Status.FAILED, Status.PRUNED)}
-    assert results == {Cause.SOURCE, Cause.LIMIT}
+    assert results == {Cause.SOURCE, Cause.CHECK, Cause.LIMIT}

@@ -304,15 +304,45 @@ def test_a_compile_killed_for_memory_is_tried_once_more_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "cause"), [("killed", None), ("crashed", Cause.KILLED), ("crashed", Cause.MEMORY)]
+    ("status", "cause"),
+    [
+        ("killed", None),
+        ("crashed", Cause.KILLED),
+        ("crashed", Cause.MEMORY),
+        ("crashed", Cause.CRASH),
+        ("crashed", Cause.TOOL),
+        ("no_output", Cause.OUTPUT),
+    ],
 )
-def test_a_compile_killed_twice_is_an_accident(status: str, cause: Cause | None) -> None:
+def test_an_accident_that_happens_twice_is_reported(status: str, cause: Cause | None) -> None:
     killed = failed("Killed", status, cause)
     compiler = only_failing("matmul 1", result=killed)
     summary = run(jobs(3), compiler=compiler).summary
     assert columns(summary) == {"compiled": 2, "crashed": 1}
     assert compiler.runs["matmul 1"] == 2
     assert summary.exit_status == 1
+
+
+def test_retries_that_are_all_in_vain_are_given_up() -> None:
+    compiler = FakeCompiler(lambda job: failed("Segmentation fault", "crashed", Cause.CRASH))
+    summary = run(jobs(40), compiler=compiler).summary
+    assert columns(summary) == {"crashed": 40}
+    assert sum(compiler.runs.values()) == 40 + 8
+
+
+def test_a_compiler_is_cancelled_by_the_object_that_it_was_given() -> None:
+    """By its hash, a program's second compile would be killed for the first."""
+    given: list[Any] = []
+
+    def compiled(job: Any) -> Compiled:
+        given.append(job)
+        return built()
+
+    compiler = FakeCompiler(compiled)
+    job = FakeJob("matmul 0")
+    run([job], compiler=compiler)
+    run([job], compiler=compiler)
+    assert given[0] is not given[1]
 
 
 def test_an_input_that_changes_during_the_compile_is_tried_again_and_not_published() -> None:

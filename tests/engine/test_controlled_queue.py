@@ -23,49 +23,53 @@ class Compiler(FakeCompiler):
     def __init__(self) -> None:
         super().__init__(self._wait)
         self.begun: dict[str, threading.Event] = {}
-        self._going: dict[str, threading.Event] = {}
-        self._killed: set[str] = set()
-        self._lock = threading.Lock()
+        self._let: set[str] = set()
+        self._working: list[Job] = []
+        self._killed: list[Job] = []
+        self._changed = threading.Condition()
         self.fails: set[str] = set()
         self.misses = 0
         """How many times it is asked to kill a job before it does, as one that had not begun."""
         self.asked: Counter[str] = Counter()
 
-    def _event(self, table: dict[str, threading.Event], text: str) -> threading.Event:
-        with self._lock:
-            return table.setdefault(text, threading.Event())
+    def _begun(self, text: str) -> threading.Event:
+        with self._changed:
+            return self.begun.setdefault(text, threading.Event())
+
+    def _is_killed(self, job: Job) -> bool:
+        return any(job is killed for killed in self._killed)
 
     def _wait(self, job: Job) -> Compiled:
         text = job.render().program_txt
-        self._event(self.begun, text).set()
-        going = self._event(self._going, text)
-        assert going.wait(60)
-        if text in self._killed:
-            self._killed.discard(text)
-            going.clear()
-            raise CancelledError
+        self._begun(text).set()
+        with self._changed:
+            self._working.append(job)
+            over = lambda: text in self._let or self._is_killed(job)  # noqa: E731
+            assert self._changed.wait_for(over, 60)
+            if self._is_killed(job):
+                raise CancelledError
         return failed() if text in self.fails else built()
 
     def let(self, *texts: str) -> None:
-        for text in texts:
-            self._event(self._going, text).set()
+        with self._changed:
+            self._let.update(texts)
+            self._changed.notify_all()
 
     def wait_for(self, text: str) -> None:
-        assert self._event(self.begun, text).wait(60)
+        assert self._begun(text).wait(60)
 
     def cancel_job(self, job: Job) -> None:
         text = job.render().program_txt
         self.asked[text] += 1
         if self.asked[text] <= self.misses:
             return
-        going = self._event(self._going, text)
-        if not going.is_set():
-            self._killed.add(text)
-            going.set()
+        with self._changed:
+            self._killed.append(job)
+            self._changed.notify_all()
 
     def cancel(self) -> None:
-        for text in list(self.begun):
-            self.cancel_job(FakeJob(text))
+        for job in list(self._working):
+            self.cancel_job(job)
 
 
 class Running:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import Any
 
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from tilusbuild.engine.build import build
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig, Compiled
 
+RETRIED = ("crashed", "no_output", "killed")
 OUTCOMES = ("built", "failed", "pruned", "crashed", "timed_out", "no_output", "killed")
 
 programs = st.dictionaries(
@@ -69,14 +69,14 @@ def test_a_build_gives_what_each_program_gives_alone(
     assert_no_worker_left()
     asked = {job.text: job for job in jobs}
     assert result.statuses == {job.hash: outcomes[text] for text, job in asked.items()}
-    tries = {"killed": 2}
-    assert compiler.runs == Counter(
-        {
-            text: tries.get(outcomes[text], 1)
-            for text, job in asked.items()
-            if job.hash not in recorded
-        }
-    )
+    compiled = [text for text, job in asked.items() if job.hash not in recorded]
+    accidents = [text for text in compiled if outcomes[text] in RETRIED]
+    # Retrying is given up when it has been of no use for a while, but for want of memory.
+    sure = {text for text in accidents if len(accidents) <= 8 or outcomes[text] == "killed"}
+    assert {text for text in compiler.runs if compiler.runs[text] == 2} >= sure
+    assert max(compiler.runs.values(), default=0) <= 2
+    assert set(compiler.runs) == set(compiled)
+    assert {text for text in compiled if compiler.runs[text] == 2} <= set(accidents)
     summary = result.summary
     assert (
         summary.programs

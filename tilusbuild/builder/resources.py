@@ -49,8 +49,8 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
 from tilusbuild.render.closure import layout
 from tilusbuild.state.stamp import Stamp, stamp_of
-from tilusbuild.status import Status
-from tilusbuild.toolchain import Toolchain
+from tilusbuild.status import Cause, Status
+from tilusbuild.toolchain import Toolchain, ToolsChangedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,18 +80,19 @@ class ProgramCompiler:
         self._makeflags = makeflags
         self._directories: dict[str, str] = {}
         self._laying_out = threading.Lock()
-        self._running: dict[str, Runner] = {}
+        self._running: dict[int, Runner] = {}
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
         nvrtc = toolchain.nvrtc
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = self._running[job.hash] = self._scope()
+        runner = self._running[id(job)] = self._scope()
         try:
             outcome = self._compile(work, stage.path, runner)
         finally:
-            del self._running[job.hash]
+            del self._running[id(job)]
+        self._check_tools(outcome)
         return Compiled(
             status=outcome.status,
             cause=outcome.cause,
@@ -101,6 +102,15 @@ class ProgramCompiler:
             seconds=outcome.seconds,
             peak_rss=outcome.peak_rss,
         )
+
+    def _check_tools(self, outcome: CompileOutcome) -> None:
+        """Raise `ToolsChangedError` when the compile may have seen other tools than its hash names.
+
+        What a tool reported may come from a file that was half written; so may its crash.
+        """
+        whole = outcome.cause not in (None, Cause.CHECK, Cause.LIMIT)
+        if (path := self._toolchain.changed(whole=whole)) is not None:
+            raise ToolsChangedError(f"{path} changed while it was used; build again")
 
     def _scope(self) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone."""
@@ -165,8 +175,8 @@ class ProgramCompiler:
             self._residents.close()
 
     def cancel_job(self, job: Job) -> None:
-        """Kill what runs for one program."""
-        if (scope := self._running.get(job.hash)) is not None:
+        """Kill the compile that has this very object."""
+        if (scope := self._running.get(id(job))) is not None:
             scope.cancel()
 
 

@@ -82,7 +82,7 @@ def compile_program(
     process. Raises `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
-        return _finish(stage, CompileOutcome(Cause.SOURCE, "", reason=problem))
+        return _finish(stage, CompileOutcome(Cause.CHECK, "", reason=problem))
     work = f"{stage}.work"
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
@@ -120,7 +120,7 @@ def compile_device(
     if image is None:
         raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
     if problem := recipe.pipeline.problem(recipe):
-        return DeviceCode(CompileOutcome(Cause.SOURCE, f"{problem}\n", reason=problem), b"")
+        return DeviceCode(CompileOutcome(Cause.CHECK, f"{problem}\n", reason=problem), b"")
     work = os.path.join(directory, "work")
     try:
         compiling = Compile(recipe, tools, directory, work, runner, LauncherStore(), timeout)
@@ -229,7 +229,7 @@ class Compile:
         copies = os.path.realpath(headers) if os.path.exists(headers) else None
         if error := self.recipe.pipeline.source_problem(self.recipe, copies):
             self.logs.append(error + "\n")
-            raise StepError(Cause.SOURCE, error)
+            raise StepError(Cause.CHECK, error)
 
     def _check_declaration(self) -> None:
         """Compare the template's own function with the declared arguments."""

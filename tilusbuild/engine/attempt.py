@@ -121,7 +121,7 @@ class Workers:
     def _work(self) -> None:
         while (ticket := self._tickets.get()) is not None:
             result = attempt(
-                ticket.job,
+                ticket.attempted or ticket.job,
                 self._store,
                 self._compiler,
                 started=partial(self._inbox.put, CompileStarted(ticket)),

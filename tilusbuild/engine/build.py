@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from queue import Empty
 from typing import Any
@@ -46,6 +47,7 @@ from tilusbuild.engine.queue import (
 )
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.results import Results
+from tilusbuild.engine.retries import Retries
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.machine import usable_cores
@@ -124,8 +126,7 @@ class BuildLoop:
         """Those of `tickets` that wait."""
         self.running: set[Ticket] = set()
         """Those that a worker has, also when they are no longer wanted."""
-        self.cancelled: set[str] = set()
-        """Hashes whose compilers were killed because their program was not wanted."""
+        self.retries = Retries()
         self.results = Results(store)
         self.finished = 0
         self.to_compile = 0
@@ -273,6 +274,7 @@ class BuildLoop:
 
     def _start(self, ticket: Ticket) -> None:
         ticket.move(BuildState.RUNNING)
+        ticket.attempted = copy(ticket.job)
         self.running.add(ticket)
         self.workers.start(ticket, len(self.running))
 
@@ -350,8 +352,9 @@ class BuildLoop:
     def _cancel_unwanted(self) -> None:
         for ticket in self.running:
             if ticket.state is BuildState.UNWANTED:
-                self.cancelled.add(ticket.job.hash)
-                self.compiler.cancel_job(ticket.job)
+                # A program that is dropped and wanted again has a second ticket, which may compile
+                # while the end of the first one is still in the inbox. So not by its hash.
+                self.compiler.cancel_job(ticket.attempted)
 
     # Answers.
 
@@ -366,14 +369,7 @@ class BuildLoop:
             case LockedElsewhere():
                 self._wait_for_lock(ticket)
             case Aborted():
-                # A program that is dropped and wanted again gets a second ticket, and may start
-                # while the end of the first one is still in the inbox: what was to kill the first
-                # compile, by its hash, has killed this one.
-                if ticket.job.hash in self.cancelled and not self.stopped.is_set():
-                    ticket.move(BuildState.READY)
-                    self.ready.add(ticket)
-                else:
-                    self._skip(ticket)
+                self._skip(ticket)
             case InternalError(error):
                 self._skip(ticket)
                 self._fail(error)
@@ -391,14 +387,17 @@ class BuildLoop:
         job = ticket.job
         if compiled.status == Status.KILLED:
             self.history.killed_at(job, compiled.peak_rss)
-            if not ticket.alone and not self.stopped.is_set():
-                self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
-                ticket.move(BuildState.ISOLATED)
-                self.ready.add_isolated(ticket)
-                return
+        if self.retries.wants(ticket, compiled) and not self.stopped.is_set():
+            self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
+            ticket.accident = compiled
+            ticket.move(BuildState.ISOLATED)
+            self.ready.add_isolated(ticket)
+            return
         if compiled.status in RECORDED and not cached:
             self.history.record(job, compiled.seconds, compiled.peak_rss)
         self._finish(ticket, ProgramAnswer(compiled, cached))
+        for waiting, first in self.retries.given_up(self.ready):
+            self._finish(waiting, ProgramAnswer(first))
 
     def _finish(self, ticket: Ticket, answer: ProgramAnswer) -> None:
         job, compiled = ticket.job, answer.compiled

@@ -124,7 +124,7 @@ class Waiting(Event):
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
-    """A compile was killed for memory and will be tried once more, alone."""
+    """A compile ended by accident and will be tried once more, alone."""
 
     event: ClassVar[str] = "retry"
     hash: str

@@ -104,7 +104,8 @@ class Compiler(Protocol):
         ...
 
     def cancel_job(self, job: Any, /) -> None:
-        """Kill what runs for this program; may be called again, also when nothing does."""
+        """Kill the compile that was given this very object; may be called again, also when it has
+        ended."""
         ...
 
 

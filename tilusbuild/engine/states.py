@@ -7,10 +7,10 @@ none: of a hundred thousand that are up to date nothing is kept but their status
     -----------  -------------------------------------------  --------------------------------------
     READY        waits for a worker, a token and memory       RUNNING, SKIPPED, DROPPED
     LOCKED       another builder has its lock: retried later  RUNNING, READY, SKIPPED, DROPPED
-    ISOLATED     was killed for want of memory: retried when  RUNNING, READY, SKIPPED, DROPPED
-                 nothing else runs
+    ISOLATED     its compile was an accident: retried when    RUNNING, READY, DONE, SKIPPED,
+                 nothing else runs                            DROPPED
     RUNNING      a worker has it: lock, look up again,        PUBLISHING, DONE, LOCKED, ISOLATED,
-                 render, compile                              READY, SKIPPED, UNWANTED
+                 render, compile                              SKIPPED, UNWANTED
     PUBLISHING   its compiler has ended and holds no token;   DONE, SKIPPED, UNWANTED
                  its worker writes it to the store
     UNWANTED     a worker has it, and the plan has changed:   DROPPED
@@ -20,23 +20,24 @@ none: of a hundred thousand that are up to date nothing is kept but their status
     DROPPED      was wanted by a plan before this one
 
 All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to
-RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED, SKIPPED or, killed by
-mistake, READY), by a new plan (READY, UNWANTED, DROPPED) and by a stop (SKIPPED). A worker never
-changes a state. The last three are final: a program that is wanted again gets a new ticket.
-`Ticket.move` raises on any other change, so that a mistake ends the build instead of compiling a
-program twice.
+RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED or SKIPPED; DONE also of
+what is not retried after all), by a new plan (READY, UNWANTED, DROPPED) and by a stop (SKIPPED). A
+worker never changes a state. The last three are final: a program that is wanted again gets a new
+ticket. `Ticket.move` raises on any other change, so that a mistake ends the build instead of
+compiling a program twice.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tilusbuild.engine.history import NOTHING, Estimate
-from tilusbuild.engine.interfaces import Job
+from tilusbuild.engine.interfaces import Compiled, Job
+from tilusbuild.status import Status
 
 FIRST_PAUSE = 0.02
 """Seconds until a locked program is tried again for the first time."""
@@ -64,13 +65,12 @@ _ENDS = {_S.SKIPPED, _S.DROPPED}
 TRANSITIONS: dict[BuildState, set[BuildState]] = {
     _S.READY: {_S.RUNNING, *_ENDS},
     _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
-    _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS},
+    _S.ISOLATED: {_S.RUNNING, _S.READY, _S.DONE, *_ENDS},
     _S.RUNNING: {
         _S.PUBLISHING,
         _S.DONE,
         _S.LOCKED,
         _S.ISOLATED,
-        _S.READY,
         _S.SKIPPED,
         _S.UNWANTED,
     },
@@ -93,8 +93,11 @@ class Ticket:
     duplicates: list[Job] = field(default_factory=list)
     """Further jobs with the same hash."""
     state: BuildState = BuildState.READY
-    alone: bool = False
-    """Was killed for want of memory once: runs when nothing else does, and is not retried again."""
+    accident: Compiled | None = None
+    """How it ended the first time. It runs when nothing else does then, and is not retried
+    again."""
+    attempted: Job | None = None
+    """The job as its worker has it: an object of that attempt's own, by which it is cancelled."""
     pause: float = FIRST_PAUSE
     not_before: float = 0.0
     """When a locked program may be tried again, by the build's clock; 0 was never locked."""
@@ -103,6 +106,11 @@ class Ticket:
     def rank(self) -> tuple[bool, float, int]:
         """What sorts tickets into the order of compiling."""
         return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may run beside it."""
+        return self.accident is not None
 
     @property
     def jobs(self) -> list[Job]:
@@ -145,8 +153,19 @@ class ReadyQueue:
 
     def add_isolated(self, ticket: Ticket) -> None:
         """Add one that is tried once more when nothing else runs."""
-        ticket.alone = True
         self._isolated.append(ticket)
+
+    def take_isolated(self, statuses: Collection[Status]) -> list[tuple[Ticket, Compiled]]:
+        """Take out those that are to be tried once more and ended so the first time; return them
+        with that end."""
+        waiting, self._isolated = self._isolated, deque()
+        taken: list[tuple[Ticket, Compiled]] = []
+        for ticket in waiting:
+            if ticket.accident is not None and ticket.accident.status in statuses:
+                taken.append((ticket, ticket.accident))
+            else:
+                self._isolated.append(ticket)
+        return taken
 
     def remove(self, ticket: Ticket) -> None:
         """Take out one that waits here."""

@@ -202,8 +202,8 @@ def note(event: events.Event) -> str | None:
             return f"would compile {one_line(label)}"
         case events.Warned(message=message):
             return f"warning: {one_line(message)}"
-        case events.Retried(label=label):
-            return f"{one_line(label)} was killed for lack of memory; retrying it alone"
+        case events.Retried():
+            return f"{one_line(event.label)}: {one_line(event.reason)}; retrying it alone"
         case events.HeldBack(label=label, programs=count):
             others = f"its other {counted(count, 'schedule')} are"
             return (

@@ -11,12 +11,20 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import hasher, sha256_file
 from tilusbuild.state.log import StateFile
-from tilusbuild.state.stamp import ABSENT, Sighting, is_settled, sighting, stamp
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, is_settled, sighting, stamp
+
+
+class Digests(Protocol):
+    """What a fingerprint asks: `DigestMemory`, or somebody who takes note of the questions."""
+
+    def digest(self, path: str) -> str: ...
+    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
 
 
 class Record(NamedTuple):
@@ -40,6 +48,31 @@ class Record(NamedTuple):
         return self.stamp == stamp and is_settled(self.newest, self.at)
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a digest was taken of: a file, or the selected files of a tree and their directories."""
+
+    key: str
+    path: str
+    stamp: str
+    select: Callable[[str], bool] | None = None
+    directories: Mapping[str, Stamp] = field(default_factory=dict)
+    size: int = 1
+
+    def __len__(self) -> int:
+        return self.size
+
+    def holds(self) -> bool:
+        """Return whether all of it has its stamps."""
+        files = [("", self.path)]
+        if self.select is not None:
+            files = sorted(walk(self.path, self.select))
+        try:
+            return _stamp_of(files, _sighted(files)) == self.stamp
+        except OSError:
+            return False
+
+
 class DigestMemory:
     """Digests by stamp, kept in the file `digests` of `state_dir`, a cache's directory for state;
     with None they last as long as the process. Safe for threads; `save` writes what is new.
@@ -59,13 +92,19 @@ class DigestMemory:
 
     def digest(self, path: str) -> str:
         """Return the sha256 of a file's content. Raises `OSError`."""
+        return self.sight(path)[0]
+
+    def sight(self, path: str) -> tuple[str, Sight]:
+        """As `digest`, with what it was taken of."""
         path = os.path.abspath(path)
+        key = f"files:{path}"
         with self._guard:
             try:
-                return self._remembered(f"files:{path}", [("", path)], lambda: sha256_file(path))
+                digest, stamp = self._remembered(key, [("", path)], lambda: sha256_file(path))
             except OSError:
                 self._note({path: Sighting(ABSENT, -1)})
                 raise
+        return digest, Sight(key, path, stamp)
 
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return one digest of the files under `root` whose relative name is selected: of their
@@ -75,29 +114,43 @@ class DigestMemory:
         stands for `select`: the same label means the same selection. The digest of no file is that
         of an empty text.
         """
+        return self.sight_of_tree(root, label, select)[0]
+
+    def sight_of_tree(
+        self, root: str, label: str, select: Callable[[str], bool]
+    ) -> tuple[str, Sight]:
+        """As `tree`, with what the digest was taken of."""
         root = os.path.abspath(root)
+        key = f"trees:{label}\n{root}"
+        entered: dict[str, Stamp] = {}
+
+        def note(seen: Mapping[str, Sighting]) -> None:
+            self._note(seen)
+            entered.update({path: each.stamp for path, each in seen.items()})
+
         with self._guard:
             self._note({root: sighting(root)})
-            files = sorted(walk(root, select, self._note))
-            key = f"trees:{label}\n{root}"
-            return self._remembered(key, files, lambda: _digest_of(files))
+            files = sorted(walk(root, select, note))
+            digest, stamp = self._remembered(key, files, lambda: _digest_of(files))
+        return digest, Sight(key, root, stamp, select, entered, len(files))
 
     def _remembered(
         self, key: str, files: Sequence[tuple[str, str]], digest_now: Callable[[], str]
-    ) -> str:
+    ) -> tuple[str, str]:
+        """Return a digest, and the stamp of what it was taken of."""
         seen = _sighted(files)
         self._note(seen)
         found = _stamp_of(files, seen)
         known = Record.of(self._log.get(key))
         if known is not None and known.holds(found):
-            return known.digest
+            return known.digest, found
         moment = self._now()
         digest = digest_now()
         if _stamp_of(files, _sighted(files)) == found:  # otherwise it changed while it was read
             newest = max((each.stamp.newest for each in seen.values()), default=0)
             at = min((moment.on(each.device) for each in seen.values()), default=moment.local)
             self._log.put(key, list(Record(found, newest, at, digest)))
-        return digest
+        return digest, found
 
     def _note(self, seen: Mapping[str, Sighting]) -> None:
         """Keep what was seen before it was read: of several times, the first."""

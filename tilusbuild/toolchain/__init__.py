@@ -10,6 +10,7 @@ from tilusbuild.toolchain.discovery import (
     discover,
     discover_nvrtc,
 )
+from tilusbuild.toolchain.evidence import ToolsChangedError
 from tilusbuild.toolchain.headers import HeaderDirectories, package_dir
 from tilusbuild.toolchain.host import HostCompiler, ToolFile
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary
@@ -25,6 +26,7 @@ __all__ = [
     "ToolFile",
     "Toolchain",
     "ToolchainRequest",
+    "ToolsChangedError",
     "diagnose",
     "discover",
     "discover_nvrtc",

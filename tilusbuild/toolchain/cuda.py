@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.runtime.regular import open_file, read_bytes
-from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
 from tilusbuild.toolchain.probe import Probe, ProbeError
@@ -77,7 +77,7 @@ class Cuda:
         """Return the toolkit's program of a name ("ptxas"), if it has one."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
-    def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+    def fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories(self.include_dirs, (), ())
         bin_dir = os.path.dirname(self.nvcc)

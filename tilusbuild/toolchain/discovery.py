@@ -12,7 +12,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tilusbuild.arch import Arch
@@ -21,6 +21,7 @@ from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, compiler_roots, examine
+from tilusbuild.toolchain.evidence import Evidence
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates, places
@@ -80,6 +81,8 @@ class Toolchain:
     fingerprint_nvrtc: tuple[str, ...] = ()
     fingerprint_joiner: tuple[str, ...] = ()
     """Further lines for programs of several architectures."""
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    """What the fingerprints were made of; None: nobody looks whether it changes."""
 
     @property
     def cxx(self) -> ToolFile:
@@ -123,10 +126,21 @@ class Toolchain:
 
     def witnesses(self) -> tuple[str, ...]:
         """Return the paths of all tools: while none of them changes, the toolchain is the same."""
-        tools = [self.cxx, self.cc, self.as_, self.ld, *self.host.parts]
-        tools += self.cuda.tools if self.cuda else ()
         libraries = self.nvrtc.files if self.nvrtc else ()
-        return tuple(dict.fromkeys((*(tool.path for tool in tools), *libraries)))
+        return tuple(dict.fromkeys((*(tool.path for tool in self.tools()), *libraries)))
+
+    def changed(self, *, whole: bool = False) -> str | None:
+        """Return the path of something that is not what it was when the toolchain was found, or
+        None; `whole` as in `Evidence.changed`."""
+        return None if self.evidence is None else self.evidence.changed(whole=whole)
+
+    def tools(self) -> tuple[ToolFile, ...]:
+        """Return the files of the host compiler and of nvcc."""
+        host = self.host
+        return (
+            *(self.cxx, self.cc, self.as_, self.ld, *host.parts),
+            *(self.cuda.tools if self.cuda else ()),
+        )
 
     def check_archs(
         self, archs: Iterable[Arch], place: Place | None = None, *, nvrtc: bool = False
@@ -157,7 +171,8 @@ def discover(
     """Find the compilers. Raises `InputError`, which names the places searched and a remedy."""
     probe = Probe(runner, env, memory)
     host = find_host(probe)
-    fingerprint_host = host.fingerprint(memory)
+    evidence = Evidence(memory)
+    fingerprint_host = host.fingerprint(evidence)
     cuda: Cuda | None = None
     searched: list[SearchResult] = []
     fingerprint: tuple[str, ...] = ()
@@ -165,16 +180,18 @@ def discover(
         cuda, searched = find_cuda(request, probe, host)
         if cuda is None:
             raise _no_cuda(request, searched)
-        fingerprint = (*cuda.fingerprint(memory), *fingerprint_host)
-    found = Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched))
+        fingerprint = (*cuda.fingerprint(evidence), *fingerprint_host)
+    found = Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched), evidence=evidence)
+    for tool in found.tools():
+        evidence.names(tool.path, tool.digest)
     if not request.needs_nvrtc:
         return found
     nvrtc = discover_nvrtc(request, env, runner, memory)
     return replace(
         found,
         nvrtc=nvrtc,
-        fingerprint_nvrtc=(*nvrtc.fingerprint(memory), *fingerprint_host),
-        fingerprint_joiner=nvrtc.joiner_fingerprint(memory),
+        fingerprint_nvrtc=(*nvrtc.fingerprint(evidence), *fingerprint_host),
+        fingerprint_joiner=nvrtc.joiner_fingerprint(evidence),
     )
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import translate
 
-from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.digests import Digests
 from tilusbuild.state.files import sha256_text
 
 _NO_FILES = sha256_text("")
@@ -96,21 +96,21 @@ class HeaderDirectories:
     compiler: tuple[str, ...]
     system: tuple[str, ...]
 
-    def core_of_toolkit(self, memory: DigestMemory) -> str:
+    def core_of_toolkit(self, memory: Digests) -> str:
         """Return the digest of the toolkit's core. Raises `OSError`."""
         trees = [memory.tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]]
         return _together(trees)
 
-    def core_of_compiler(self, memory: DigestMemory) -> str:
+    def core_of_compiler(self, memory: Digests) -> str:
         """Return the digest of the headers that the host compiler brings. Raises `OSError`."""
         return _together([memory.tree(f, "all", _all) for f in outermost(self.compiler)])
 
-    def core_of_system(self, memory: DigestMemory) -> str:
+    def core_of_system(self, memory: Digests) -> str:
         """Return the digest of the C library's core. Raises `OSError`."""
         return _together([memory.tree(f, "core system", is_core_of_system) for f in self.system])
 
     def external_header_digests(
-        self, includes: Iterable[str] | None, memory: DigestMemory
+        self, includes: Iterable[str] | None, memory: Digests
     ) -> tuple[str, ...]:
         """Return lines for a program's fingerprint, of the headers that `core` does not cover.
 

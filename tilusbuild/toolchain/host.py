@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
@@ -57,7 +57,7 @@ class HostCompiler:
     compiler_headers: tuple[str, ...]
     system_headers: tuple[str, ...]
 
-    def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+    def fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         headers = HeaderDirectories((), self.compiler_headers, self.system_headers)
         tools = (self.cxx, self.cc, *self.parts, self.as_, self.ld)

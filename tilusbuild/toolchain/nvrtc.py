@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tilusbuild.arch import Arch
 from tilusbuild.process.base import Command
-from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_command
 from tilusbuild.toolchain.cuda import RejectedError, embedded_version, wheel_roots
 from tilusbuild.toolchain.headers import HeaderDirectories
@@ -60,7 +60,7 @@ class NvrtcLibrary:
         system's."""
         return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
-    def fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+    def fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         core = self.headers().core_of_toolkit(memory) if self.include_dir else "-"
         return (
@@ -69,7 +69,7 @@ class NvrtcLibrary:
             f"cuda-headers {self.version if self.include_dir else '-'} {core}",
         )
 
-    def joiner_fingerprint(self, memory: DigestMemory) -> tuple[str, ...]:
+    def joiner_fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return the line of libnvfatbin. Raises `OSError`."""
         return (f"nvfatbin - {memory.digest(self.joiner)}",) if self.joiner else ()
 

@@ -133,8 +133,10 @@ class Replanner:
         Raises `InputError` when there can be none: the manifest is wrong, or a tool is missing.
         """
         project = state.project
-        if not {MANIFEST, TOOLS, REFERENCES}.isdisjoint(dirty):
-            project = project.reread(tools=TOOLS in dirty)
+        # A toolkit has more parts than are watched.
+        tools = TOOLS in dirty or state.toolchain.changed() is not None
+        if tools or not {MANIFEST, REFERENCES}.isdisjoint(dirty):
+            project = project.reread(tools=tools)
         return self._plan(project, state, dirty)
 
     def _plan(
@@ -146,8 +148,11 @@ class Replanner:
         planner = project.planner(self.selection)
         planner.renderer = _renderer(project)
         planner.scans = self._scans
-        if state is not None and state.toolchain != planner.toolchain:
-            # Every hash has the toolchain in it: nothing of the old plan can be kept.
+        if state is not None and (
+            state.toolchain != planner.toolchain or state.toolchain.changed() is not None
+        ):
+            # Every hash has the toolchain in it: nothing of the old plan can be kept. Equal tools
+            # that are other files count too, because a compile must not see them change.
             state = None
         parts: dict[Part, PlannedPart] = {}
         drafts: dict[Part, list[_Draft]] = {}

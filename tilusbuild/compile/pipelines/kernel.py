@@ -93,7 +93,7 @@ class KernelPipeline(Pipeline):
         found.ptxas = parse_ptxas(log)
         for _, kernels in codes:
             if problem := checks.symbol_problem(recipe, [kernel.name for kernel in kernels]):
-                raise StepError(Cause.SOURCE, problem)
+                raise StepError(Cause.CHECK, problem)
         found.usages = [
             (arch, kernel)
             for arch, kernels in codes
@@ -102,9 +102,9 @@ class KernelPipeline(Pipeline):
         ]
         for parameters in sizes:
             if problem := checks.parameter_problem(recipe.signature, parameters):
-                raise StepError(Cause.SOURCE, problem)
+                raise StepError(Cause.CHECK, problem)
         if problem := checks.kernel_problem(recipe, found.usages):
-            raise StepError(Cause.SOURCE, problem)
+            raise StepError(Cause.CHECK, problem)
         if exceeded := checks.prune_reason(recipe, found.usages, found.ptxas):
             raise StepError(Cause.LIMIT, exceeded)
         found.images = tuple(cubin.image for cubin in cubins)
