@@ -85,7 +85,7 @@ def test_for_a_gpu_in_nvccs_words_and_in_clangs(new_project: NewProject, fake_cu
         "-x",
         "cuda",
         f"--cuda-path={toolkit}",
-        "--cuda-gpu-arch=sm_80",
+        "--cuda-host-only",
         "-nocudalib",
         "-Wno-unknown-cuda-version",
         "-std=c++17",

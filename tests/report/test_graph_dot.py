@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tilusbuild.builder.graph import FileNode, Graph, ProgramNode, ScriptNode, dot
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tilusbuild.builder.graph import MAX_NODES, FileNode, Graph, ProgramNode, ScriptNode, dot
 from tilusbuild.status import Status
 
 
@@ -44,3 +50,30 @@ def test_a_name_cannot_end_its_quotes_or_its_line() -> None:
         r'  "file two\\nlines" [label="two\\nlines", shape=note];',
         r'  "file \\xff" [label="\\xff", shape=note];',
     ]
+
+
+def crowd(count: int) -> Graph:
+    """One script with so many programs."""
+    programs = [
+        ProgramNode(f"{i:064x}", Status.BUILT, f"mm/{i} h100", {"tile": i}, ("mm h100",))
+        for i in range(count)
+    ]
+    script = ScriptNode("mm", "h100", "sm_90a", (), {"built": count})
+    return Graph("p", [], [script], programs)
+
+
+def test_many_programs_are_the_cells_of_one_table() -> None:
+    few, many = dot(crowd(MAX_NODES)), dot(crowd(400))
+    assert (few.count('"program '), few.count("<TD")) == (2 * MAX_NODES, 0)
+    assert (many.count('"program '), many.count("<TD")) == (0, 400)
+
+
+def test_a_table_is_no_wider_than_a_screen_and_no_higher() -> None:
+    if not shutil.which("dot"):
+        pytest.skip("Graphviz is not installed")
+    drawn = subprocess.run(
+        ["dot", "-Tsvg"], input=dot(crowd(400)).encode(), capture_output=True, check=True
+    )
+    size = re.search(rb'<svg width="(\d+)pt" height="(\d+)pt"', drawn.stdout)
+    assert size is not None
+    assert max(map(int, size.groups())) < 1600

@@ -130,7 +130,9 @@ def clang_command(
         "-x",
         "cuda",
         *([f"--cuda-path={root}"] if root else []),
-        f"--cuda-gpu-arch={recipe.archs[0].name}",
+        # Editors parse the host's side anyway, and no clang knows every architecture: Debian 12's
+        # refuses all that came after sm_86.
+        "--cuda-host-only",
         "-nocudalib",
         "-Wno-unknown-cuda-version",
         f"-std={recipe.std}",

@@ -7,7 +7,10 @@ equal texts. Nothing is written and no compiler runs.
 
 from __future__ import annotations
 
+import html
+import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,6 +32,10 @@ _COLOURS = {
     Status.PRUNED: "khaki",
     Status.MISSING: "white",
 }
+
+
+MAX_NODES = 40
+"""Programs of a script that are drawn as nodes; more are drawn as one table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +178,44 @@ def _lines(graph: Graph) -> Iterator[str]:
         yield f"  {_script_id(script.name)} [label={_label(script)}, style=rounded];"
         for path in script.inputs:
             yield f"  {_file_id(path)} -> {_script_id(script.name)};"
+    crowded = {script.name for script in graph.scripts if script.programs > MAX_NODES}
+    for name in crowded:
+        yield from _grid(name, [each for each in graph.programs if name in each.scripts])
     for program in graph.programs:
+        if crowded.issuperset(program.scripts):
+            continue
         node = _quoted(f"program {program.hash}")
         label = _quoted(program.label, program.status)
         values = _quoted(", ".join(f"{n}={cell_text(v)}" for n, v in program.values.items()))
         look = f"style=filled, fillcolor={_COLOURS[program.status]}"
         yield f"  {node} [label={label}, tooltip={values}, {look}];"
         for name in program.scripts:
-            yield f"  {_script_id(name)} -> {node};"
+            if name not in crowded:
+                yield f"  {_script_id(name)} -> {node};"
     yield "}"
+
+
+def _grid(name: str, programs: Sequence[ProgramNode]) -> Iterator[str]:
+    """Yield one node with a cell for each program, about twice as wide as high: as nodes, hundreds
+    would be one column that nobody can look at."""
+    columns = math.ceil(math.sqrt(len(programs) * 2))
+    yield f"  {_quoted(f'programs {name}')} [shape=plain, label=<"
+    yield '    <TABLE BORDER="0" CELLBORDER="1" COLOR="gray" CELLSPACING="1">'
+    for start in range(0, len(programs), columns):
+        yield "    <TR>" + "".join(map(_cell, programs[start : start + columns])) + "</TR>"
+    yield "    </TABLE>>];"
+    yield f"  {_script_id(name)} -> {_quoted(f'programs {name}')};"
+
+
+def _cell(program: ProgramNode) -> str:
+    number = re.search(r"/(\d+)", program.label)
+    values = ", ".join(f"{n}={cell_text(v)}" for n, v in program.values.items())
+    tooltip = html.escape(one_line(f"{program.label}: {program.status}; {values}"))
+    colour = _COLOURS[program.status]
+    # Graphviz shows the tooltip of a cell only where the cell is a link.
+    return (
+        f'<TD HREF="#" TOOLTIP="{tooltip}" BGCOLOR="{colour}">{number[1] if number else "-"}</TD>'
+    )
 
 
 def _file_id(path: str) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
+from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.builder.graph import Graph
+    from tilusbuild.builder.project import Project
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,7 @@ class GraphArgs(SelectionArgs):
     """Which part of the project, and in how much detail."""
 
     programs: bool = flag("--programs", help="show each program, too")
+    svg: str | None = option("--svg", metavar="FILE", help="draw it with Graphviz into FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,42 @@ def run(arguments: GraphArgs) -> int:
     with options.project(arguments) as project:
         plan = project.plan(options.selected(arguments, project))
         found = graph(project, plan, programs=arguments.programs)
+        if arguments.svg is not None:
+            _draw(arguments.svg, dot(found), project)
     if arguments.json:
         _emit(found, plan.size)
-    else:
+    elif arguments.svg is None:
         sys.stdout.write(dot(found))
     return 0
+
+
+def _draw(path: str, text: str, project: Project) -> None:
+    """Draw a graph with Graphviz. Raises `InputError`."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.process.base import Command
+    from tilusbuild.runtime.regular import read_bytes
+    from tilusbuild.state.outputs import write_output
+
+    program = shutil.which("dot")
+    if program is None:
+        raise input_error(
+            "--svg needs Graphviz, and there is no `dot` on PATH",
+            hint="`apt-get install graphviz`, or draw the output of `graph` elsewhere",
+        )
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-") as directory:
+        for name in ("graph.dot", "graph.svg"):
+            with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+                file.write(text if name.endswith("dot") else "")
+        words = (program, "-Tsvg", "graph.dot", "-o", "graph.svg")
+        finished = project.runner.run(Command(words, directory, dict(os.environ)))
+        drawn = read_bytes(os.path.join(directory, "graph.svg"))
+    if finished.status != 0 or not drawn:
+        said = finished.output.decode(errors="replace").strip()
+        raise input_error(f"Graphviz drew nothing: {said or f'status {finished.status}'}")
+    try:
+        write_output(path, drawn)
+    except OSError as error:
+        raise input_error(f"{path}: {error.strerror}") from None
 
 
 def _emit(found: Graph, programs: int) -> None:
