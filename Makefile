@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test lint bench docs peers clean
+.PHONY: demo test lint bench hostile docs peers clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -20,6 +20,12 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[bench]'
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
+
+# SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`. A finding is printed with its own seed.
+SECONDS ?= 600
+SEED    ?= 1
+hostile: $(VENV)/.ready
+	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds $(SECONDS) --seed $(SEED) $(HOSTILE_ARGS)
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new

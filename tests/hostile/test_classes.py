@@ -1,0 +1,60 @@
+"""A sample of every class of hostile inputs. `make hostile` tries more."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.hostile.classes import CLASSES, Samples
+from support.hostile.trial import Trial, attempt, warm_up
+
+TRIALS = int(os.environ.get("HOSTILE_TRIALS", "12"))
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    return Samples.made(tmp_path_factory.mktemp("samples"))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_sample_of_each_class(name: str, tmp_path: Path) -> None:
+    """In a process of its own: trials are forks, and threads of the tests are no part of them."""
+    command = [sys.executable, "-m", "support.hostile", "--only", name, "--count", str(TRIALS)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_oracle_sees_what_it_is_for(tmp_path: Path) -> None:
+    """Each kind of finding, by a command that is made to have it."""
+
+    def write(name: str) -> None:
+        Path(name).write_text("x")
+
+    found = {}
+    for name, inside in {
+        "code ran": lambda: write("../canary"),
+        "touched": lambda: write("../outside/secret"),
+        "left in TMPDIR": lambda: write("../tmp/x"),
+        "exit status": lambda: os._exit(99),
+        "a traceback": lambda: 1 // 0,
+        "reached the terminal": lambda: print("\x1b[31m"),
+    }.items():
+        trial = Trial(("schema",), inside=inside)
+        found[name] = attempt(trial, tmp_path / name.replace(" ", "-"))[1]
+    assert {name: any(name in each for each in wrong) for name, wrong in found.items()} == (
+        dict.fromkeys(found, True)
+    )
+    assert attempt(Trial(("schema",)), tmp_path / "well")[1] == []
+
+
+def test_the_same_seed_is_the_same_trial(samples: Samples) -> None:
+    warm_up()
+    for make in CLASSES.values():
+        one, two = (make(random.Random("s"), samples) for _ in range(2))
+        assert (one.words, one.files, one.environment) == (two.words, two.files, two.environment)

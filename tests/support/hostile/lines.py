@@ -1,0 +1,158 @@
+"""Command lines from the parser's own declarations, and machines that are short of something."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from support.hostile.manifests import BASE, EVIL, TEMPLATE, text
+from support.hostile.trial import Trial
+
+_WORDS = (
+    *("scale", "scale/0", "s/²", "X", "0", "-1", "1e999", "9" * 5000, "nan", "", " ", "-"),
+    *(
+        "n=8",
+        "n=-1",
+        "n=99999999999999",
+        "n=1e30",
+        "n=",
+        "=1",
+        "n=8,n=9",
+        "m=1",
+        "cpu",
+        "gpu",
+        "--",
+    ),
+    *("/dev/null", "/nonexistent/x", ".", "..", "tilus.toml", ".cache", "é", "a" * 5000, "\udcff"),
+    *("10GB", "25d", "sm_80", "wheel", "tilus", "../outside/secret", "../outside", "*", "[", "~"),
+    *(each for each in EVIL if "\0" not in each),
+)
+_ENDLESS = ("watch",)
+_RUNS = ("tune",)
+
+
+def _actions(verb: str) -> dict[str, list[argparse.Action]]:
+    from tilusbuild.cli.arguments import declare, declare_common
+    from tilusbuild.cli.parser import actions_of
+
+    found = {}
+    for name, declared in actions_of(verb).items():
+        parser = argparse.ArgumentParser(add_help=False)
+        declare_common(parser, defaults=True)
+        declare(parser, declared.arguments)
+        found[name] = parser._actions
+    return found
+
+
+def _line(rng: random.Random) -> tuple[str, ...]:
+    from tilusbuild.cli.parser import VERBS
+
+    verb = rng.choice([each for each in VERBS if each not in (*_ENDLESS, *_RUNS)])
+    actions = _actions(verb)
+    name = rng.choice(list(actions))
+    words = [verb, name] if name else [verb]
+    for action in rng.sample(actions[name], min(len(actions[name]), rng.randint(0, 4))):
+        if action.option_strings:
+            words.append(rng.choice(action.option_strings))
+        if action.nargs != 0:
+            choices = [str(each) for each in action.choices or ()]
+            known = bool(choices) and rng.random() < 0.7
+            words.append(rng.choice(choices) if known else rng.choice(_WORDS))
+    if rng.random() < 0.2:
+        words.insert(rng.randrange(len(words) + 1), rng.choice((*_WORDS, "--nope", "-x", "--help")))
+    return tuple(words)
+
+
+_MAY_WRITE = ("project", "home")
+"""A command line may name any file of the project as an output; nothing outside of it."""
+
+
+def trial(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
+    """Return a random command line in a built project."""
+    words = tuple(word for word in _line(rng) if "/dev" not in word)
+    return Trial(words, prepare=lambda box: copy(box / "project"), writes=_MAY_WRITE)
+
+
+def _few_descriptors(number: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+
+def _little_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
+
+
+def _no_directory() -> None:
+    os.mkdir("gone")
+    os.chdir("gone")
+    os.rmdir("../gone")
+
+
+def _small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+
+def _closed(*numbers: int) -> Callable[[], None]:
+    def close() -> None:
+        for number in numbers:
+            os.close(number)
+
+    return close
+
+
+def _none() -> None: ...
+
+
+def _nobody() -> None:
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+_VERBS = (
+    ("plan",),
+    ("build", "-q"),
+    ("build", "--json"),
+    ("cache", "ls"),
+    ("cache", "verify"),
+    ("cache", "gc"),
+    ("doctor",),
+    ("run", "scale", "--size", "n=8"),
+    ("package", "one", "-o", "dist"),
+    ("report",),
+    ("schema",),
+    ("init", "new"),
+    ("--help",),
+)
+
+
+def machine(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
+    """Return a command on a machine that lacks something, or has something odd."""
+    insides = (
+        *(_few_descriptors(number) for number in (4, 6, 8, 12, 20, 40)),
+        *(_little_memory, _no_directory, _small_files, _closed(1), _closed(2), _closed(0, 1, 2)),
+        *((_nobody,) if os.geteuid() == 0 else ()),
+        *(_none, _none),
+    )
+    environment = {}
+    for name in rng.sample(_VARIABLES, rng.randint(0, 2)):
+        environment[name] = rng.choice([each for each in _WORDS if "\0" not in each])
+    built = rng.random() < 0.5
+    files = {"project/tilus.toml": text(BASE).encode(), "project/scale.cu.j2": TEMPLATE}
+    return Trial(
+        rng.choice(_VERBS),
+        {} if built else files,
+        prepare=(lambda box: copy(box / "project")) if built else None,
+        inside=rng.choice(insides),
+        environment=environment,
+        writes=_MAY_WRITE,
+    )
+
+
+_VARIABLES = (
+    *("HOME", "TMPDIR", "PATH", "LANG", "LC_ALL", "XDG_CACHE_HOME", "PAGER", "NO_COLOR", "COLUMNS"),
+    *("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE", "MAKEFLAGS", "NVCC", "CXX"),
+    *("CUDA_HOME", "TILUSBUILD_CACHE_DIR", "TILUSBUILD_JOBS", "TILUSBUILD_LEVEL", "TERM", "PWD"),
+)

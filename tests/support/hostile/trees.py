@@ -1,0 +1,104 @@
+"""Cache trees: one that a build made, with links, FIFOs, sockets and garbage at any level."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from support.hostile.manifests import damaged
+from support.hostile.trial import Trial
+
+Copy = Callable[[Path], None]
+
+_VERBS: tuple[tuple[str, ...], ...] = (
+    ("cache", "gc"),
+    ("cache", "gc", "-n"),
+    ("cache", "clear", "--yes"),
+    ("cache", "clear"),
+    ("cache", "verify"),
+    ("cache", "verify", "--repair"),
+    ("cache", "ls"),
+    ("cache", "ls", "scale"),
+    ("cache", "ls", "X"),
+    ("cache", "stats"),
+    ("cache", "show", "scale/0"),
+    ("cache", "show", "s/²"),
+    ("cache", "show", "scale/0", "--log"),
+    ("cache", "show", "scale/0", "--source"),
+    ("cache", "export", "--layout", "tilus", "-o", "out"),
+    ("build", "-q"),
+    ("plan",),
+    ("explain",),
+    ("report",),
+    ("graph",),
+    ("package", "one", "-o", "dist"),
+    ("verify", ".cache"),
+    ("diff", ".cache", "."),
+    ("dispatch", "show"),
+    ("compdb",),
+)
+
+
+def _entries(root: Path) -> list[Path]:
+    """Everything below a cache, and the cache itself."""
+    found = [root]
+    for where, directories, files in os.walk(root):
+        found += [Path(where, name) for name in (*directories, *files)]
+    return sorted(found)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def disturb(rng: random.Random, box: Path, root: Path) -> None:
+    """Put something odd in place of, or beside, one entry below `root`."""
+    path = rng.choice(_entries(root))
+    kind = rng.random()
+    if kind < 0.35 and path.is_file() and not path.is_symlink():
+        data = path.read_bytes()
+        odd = (b"", b"\0" * 99, b"[]", b"{}", b"null", b'{"a": ' * 3000, b"\xff\xfe", b"\x1b[31m")
+        path.write_bytes(rng.choice(odd) if rng.random() < 0.4 else damaged(rng, data))
+        return
+    if rng.random() < 0.5:
+        path = path.with_name(rng.choice(("x", "\x1b[31m", "é", "lock", "a" * 200, "..x", "-rf")))
+        if path.exists() or path.is_symlink():
+            return
+    else:
+        _remove(path)
+    targets = (box / "outside", box / "outside" / "secret", Path("/dev/zero"), Path("."), path)
+    if kind < 0.65:
+        path.symlink_to(rng.choice(targets))
+    elif kind < 0.75:
+        os.mkfifo(path)
+    elif kind < 0.85:
+        path.mkdir()
+    elif kind < 0.95:
+        path.write_bytes(rng.randbytes(rng.choice((0, 10, 5000))))
+    elif len(os.fsencode(path)) < 100:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+
+
+def trial(rng: random.Random, copy: Copy) -> Trial:
+    """Return a command on a disturbed cache."""
+    words = rng.choice(_VERBS)
+    if rng.random() < 0.3:
+        words = (*words, "--json")
+
+    def prepare(box: Path) -> None:
+        copy(box / "project")
+        for _ in range(rng.randint(1, 3)):
+            root = box / "project" / ".cache"
+            if root.is_dir():
+                disturb(rng, box, root)
+
+    allowed = ("project/out", "project/dist", "project/compile_commands.json")
+    return Trial(words, prepare=prepare, writes=allowed)
