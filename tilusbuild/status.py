@@ -73,6 +73,8 @@ class Cause(str, Enum):
     """A tool reported success, and its output is missing or cannot be read."""
     TOOL = "tool"
     """A tool could not be started."""
+    OUTSIDE = "outside"
+    """The source names a file that the program's hash does not cover."""
 
     __str__ = str.__str__
 

@@ -97,7 +97,7 @@ def device(tmp_path, nvrtc_toolchain, runner):
     """device(recipe) gives the device code alone."""
 
     def compiled(made, include_dir=None):
-        tools = nvrtc_tools(nvrtc_toolchain.nvrtc)
+        tools = nvrtc_tools(nvrtc_toolchain)
         return compile_device(made, tools, str(tmp_path), include_dir, runner, 120.0)
 
     return compiled

@@ -578,6 +578,17 @@ void print_usage(const Request &request, const strings &names, const Usage &usag
     }
 }
 
+// The list of what was read, as gcc appends it: `seen` are headers beside the input.
+void list_read(const std::set<string> &seen) {
+  const char *path = getenv("SUNPRO_DEPENDENCIES");
+  FILE *file = path ? fopen(path, "a") : nullptr;
+  if (!file) return;
+  fprintf(file, "source.o:");
+  for (const string &name : seen) fprintf(file, " %s", name.c_str());
+  fprintf(file, "\n");
+  fclose(file);
+}
+
 int compile(Request &request) {
   if (request.inputs.size() != 1) die("nvcc fatal   : one input file, please", 1);
   const string &input = request.inputs[0];
@@ -587,6 +598,7 @@ int compile(Request &request) {
   string what = behaviour(source);
   std::set<string> seen;
   mix_includes(request, input, source, seen);
+  list_read(seen);
   journal(request, what);
   const char *makeflags = getenv("MAKEFLAGS");
   string pid = std::to_string(getpid());

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 VERSION = "13.0.88"
 
+UNHELD = {"TILUSBUILD_SANDBOX": "0"}
+"""The environment of a build with such a toolkit: in a sandbox it could keep no journal."""
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _NVCC = "bin/nvcc"
 _PROGRAMS = ("bin/ptxas", "bin/fatbinary", "bin/nvlink", "bin/cudafe++", "nvvm/bin/cicc")
@@ -89,7 +92,7 @@ class FakeCuda:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"CUDA_HOME": os.path.dirname(os.path.dirname(self.nvcc))}
+        return {"CUDA_HOME": os.path.dirname(os.path.dirname(self.nvcc)), **UNHELD}
 
     def most_at_once(self) -> int:
         """How many compiles have run at the same time."""

@@ -110,6 +110,7 @@ def make_toolchain(
         fingerprint_nvrtc=(),
         fingerprint_joiner=(),
         fingerprint_host=("gcc 0 test",),
+        reach=lambda: None,
     )
 
 

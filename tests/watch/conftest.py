@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from support.nvcc_journal import make_toolkit
+from support.nvcc_journal import UNHELD, make_toolkit
 from support.processes import Watched
 from support.project import Project
 from support.trees import published
@@ -166,7 +166,7 @@ def nvcc(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def new_project(tmp_path: Path, nvcc: str) -> Callable[..., WatchedProject]:
     def make(*names: str, directory: str = "project", **more: int) -> WatchedProject:
-        project = WatchedProject(tmp_path / directory, nvcc=nvcc)
+        project = WatchedProject(tmp_path / directory, dict(UNHELD), nvcc=nvcc)
         kernels = {f"kernels/{name}.cu.j2": TEMPLATE.format(note="as it began") for name in names}
         project.write_all({**FILES, **kernels})
         project.manifest(*names, **more)

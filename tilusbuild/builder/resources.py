@@ -155,6 +155,7 @@ class ProgramCompiler:
             runner,
             self._launchers,
             self._timeout,
+            headers.notes,
         )
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:

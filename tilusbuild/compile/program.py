@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
+from tilusbuild.compile.reads import Reads
 from tilusbuild.compile.steps import (
     CC_FLAGS,
     ENVIRONMENT,
@@ -33,6 +34,7 @@ from tilusbuild.compile.steps import (
     steps,
     tools_of,
 )
+from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import LauncherStore
@@ -74,18 +76,21 @@ def compile_program(
     runner: Runner,
     launchers: LauncherStore,
     timeout: float | None = None,
+    notes: Sequence[Diagnostic] = (),
 ) -> CompileOutcome:
     """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files; it
     works in a directory beside the stage.
 
     `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
-    process. Raises `CancelledError` and `OSError` (of the stage's file system).
+    process, `notes` are those of the closure. Raises `CancelledError` and `OSError` (of the stage's
+    file system).
     """
     if problem := recipe.pipeline.problem(recipe):
         return _finish(stage, CompileOutcome(Cause.CHECK, "", reason=problem))
     work = f"{stage}.work"
     try:
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
+        compiling.notes = notes
         compiling.prepare(include_dir)
         return _finish(stage, compiling.run())
     finally:
@@ -109,13 +114,14 @@ def compile_device(
     include_dir: str | None,
     runner: Runner,
     timeout: float | None = None,
+    notes: Sequence[Diagnostic] = (),
 ) -> DeviceCode:
     """Compile a kernel's device code alone, for callers that launch it through the driver.
 
     With NVRTC's tools (`nvrtc_tools`) neither nvcc, nor a host compiler, nor binutils is needed.
     It runs in a temporary directory in `directory`. `include_dir` is the
-    directory of the recipe's headers, `timeout` is in seconds for each process. Raises
-    `CancelledError` and `OSError` (of the directory's file system)."""
+    directory of the recipe's headers, `timeout` is in seconds for each process, `notes` are those
+    of the closure. Raises `CancelledError` and `OSError` (of the directory's file system)."""
     image = recipe.pipeline.device_image(recipe)
     if image is None:
         raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
@@ -124,6 +130,7 @@ def compile_device(
     work = os.path.join(directory, "work")
     try:
         compiling = Compile(recipe, tools, directory, work, runner, LauncherStore(), timeout)
+        compiling.notes = notes
         compiling.prepare(include_dir)
         source = os.path.join(work, "source.cu")
         with open(source, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -161,6 +168,8 @@ class Compile:
     seconds: float = 0.0
     peak_rss: int = 0
     found: Findings = field(default_factory=Findings)
+    include_dir: str | None = None
+    notes: Sequence[Diagnostic] = ()
 
     def make_directory(self) -> None:
         """Create the private directory, with all that a tool finds by name."""
@@ -172,6 +181,7 @@ class Compile:
     def prepare(self, include_dir: str | None) -> None:
         """Create the private directory: copies of inputs with a fixed time, links to headers."""
         pipeline = self.recipe.pipeline
+        self.include_dir = include_dir and os.path.abspath(include_dir)
         module = os.path.join(self.stage, "module")
         self.make_directory()
         for name in ("source.cu", *pipeline.fixed_files, *pipeline.generated(self.recipe)):
@@ -230,6 +240,10 @@ class Compile:
         if error := self.recipe.pipeline.source_problem(self.recipe, copies):
             self.logs.append(error + "\n")
             raise StepError(Cause.CHECK, error)
+        listed = self.recipe.pipeline.compiler != "NVRTC"
+        if not listed and (error := self._reads().unheld(self.notes)):
+            self.logs.append(error + "\n")
+            raise StepError(Cause.OUTSIDE, error)
 
     def _check_declaration(self) -> None:
         """Compare the template's own function with the declared arguments."""
@@ -264,6 +278,13 @@ class Compile:
         log = self.scrub(finished.output)
         if log:
             self.logs.append(log if log.endswith("\n") else log + "\n")
+        reads = self._reads()
+        if not finished.timed_out and (
+            outside := reads.problem(step, finished, self.recipe.source)
+        ):
+            outside = self.scrub(outside.encode("utf-8", "surrogateescape"))
+            self.logs.append(f"{outside}\n")
+            raise StepError(Cause.OUTSIDE, outside)
         if finished.status or finished.timed_out:
             program = self._program() if step.of_program else None
             meaning = checks.link_problem(self.recipe, log)
@@ -307,12 +328,22 @@ class Compile:
 
     def execute(self, step: Step) -> CompletedCommand:
         """Run one step's command in the private directory. Raises `OSError` if it cannot start."""
-        environment = {**self.tools.environment, **ENVIRONMENT}
-        command = Command(self.tools.fill(step.argv), self.work, environment, self.timeout)
+        reads = self._reads()
+        reads.forget()
+        command = Command(
+            reads.argv(step),
+            self.work,
+            {**self.tools.environment, **ENVIRONMENT, **reads.environment},
+            self.timeout,
+            sandbox=reads.sandbox(step),
+        )
         finished = self.runner.run(command)
         self.seconds += finished.seconds
         self.peak_rss = max(self.peak_rss, finished.peak_rss)
         return finished
+
+    def _reads(self) -> Reads:
+        return Reads(self.tools, self.work, self.include_dir)
 
     def scrub(self, output: bytes) -> str:
         return scrub(output, {self.work: "", "/proc/self/cwd": "", **self.tools.directories})

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile.model import Recipe
 
 if TYPE_CHECKING:
-    from tilusbuild.toolchain import NvrtcLibrary, Toolchain
+    from tilusbuild.toolchain import Toolchain
+    from tilusbuild.toolchain.reach import Reach
 
 
 # Compilers write names of inputs into debug information, `assert` and symbols. Through this link
@@ -147,6 +148,8 @@ class Tools:
     """The toolkit's headers, which a compile through NVRTC finds under `cuda`."""
     links: Mapping[str, str] = field(default_factory=dict)
     """The tools that others look up by name, in `TOOLS`: name to path."""
+    reach: Reach | None = None
+    """The files of the machine that a compile needs; None: what it reads is its own affair."""
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return a command with its placeholders replaced by paths."""
@@ -185,6 +188,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
         joiner_fingerprint=tuple(toolchain.fingerprint_joiner),
         cuda_headers=nvrtc.include_dir if nvrtc is not None else None,
         links=links,
+        reach=toolchain.reach(),
     )
 
 
@@ -192,8 +196,11 @@ def tools_of(toolchain: Toolchain) -> Tools:
 _OWN_TOOLS = {"PATH": f"{HERE}/{TOOLS}", "COMPILER_PATH": f"{HERE}/{TOOLS}"}
 
 
-def nvrtc_tools(nvrtc: NvrtcLibrary) -> Tools:
+def nvrtc_tools(toolchain: Toolchain) -> Tools:
     """Return the tools of `compile_device` on a machine that has NVRTC and no other compiler."""
+    nvrtc = toolchain.nvrtc
+    if nvrtc is None:
+        raise ValueError("the toolchain has no NVRTC")
     return Tools(
         paths={"{nvrtc}": nvrtc.command},
         environment={**_OWN_TOOLS, "LC_ALL": "C", "TZ": "UTC"},
@@ -201,4 +208,5 @@ def nvrtc_tools(nvrtc: NvrtcLibrary) -> Tools:
         cuda_fingerprint=(),
         cc_fingerprint=(),
         cuda_headers=nvrtc.include_dir,
+        reach=toolchain.reach(),
     )

@@ -26,6 +26,7 @@ from tilusbuild.state.clock import Moment
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.status import Status
 from tilusbuild.toolchain import HostCompiler, Toolchain, ToolchainRequest, ToolFile, discover_nvrtc
+from tilusbuild.toolchain.reach import sandbox_wanted
 
 _ENVELOPE = Envelope("device code 2")
 _NONE = ToolFile("-", "", "-", "-")
@@ -79,11 +80,12 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
                 headers = project.cache.publish_include(made.recipe.include_digest, files)
             done = compile_device(
                 made.recipe,
-                nvrtc_tools(toolchain.nvrtc),  # type: ignore[arg-type]  # it was asked for
+                nvrtc_tools(toolchain),
                 private.path,
                 headers,
                 project.runner,
                 project.manifest.build.timeout,
+                made.closure.notes,
             )
         finally:
             private.discard()
@@ -122,4 +124,5 @@ def _toolchain(project: Project) -> Toolchain:
         nvrtc=nvrtc,
         fingerprint_nvrtc=nvrtc.fingerprint(project.digests),
         fingerprint_joiner=nvrtc.joiner_fingerprint(project.digests),
+        sandboxed=sandbox_wanted(project.environment),
     )

@@ -179,6 +179,7 @@ VARIABLES = frozenset(
     [
         *(variable(each.name.replace("_", "-")) for each in fields(Settings)),
         *OF_KERNEL_CACHE,
+        "TILUSBUILD_SANDBOX",
         # Told to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         "TILUSBUILD_PROGRAMS",

@@ -15,6 +15,15 @@ from tilusbuild.errors import TilusbuildError
 
 
 @dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The only files that a process can open: to read and run below `read`, also to change below
+    `write`. Absolute paths; of one that does not exist, nothing. See `landlock`."""
+
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A process to start. `env` is its whole environment, not an addition to this process's."""
 
@@ -31,6 +40,8 @@ class Command:
     on_output: Callable[[bytes], None] | None = field(default=None, compare=False)
     """Called in `Runner.run`, on its thread, with each piece of output as it comes. If it falls far
     behind, a line that says so replaces some pieces."""
+    sandbox: Sandbox | None = None
+    """What holds the process and all that it starts; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,8 @@ class PrefixRunner:
 
     `prefix[0]` is a path. The prefix may be a script: it runs with `path` as its PATH, and what it
     starts gets the command's own.
+    A prefix may start its command anywhere, and needs files of its own: what runs through one has
+    no sandbox.
     """
 
     def __init__(
@@ -99,7 +112,8 @@ class PrefixRunner:
         self._path = path
 
     def run(self, command: Command) -> CompletedCommand:
-        command = replace(command, nice=self._nice)
+        sandbox = None if self._prefix else command.sandbox
+        command = replace(command, nice=self._nice, sandbox=sandbox)
         own = command.env.get("PATH")
         if self._prefix and own is not None:
             argv = (*self._prefix, _ENV, f"PATH={own}", *command.argv)

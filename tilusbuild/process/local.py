@@ -320,7 +320,10 @@ def _request(command: Command) -> bytes:
     for name in command.env:
         if not name or "=" in name:
             raise ValueError(f"not a name of an environment variable: {name!r}")
-    strings = [os.fsencode(s) for s in (command.cwd, *command.argv, *variables)]
+    held = command.sandbox
+    read, write = (held.read, held.write) if held is not None else ((), ())
+    words = (command.cwd, *command.argv, *variables, *read, *write)
+    strings = [os.fsencode(word) for word in words]
     if any(b"\0" in s for s in strings):
         raise ValueError("a command's strings cannot hold NUL")
     numbers = warden.REQUEST.pack(
@@ -330,6 +333,8 @@ def _request(command: Command) -> bytes:
         command.nice,
         len(command.argv),
         len(variables),
+        len(read),
+        len(write),
     )
     return numbers + b"\0".join(strings) + b"\0"
 

@@ -17,7 +17,8 @@ It is single-threaded, because PR_SET_PDEATHSIG follows the thread that forked, 
 process's peak memory starts at that of the process it was forked from.
 
 A frame is `HEADER` (payload length, kind, command number) and a payload. `RUN` carries `REQUEST`
-and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment.
+and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment,
+what a sandbox lets it read, and what it lets it change (none of either: there is no sandbox).
 `HOLD` carries the path that tokens are written to, a NUL, and the tokens that the client has now;
 `HELD` answers the first, from where on they are safe.
 """
@@ -25,17 +26,20 @@ and strings that end in NUL: working directory, arguments, `NAME=value` of the w
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 HEADER = struct.Struct("<IBQ")
-REQUEST = struct.Struct("<dQ?BII")
+REQUEST = struct.Struct("<dQ?BIIII")
 """Time limit in seconds (0: none), output limit in bytes, whether to tell of output as it comes,
-niceness, number of arguments, of variables."""
+niceness, number of arguments, of variables, of paths to read and to change."""
 RESULT = struct.Struct("<idQ?")
 """Wait status, seconds, peak resident set in bytes, timed out; the output follows."""
 REFUSAL = struct.Struct("<i")
@@ -136,6 +140,7 @@ class Warden:
         self._token_end = -1
         self._token_path = b""
         self._tokens = b""
+        self._restrict: Callable[[list[bytes], list[bytes]], None] | None = None
         self._oom_score = compilers_oom_score()
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._poller = select.poll()
@@ -219,6 +224,14 @@ class Warden:
             elif kind == KILL:
                 self._kill_commands(number)
 
+    def _sandbox(self) -> Callable[[list[bytes], list[bytes]], None]:
+        """Return what confines a forked child; loaded before the fork, once."""
+        if self._restrict is None:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+            self._restrict = importlib.import_module("landlock").restrict
+            del sys.path[0]
+        return self._restrict
+
     def _send(self, kind: int, number: int, *payload: bytes) -> None:
         body = b"".join(payload)
         view = memoryview(HEADER.pack(len(body), kind, number) + body)
@@ -229,10 +242,14 @@ class Warden:
             raise DisconnectedError from error
 
     def _start(self, number: int, payload: bytes) -> None:
-        timeout, limit, tells, nice, arguments, variables = REQUEST.unpack_from(payload)
-        strings = payload[REQUEST.size :].split(b"\0")
-        cwd, argv = strings[0], strings[1 : 1 + arguments]
-        environment = strings[1 + arguments : 1 + arguments + variables]
+        timeout, limit, tells, nice, *counts = REQUEST.unpack_from(payload)
+        cwd, *strings = payload[REQUEST.size :].split(b"\0")
+        argv, environment, readable, writable = (
+            [strings.pop(0) for _ in range(count)] for count in counts
+        )
+        confine: Callable[[], None] | None = None
+        if readable or writable:
+            confine = partial(self._sandbox(), readable, writable)
         opened: list[int] = []
         try:
             opened += os.pipe()
@@ -245,7 +262,7 @@ class Warden:
             self._send(REFUSED, number, REFUSAL.pack(error.errno or 0), argv[0])
             return
         if pid == 0:
-            self._become(cwd, argv, environment, output, complaint, nice)
+            self._become(cwd, argv, environment, output, complaint, nice, confine)
         os.close(output)
         os.close(complaint)
         with contextlib.suppress(OSError):
@@ -265,6 +282,7 @@ class Warden:
         output: int,
         complaint: int,
         nice: int,
+        confine: Callable[[], None] | None,
     ) -> None:
         """In the forked child: turn into the command, or say why not. Never returns."""
         subject = cwd
@@ -281,6 +299,8 @@ class Warden:
             if self._oom_score:
                 write_oom_score(self._oom_score)
             os.chdir(cwd)
+            if confine is not None:
+                confine()
             subject = argv[0]
             execute(argv, environment)
         except OSError as error:

@@ -323,6 +323,8 @@ class _Search:
             # Where `#include_next` goes on depends on where the compiler found this file: take all.
             if not include.next:
                 return
+        if ".." in include.name.split("/"):
+            self._leads_out(include, includer, "include-dirs")
         self.external.add(include.name)
 
     def _take(self, file: _File) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilusbuild.errors import InputError
+from tilusbuild.process import landlock
 from tilusbuild.process.base import Runner
 from tilusbuild.runtime.cuda_driver import CudaDriver
 from tilusbuild.runtime.errors import DriverError
@@ -27,6 +28,7 @@ from tilusbuild.toolchain.discovery import (
 )
 from tilusbuild.toolchain.host import HostCompiler, find_host
 from tilusbuild.toolchain.probe import Probe, ProbeError
+from tilusbuild.toolchain.reach import SANDBOX, sandbox_wanted
 
 Status = Literal["ok", "missing", "warning"]
 
@@ -70,6 +72,7 @@ def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
     ):
         yield _nvidia_tool(probe, cuda, name, gives)
     yield _bubblewrap(probe)
+    yield _sandbox(probe.env)
 
 
 def _host(probe: Probe) -> tuple[HostCompiler | None, Finding]:
@@ -163,6 +166,16 @@ def _nvidia_tool(probe: Probe, cuda: Cuda | None, name: str, gives: str) -> Find
     if path is None:
         return Finding(name, "missing", "not found", gives, f"pip install nvidia-cuda-{name}")
     return Finding(name, "ok", path, gives)
+
+
+def _sandbox(environment: Mapping[str, str]) -> Finding:
+    gives = "a compile cannot open what its hash does not cover; without, what it read is checked"
+    if not sandbox_wanted(environment):
+        return Finding("sandbox", "warning", f"switched off by {SANDBOX}", gives)
+    if not (offered := landlock.version()):
+        detail = "this kernel, or what this process runs in, offers no Landlock"
+        return Finding("sandbox", "warning", detail, gives, "Linux 5.13 has Landlock")
+    return Finding("sandbox", "ok", f"Landlock {offered}", gives)
 
 
 def _bubblewrap(probe: Probe) -> Finding:

@@ -27,6 +27,7 @@ from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates, places
 from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
 from tilusbuild.toolchain.probe import Probe
+from tilusbuild.toolchain.reach import Reach, reach_of, sandbox_wanted
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -81,8 +82,14 @@ class Toolchain:
     fingerprint_nvrtc: tuple[str, ...] = ()
     fingerprint_joiner: tuple[str, ...] = ()
     """Further lines for programs of several architectures."""
+    sandboxed: bool = True
+    """Whether compiles are held to what they need, where the machine can do that."""
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
     """What the fingerprints were made of; None: nobody looks whether it changes."""
+
+    def reach(self) -> Reach:
+        """Return the files of the machine that a compile needs."""
+        return reach_of(self.host, self.cuda, self.nvrtc, sandboxed=self.sandboxed)
 
     @property
     def cxx(self) -> ToolFile:
@@ -181,7 +188,15 @@ def discover(
         if cuda is None:
             raise _no_cuda(request, searched)
         fingerprint = (*cuda.fingerprint(evidence), *fingerprint_host)
-    found = Toolchain(cuda, host, fingerprint, fingerprint_host, tuple(searched), evidence=evidence)
+    found = Toolchain(
+        cuda,
+        host,
+        fingerprint,
+        fingerprint_host,
+        tuple(searched),
+        evidence=evidence,
+        sandboxed=sandbox_wanted(env),
+    )
     for tool in found.tools():
         evidence.names(tool.path, tool.digest)
     if not request.needs_nvrtc:

@@ -9,6 +9,7 @@ the assembler leaves in line tables are taken out.
     nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
     nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
     nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
+    nvrtc_command.py [--library FILE] --confine LANDLOCK READ… -- WRITE… -- VERB…
     nvrtc_command.py [--library FILE] identify | headers
     nvrtc_command.py [--library FILE] --serve ADDRESS
 
@@ -39,8 +40,11 @@ FAILED, USAGE, BROKEN = 1, 2, 70
 _MOST_KEPT = 512 << 20
 """A process that holds more than so many bytes after a compile is ended: heaps seldom shrink."""
 
-_HEAP = ((-1, 64 << 20), (-2, 16 << 20), (-3, 32 << 20))
-"""malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, in bytes."""
+_HEAP = ((-1, 64 << 20), (-2, 16 << 20), (-3, 32 << 20), (-8, 1))
+"""malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, in bytes; M_ARENA_MAX, so that the
+threads of confined compiles share the one heap that is kept."""
+_STACK = 64 << 20
+"""Bytes of address space for the stack of such a thread: templates nest deeply."""
 
 _COMPILATION = 6
 _OF_THE_SOURCE = frozenset({5, _COMPILATION})
@@ -223,9 +227,42 @@ def obey(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
     return USAGE, (__doc__ or "").encode()
 
 
+def confined(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
+    """As `obey`, in a thread that can open only the files that the command names.
+
+    LANDLOCK is the path of `process/landlock.py`. It holds a thread, and for as long as that lives:
+    the next command has other files.
+    """
+    import importlib.util
+    import threading
+
+    spec = importlib.util.spec_from_file_location("landlock", words[1])
+    landlock = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # it has a path
+    spec.loader.exec_module(landlock)  # type: ignore[union-attr]
+    end = words.index("--")
+    after = words.index("--", end + 1)
+    answers: list[tuple[int, bytes]] = []
+
+    def work() -> None:
+        try:
+            landlock.restrict(words[2:end], words[end + 1 : after])
+        except OSError as error:
+            answers.append((BROKEN, os.fsencode(f"nvrtc: internal compiler error: {error}\n")))
+        else:
+            answers.append(attempt(nvrtc, words[after + 1 :]))
+
+    threading.stack_size(_STACK)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
 def attempt(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
     """As `obey`, with what is raised as its output."""
     try:
+        if words[:1] == ["--confine"] and words.count("--") >= 2:
+            return confined(nvrtc, words)
         return obey(nvrtc, words)
     except MemoryError:
         return BROKEN, b"nvrtc: fatal: out of memory\n"
