@@ -44,6 +44,14 @@ def cuda_toolchain():
 
 
 @pytest.fixture(scope="session")
+def host_toolchain():
+    """Host tools alone."""
+    with LocalRunner() as running:
+        request = ToolchainRequest(needs_cuda=False)
+        return discover(request, dict(os.environ), running, DigestMemory())
+
+
+@pytest.fixture(scope="session")
 def nvrtc_toolchain():
     """Host tools and NVRTC; no nvcc is looked for."""
     with LocalRunner() as running:

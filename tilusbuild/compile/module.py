@@ -24,6 +24,7 @@ from tilusbuild.compile.steps import (
     LAUNCHER_STEP,
     NVRTC_COMMAND,
     Step,
+    is_placeholder,
     steps,
     tools_of,
 )
@@ -84,11 +85,13 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
 _digest = lru_cache(maxsize=64)(sha256_text)
 
 
-@lru_cache(maxsize=1024)
 def _word(word: str) -> str:
     """Return an argument quoted for a shell, on one line; placeholders stay as they are."""
-    if word.startswith("{") and word.endswith("}"):
-        return word
+    return word if is_placeholder(word) else _quoted(word)
+
+
+@lru_cache(maxsize=1024)
+def _quoted(word: str) -> str:
     return shlex.quote(word).replace("\n", "'$'\\n''")
 
 
@@ -161,7 +164,7 @@ def compile_script(
     ready = LAUNCHER_OBJECT if pipeline.script.ships_launcher else LAUNCHER
     ready_made = (LAUNCHER_STEP,) if pipeline.script.ships_launcher else ()
     commands = [step for step in steps(recipe) if step not in ready_made]
-    used = {word for step in commands for word in step.argv}
+    used = {word for step in commands for word in step.argv if is_placeholder(word)}
     return "".join(
         [
             _HEAD.replace("@TOOLS@", pipeline.script.tools),
@@ -186,7 +189,9 @@ def compile_script(
 
 
 def _command(step: Step) -> str:
-    return "run " + " ".join(_VARIABLES.get(word) or shlex.quote(word) for word in step.argv) + "\n"
+    words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
+    quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
+    return f"run {' '.join(quoted)}\n"
 
 
 def _include(recipe: Recipe) -> str:

@@ -106,6 +106,20 @@ def host_march(recipe: Recipe) -> str:
     return recipe.host_march or default_march()
 
 
+class UserWord(str):
+    """An argument of a person's that reads like a placeholder, and is none."""
+
+
+def user_flags(recipe: Recipe) -> tuple[str, ...]:
+    """Return the user's flags, of which none is a placeholder."""
+    return tuple(UserWord(flag) if is_placeholder(flag) else flag for flag in recipe.flags)
+
+
+def is_placeholder(word: str) -> bool:
+    """Return whether a word of a command stands for a tool."""
+    return word.startswith("{") and word.endswith("}") and not isinstance(word, UserWord)
+
+
 def defines(recipe: Recipe) -> list[str]:
     """Return the `-D` words."""
     return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.defines]
@@ -153,7 +167,11 @@ class Tools:
 
     def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return a command with its placeholders replaced by paths."""
-        return tuple(word for part in argv for word in self.paths.get(part, (part,)))
+        return tuple(
+            word
+            for part in argv
+            for word in (self.paths.get(part, (part,)) if is_placeholder(part) else (part,))
+        )
 
 
 def tools_of(toolchain: Toolchain) -> Tools:

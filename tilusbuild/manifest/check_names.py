@@ -7,6 +7,7 @@ project.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from functools import partial
 
@@ -123,6 +124,7 @@ def _names(section: str, key: str) -> tuple[str, ...]:
 
 
 def _macros(checks: Checks, path: Path) -> None:
+    table = checks.wrote(*path)
     for name in checks.names_in(*path):
         if not IDENTIFIER.fullmatch(name):
             checks.error(
@@ -130,6 +132,17 @@ def _macros(checks: Checks, path: Path) -> None:
                 checks.document.key(*path, name),
                 "a name is made of letters, digits and _; macros with arguments belong in a header",
             )
+        value = table[name] if isinstance(table, dict) else None
+        if isinstance(value, str) and (_NO_MACRO.search(value) or value.rstrip().endswith("\\")):
+            checks.error(
+                f'the value of "{name}" cannot be passed to a compiler',
+                checks.document.value(*path, name),
+                "a macro is one line: it holds no line break, no control character but a tab, and "
+                "ends in no backslash; longer ones belong in a header",
+            )
+
+
+_NO_MACRO = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def check_files(checks: Checks) -> None:

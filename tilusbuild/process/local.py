@@ -321,8 +321,8 @@ def _request(command: Command) -> bytes:
         if not name or "=" in name:
             raise ValueError(f"not a name of an environment variable: {name!r}")
     held = command.sandbox
-    read, write = (held.read, held.write) if held is not None else ((), ())
-    words = (command.cwd, *command.argv, *variables, *read, *write)
+    sandbox = (held.read, held.write, held.pipes) if held is not None else ((), (), ())
+    words = (command.cwd, *command.argv, *variables, *(path for each in sandbox for path in each))
     strings = [os.fsencode(word) for word in words]
     if any(b"\0" in s for s in strings):
         raise ValueError("a command's strings cannot hold NUL")
@@ -333,8 +333,7 @@ def _request(command: Command) -> bytes:
         command.nice,
         len(command.argv),
         len(variables),
-        len(read),
-        len(write),
+        *map(len, sandbox),
     )
     return numbers + b"\0".join(strings) + b"\0"
 

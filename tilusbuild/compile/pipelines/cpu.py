@@ -17,6 +17,7 @@ from tilusbuild.compile.steps import (
     defines,
     host_march,
     includes,
+    user_flags,
 )
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ class Cpu(Pipeline):
             f"-march={host_march(recipe)}",
             *defines(recipe),
             *includes(recipe, ("-iquote",)),
-            *recipe.flags,
+            *user_flags(recipe),
         )
         linker = [f"-Wl,{flag}" for flag in (*LIBRARY_FLAGS, *EXPORT_FLAGS)]
         # The flags again: -fopenmp and the like have a meaning for the link, too.
-        objects = ("source.o", "launcher.o", *recipe.flags, "-ldl")
+        objects = ("source.o", "launcher.o", *user_flags(recipe), "-ldl")
         return [
             Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
             Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,10 @@ from tilusbuild.compile.steps import (
     defines,
     host_march,
     includes,
+    user_flags,
 )
 from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.process.warden import FIRST_PIPE
 
 if TYPE_CHECKING:
     from tilusbuild.compile.dump import Dump
@@ -52,6 +55,31 @@ _PTX = re.compile(r"source(?:\.compute_(\w+))?\.ptx")
 def has_line_info(recipe: Recipe) -> bool:
     """Return whether the flags make ptxas record the names, sizes and times of source files."""
     return not _LINE_INFO.isdisjoint(recipe.flags)
+
+
+_DEFINES = ("-D", "--define-macro", "-define-macro")
+_ARRIVES = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
+"""Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote."""
+
+
+def for_nvcc(word: str) -> str:
+    """Return a `-D` word such that the preprocessor gets it unchanged, whatever is in it.
+
+    nvcc splits it at commas and takes one backslash from each pair, then writes it between double
+    quotes into a command for `sh -c`, where it escapes `"` and nothing else."""
+    if _ARRIVES.fullmatch(word):
+        return word
+    in_shell = re.sub(r"([\\$`])", r"\\\1", word)
+    return re.sub(r'([\\," ])', r"\\\1", in_shell)
+
+
+def _defined_for_nvcc(flags: Iterable[str]) -> Iterator[str]:
+    """Yield flags with those that define a macro as `for_nvcc` has them."""
+    value = False
+    for flag in flags:
+        joined = flag.startswith(("-D", *(f"{name}=" for name in _DEFINES)))
+        yield for_nvcc(flag) if value or joined else flag
+        value = flag in _DEFINES
 
 
 class NvccPipeline(Pipeline):
@@ -86,7 +114,7 @@ class NvccPipeline(Pipeline):
             "-ccbin",
             "{cxx}",
             f"-std={recipe.std}",
-            *defines(recipe),
+            *map(for_nvcc, defines(recipe)),
             *includes(recipe, ("-Xcompiler", "-iquote")),
             "-Xcompiler",
             f"-ffile-prefix-map={HERE}/=",
@@ -98,7 +126,7 @@ class NvccPipeline(Pipeline):
             "/tilusbuild/source.cu",
             "-Xptxas",
             "-v",
-            *recipe.flags,
+            *_defined_for_nvcc(user_flags(recipe)),
         ]
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
@@ -217,7 +245,7 @@ class HostPipeline(NvccPipeline):
 def _link_flags(recipe: Recipe) -> list[str]:
     """Return the user's flags that are for the link."""
     kept: list[str] = []
-    words = iter(recipe.flags)
+    words = iter(user_flags(recipe))
     for word in words:
         if word in ("-l", "-L", "-Xlinker"):
             kept += [word, next(words, "")]
@@ -252,11 +280,17 @@ class ThreadsRunner:
         threads = any(word.split("=")[0] in _THREADS for word in command.argv)
         if command.argv[0] != self._nvcc or images < 2 or not threads:
             return self._runner.run(command)
+        flags, sandbox = self._makeflags, command.sandbox
+        if sandbox is not None:
+            start, _, path = flags.partition("fifo:")
+            flags = f"{start}fifo:/proc/self/fd/{FIRST_PIPE}"
+            sandbox = replace(sandbox, pipes=(path,))
         finished = self._runner.run(
             replace(
                 command,
                 argv=(*command.argv, "--jobserver"),
-                env={**command.env, "MAKEFLAGS": self._makeflags},
+                env={**command.env, "MAKEFLAGS": flags},
+                sandbox=sandbox,
             )
         )
         # The threads are processes at the same time, and the peak is that of the largest one.

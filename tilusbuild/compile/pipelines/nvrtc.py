@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile.model import Recipe, RefusedFlag
 from tilusbuild.compile.module import ScriptParts
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
-from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, Tools, defines
+from tilusbuild.compile.steps import HERE, NVRTC_COMMAND, SOURCE, Step, Tools, defines, user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
 from tilusbuild.runtime.regular import read_text
@@ -233,7 +233,7 @@ def _options(recipe: Recipe) -> tuple[str, ...]:
         *defines(recipe),
         *(f"-I{directory}" for directory in directories),
         "--ptxas-options=-v",
-        *own_flags(recipe.flags),
+        *own_flags(user_flags(recipe)),
     )
 
 

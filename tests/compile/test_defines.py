@@ -1,0 +1,114 @@
+"""A define arrives in the compiled program byte by byte, whatever reads it on the way: a shell of
+nvcc's, NVRTC, gcc, and the shell that runs `compile.sh`. Nothing in it is run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.recipes import make_recipe
+from tilusbuild.compile.pipelines.nvcc import for_nvcc
+
+PRINTABLE = "".join(map(chr, range(32, 127)))
+ODD = "\\$`\"',; &|<>()*#~!%{}[]=-@^\t"
+TEXTS = [
+    PRINTABLE,
+    *PRINTABLE,
+    *map("".join, itertools.product(ODD, repeat=2)),
+    *("$(touch hacked)", "`touch hacked`", "'; touch hacked; '", '"; touch hacked; "', "{cxx}"),
+    *("\\\\\\", "\\\\\\\\", '\\"\\"', "é", "/*", "//", "%s%n", "$HOME", "${PATH}", "!!", "a\\"),
+]
+SEPARATOR = b"\x01"
+KERNEL = """
+__device__ const char texts[] = {texts};
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {{ y[0] = texts[n]; }}
+"""
+HOST = """
+extern "C" const char texts[] = {texts};
+extern "C" {result} saxpy(float a, const float *x, float *y, int n{stream}) {{
+  y[0] = texts[n];
+  {end}
+}}
+"""
+
+
+def literal(text: str) -> str:
+    """A C string literal, which holds what a shell and nvcc have a meaning for, and backslashes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def recipe_of(pipeline: str):
+    defines = tuple((f"T{number}", literal(text)) for number, text in enumerate(TEXTS))
+    texts = ' "\\001" '.join(name for name, _ in defines)
+    source = KERNEL if pipeline.startswith("kernel") else HOST
+    stream, end = (", void *stream", "return 0;") if pipeline == "host" else ("", "")
+    source = source.format(
+        texts=texts, stream=stream, end=end, result="int" if pipeline == "host" else "void"
+    )
+    flags = ("-DFLAG=$(touch hacked)`touch hacked`",)
+    return make_recipe(pipeline, source=source, defines=defines, flags=flags)
+
+
+EXPECTED = SEPARATOR.join(text.encode() for text in TEXTS) + b"\0"
+
+
+def check(outcome, stage: Path) -> None:
+    assert outcome.cause is None, outcome.log[:2000]
+    assert EXPECTED in (stage / "module/lib.so").read_bytes()
+    assert not [name for _, _, names in os.walk(stage) for name in names if "hacked" in name]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("pipeline", ["kernel", "host"])
+def test_through_nvcc(compile_in, cuda_toolchain, tmp_path, pipeline):
+    check(compile_in(recipe_of(pipeline), cuda_toolchain, tmp_path), tmp_path)
+
+
+def test_through_gcc(compile_in, host_toolchain, tmp_path):
+    check(compile_in(recipe_of("cpu"), host_toolchain, tmp_path), tmp_path)
+
+
+def test_through_nvrtc(compile_in, nvrtc_toolchain, tmp_path):
+    check(compile_in(recipe_of("kernel-nvrtc"), nvrtc_toolchain, tmp_path), tmp_path)
+
+
+@pytest.mark.nvcc
+def test_through_compile_sh(compile_in, cuda_toolchain, tmp_path):
+    stage = tmp_path / "programs" / "hash"
+    outcome = compile_in(recipe_of("kernel"), cuda_toolchain, stage)
+    assert outcome.cause is None
+    made = (stage / "module/lib.so").read_bytes()
+    (stage / "module/lib.so").unlink()
+    environment = {**os.environ, "NVCC": cuda_toolchain.cuda.nvcc}
+    ran = subprocess.run(
+        ["bash", "compile.sh"], cwd=stage / "module", env=environment, capture_output=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (stage / "module/lib.so").read_bytes() == made
+    assert EXPECTED in made
+    assert not list(tmp_path.rglob("*hacked*"))
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="needs sh")
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.text(st.characters(min_codepoint=1, max_codepoint=0x24F), max_size=30))
+def test_what_nvcc_makes_of_a_word(text):
+    """A model of nvcc: it takes one backslash from each pair, and quotes for its shell."""
+    word = for_nvcc(f"-DX={text}")
+    if word == f"-DX={text}":
+        return
+    taken: list[str] = []
+    letters = iter(word)
+    for letter in letters:
+        assert letter not in ',"', "it would split here, or begin a quotation"
+        taken.append(next(letters) if letter == "\\" else letter)
+    quoted = "".join(taken).replace('"', '\\"')
+    ran = subprocess.run(["sh", "-c", f'printf %s "{quoted}"'], capture_output=True, check=True)
+    assert ran.stdout.decode() == f"-DX={text}"
