@@ -183,7 +183,7 @@ def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], Non
         try:
             compiled = judged(compiler.compile(job, rendered, stage))
             if compiled.status not in RECORDED:
-                return replace(compiled, reason=_placed(job, compiled.reason))
+                return replace(compiled, reason=placed(job, compiled.reason))
             name = job.changed_input()
             if name is None:
                 ended()
