@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     started = time.monotonic_ns()
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        _open_streams()
     given = list(sys.argv[1:] if words is None else words)
     try:
         verb, status = "build", noop.answer(given)
@@ -53,6 +55,19 @@ def main(words: Sequence[str] | None = None) -> int:
             _say(f"error: the output cannot be written: {error.strerror}\n")
             return 1
         return _unforeseen(error, given)
+
+
+def _open_streams() -> None:
+    """Have the null device where a standard stream was closed (`>&-`): Python has None there, and
+    the next file that is opened would be what everybody else takes for stdout."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            stream = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _unforeseen(error: Exception, words: list[str]) -> int:

@@ -20,6 +20,7 @@ from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredP
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError
+from tilusbuild.process.threads import start_thread
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Cause, Status
 
@@ -102,13 +103,18 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def start(self, ticket: Ticket, running: int) -> None:
-        """Have a worker attempt this ticket; `running` is how many have one then."""
+        """Have a worker attempt this ticket; `running` is how many have one then.
+
+        Where no further thread can be started, those that are there take it when they are idle.
+        Raises `OSError` when there is none.
+        """
         if len(self._threads) < running:
-            # A daemon, so that a second Ctrl-C need not wait for it; else `end` does.
             name = f"tilusbuild-worker-{len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                self._threads.append(start_thread(name, self._work))
+            except OSError:
+                if not self._threads:
+                    raise
         self._tickets.put(ticket)
 
     def end(self) -> None:

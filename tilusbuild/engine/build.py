@@ -276,7 +276,12 @@ class BuildLoop:
         ticket.move(BuildState.RUNNING)
         ticket.attempted = copy(ticket.job)
         self.running.add(ticket)
-        self.workers.start(ticket, len(self.running))
+        try:
+            self.workers.start(ticket, len(self.running))
+        except OSError as error:
+            self.running.remove(ticket)
+            self._skip(ticket)
+            self._fail(error)
 
     def _has_room(self) -> bool:
         """Return whether one more may compile."""

@@ -26,6 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tilusbuild.process.threads import start_thread
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -231,8 +233,7 @@ class _Sleeper:
         self._asked = threading.Semaphore(0)
         self._callback: Callable[[], None] | None = None
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="jobserver", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("jobserver", self._run)
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call `callback` when there is something to read; no effect while another one waits."""

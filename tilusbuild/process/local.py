@@ -9,8 +9,10 @@ The server is started by the first command; a runner that runs nothing costs not
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import select
 import signal
 import socket
 import sys
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, RunnerLostError
+from tilusbuild.process.threads import start_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +35,9 @@ _CHANNEL = 3
 _SWEEPS = 500
 """How often, 10 ms apart, a killed warden's processes are killed: one may be uninterruptible."""
 
+
+_LOOK_AFTER = 1000
+"""Milliseconds without an answer after which we look whether the warden was stopped."""
 
 _FAR_BEHIND = 256
 """Pieces of output, of at most 64 KiB each, that wait for a slow `on_output`."""
@@ -192,23 +198,37 @@ class LocalRunner:
             self._start()
         self._last_number += 1
         pending = self._pending[self._last_number] = _PendingCommand(scope)
-        self._send(warden.RUN, self._last_number, payload)
+        try:
+            self._send(warden.RUN, self._last_number, payload)
+        except OSError:
+            del self._pending[self._last_number]
+            raise
         return self._last_number, pending
 
     def _send(self, kind: int, number: int, payload: bytes = b"") -> None:
-        frame = warden.HEADER.pack(len(payload), kind, number) + payload
+        """Send a request. Raises `OSError` for a command that was not sent at all; whatever else
+        cannot be sent ends the warden, and with it every command."""
+        frame = memoryview(warden.HEADER.pack(len(payload), kind, number) + payload)
         if self._socket is None:
             return
+        sent = 0
         try:
-            self._socket.sendall(frame)
-        except OSError:
-            pass  # the warden is dead: the reader thread notices, and ends every pending command
-        except BaseException:  # KeyboardInterrupt in a frame: the rest of the stream is garbage
-            self._socket.shutdown(socket.SHUT_RDWR)
-            raise
+            while sent < len(frame):
+                sent += self._socket.send(frame[sent:])
+        except BaseException as error:
+            if isinstance(error, OSError) and kind == warden.RUN and not sent and _passes(error):
+                raise
+            # Half a frame makes garbage of all that follows, and a cancellation has to arrive. The
+            # warden ends with its socket; the reader thread notices, and ends what is pending.
+            self._lost = self._lost or f"the process that starts compilers cannot be asked: {error}"
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            if not isinstance(error, OSError):
+                raise
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
+        # It gets no stderr of ours: should it fail, it is for us to say so.
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py")
         argv = [sys.executable, "-I", "-S", script, str(_CHANNEL), str(self._owner)]
         try:
@@ -218,6 +238,7 @@ class LocalRunner:
                 actions = (
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                     (os.POSIX_SPAWN_DUP2, end, _CHANNEL),
                 )
                 self._warden = os.posix_spawn(
@@ -230,20 +251,28 @@ class LocalRunner:
             raise
         finally:
             theirs.close()
+        try:
+            self._reader = start_thread("process-reader", self._read_answers, ours)
+        except OSError:
+            ours.close()  # which ends the warden
+            self._wait_for_warden()
+            raise
         self._socket = ours
-        self._reader = threading.Thread(
-            target=self._read_answers, args=(ours,), name="process-reader", daemon=True
-        )
-        self._reader.start()
 
     def _read_answers(self, channel: socket.socket) -> None:
         received = bytearray()
+        poller = select.poll()
+        poller.register(channel, select.POLLIN)
         while True:
             try:
+                while not poller.poll(_LOOK_AFTER):
+                    self._wake_warden()
                 data = channel.recv(1 << 20)
             except OSError:
                 data = b""
             if not data:
+                with contextlib.suppress(OSError):
+                    channel.shutdown(socket.SHUT_RDWR)  # the warden ends, if it has not
                 break
             received += data
             while len(received) >= warden.HEADER.size:
@@ -272,10 +301,7 @@ class LocalRunner:
 
     def _warden_ended(self) -> None:
         """End all pending commands; first, if the warden was killed, its session."""
-        try:
-            status = os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
-        except ChildProcessError:
-            status = 0
+        status = self._wait_for_warden()
         for _ in range(_SWEEPS if status else 0):
             left = [pid for pid, _, session in warden.processes() if session == self._warden]
             if not left:
@@ -283,7 +309,7 @@ class LocalRunner:
             warden.kill_each(left)
             time.sleep(0.01)
         with self._lock:
-            if not self._closed:
+            if not self._closed and (status or self._lost is None):
                 how = f"signal {-status}" if status < 0 else f"status {status}"
                 self._lost = f"the process that starts compilers ended unexpectedly ({how})"
             waiting = list(self._pending.values())
@@ -291,6 +317,24 @@ class LocalRunner:
         self._held.set()
         for pending in waiting:
             pending.end()
+
+    def _wake_warden(self) -> None:
+        """Have a warden go on that was stopped, as any process of this user may do to it: it could
+        neither start nor kill anything."""
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            if os.waitid(os.P_PID, self._warden, os.WSTOPPED | os.WNOHANG) is not None:
+                os.kill(self._warden, signal.SIGCONT)
+
+    def _wait_for_warden(self) -> int:
+        """Return the exit status of the warden, which is about to end; minus the signal."""
+        while True:
+            try:
+                _, status = os.waitpid(self._warden, os.WUNTRACED)
+            except ChildProcessError:
+                return 0
+            if not os.WIFSTOPPED(status):
+                return os.waitstatus_to_exitcode(status)
+            os.kill(self._warden, signal.SIGCONT)
 
     def _answer(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
         if pending.cancelled:
@@ -310,6 +354,11 @@ class LocalRunner:
             peak_rss=peak_rss,
             timed_out=timed_out,
         )
+
+
+def _passes(error: OSError) -> bool:
+    """Return whether the same request may be sent later: the kernel had no memory for it."""
+    return error.errno in (errno.ENOMEM, errno.ENOBUFS)
 
 
 def _request(command: Command) -> bytes:

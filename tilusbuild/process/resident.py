@@ -29,6 +29,7 @@ from dataclasses import replace
 
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, Scope
+from tilusbuild.process.threads import start_thread
 
 FRAME = struct.Struct("<I")
 """The length of a request: a working directory and arguments, each ending in NUL."""
@@ -161,7 +162,11 @@ class _Resident:
         self._listener.listen(1)
         self._channel: socket.socket | None = None
         command = replace(like, argv=(*argv, "--serve", name), cwd="/", timeout=None)
-        threading.Thread(target=self._live, args=(command,), name="resident", daemon=True).start()
+        try:
+            start_thread("resident", self._live, command)
+        except OSError:
+            self._listener.close()
+            raise
 
     def _live(self, command: Command) -> None:
         try:

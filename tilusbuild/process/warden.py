@@ -528,6 +528,8 @@ def main() -> None:
         warden.serve()
     except DisconnectedError:
         pass
+    except (OSError, MemoryError):
+        sys.exit(1)  # which kills all that runs, and our client says that we are gone
     finally:
         if warden is not None:
             warden.kill_everything()

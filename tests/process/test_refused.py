@@ -1,0 +1,151 @@
+"""What a runner does when the system refuses it something: it says so, and nothing hangs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.processes import wait_until
+from tilusbuild.process.base import CancelledError, Command, RunnerLostError
+from tilusbuild.process.local import LocalRunner
+
+TRUE = Command(("/bin/true",), "/")
+LONG = Command(("/bin/sleep", "1000"), "/")
+
+
+class Refusing:
+    """A socket whose next request fails, after some of its bytes were sent."""
+
+    def __init__(self, inner: Any, number: int, after: int) -> None:
+        self._inner, self._number, self._after = inner, number, after
+
+    def send(self, data: memoryview) -> int:
+        if self._number and not self._after:
+            number, self._number = self._number, 0
+            raise OSError(number, os.strerror(number))
+        if self._number:
+            after, self._after = self._after, 0
+            return int(self._inner.send(data[:after]))
+        return int(self._inner.send(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def refuse(runner: LocalRunner, number: int, after: int = 0) -> None:
+    runner._socket = Refusing(runner._socket, number, after)  # type: ignore[assignment]
+
+
+@pytest.fixture
+def started(runner: LocalRunner) -> LocalRunner:
+    runner.run(TRUE)
+    return runner
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
+def test_a_request_that_finds_no_memory_fails_alone(started: LocalRunner, number: int) -> None:
+    refuse(started, number)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        started.run(TRUE)
+    assert started.run(TRUE).ok
+
+
+@pytest.mark.parametrize(
+    ("number", "after"), [(errno.EPIPE, 0), (errno.EIO, 0), (errno.ENOMEM, 7), (errno.ENOBUFS, 40)]
+)
+def test_a_connection_that_breaks_ends_every_command(
+    started: LocalRunner, number: int, after: int
+) -> None:
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            started.run(LONG)
+        except RunnerLostError as error:
+            ended.append(error)
+
+    beside = threading.Thread(target=run)
+    beside.start()
+    wait_until(lambda: len(started._pending) == 1)
+    refuse(started, number, after)
+    with pytest.raises(RunnerLostError, match=os.strerror(number)):
+        started.run(TRUE)
+    beside.join(60)
+    assert len(ended) == 1
+
+
+def test_a_cancellation_that_cannot_be_sent_ends_the_warden(started: LocalRunner) -> None:
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            started.run(LONG)
+        except CancelledError as error:
+            ended.append(error)
+
+    beside = threading.Thread(target=run)
+    beside.start()
+    wait_until(lambda: len(started._pending) == 1)
+    refuse(started, errno.ENOMEM)
+    started.cancel()
+    beside.join(60)
+    assert len(ended) == 1
+
+
+@pytest.mark.parametrize("action", ["run", "cancel", "close"])
+def test_a_stopped_warden_goes_on(started: LocalRunner, action: str) -> None:
+    def run() -> None:
+        with pytest.raises(CancelledError):
+            started.run(LONG)
+
+    beside = threading.Thread(target=run)
+    beside.start()
+    wait_until(lambda: len(started._pending) == 1)
+    os.kill(started._warden, signal.SIGSTOP)
+    if action == "run":
+        # More than a socket holds: the request itself waits for the warden.
+        big = Command(("/bin/true", *(["x" * 100_000] * 8)), "/")
+        assert started.run(big).ok
+        started.cancel()
+    elif action == "cancel":
+        started.cancel()
+    else:
+        started.close()
+    beside.join(60)
+    assert not beside.is_alive()
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    return lambda: monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_a_runner_without_a_thread_leaves_no_process(no_threads: Callable[[], None]) -> None:
+    no_threads()
+    runner = LocalRunner()
+    with pytest.raises(OSError, match="no thread can be started"):
+        runner.run(TRUE)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(runner._warden, os.WNOHANG)
+    runner.close()
+
+
+def test_a_warden_that_fails_prints_nothing(started: LocalRunner) -> None:
+    assert os.readlink(f"/proc/{started._warden}/fd/2") == os.devnull
+
+
+def test_a_warden_whose_poll_fails_is_reported(started: LocalRunner) -> None:
+    # poll() refuses more descriptors than may be open.
+    resource.prlimit(started._warden, resource.RLIMIT_NOFILE, (1, 1))
+    with pytest.raises(RunnerLostError, match=r"ended unexpectedly \(status 1\)"):
+        started.run(TRUE)
