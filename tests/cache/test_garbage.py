@@ -16,9 +16,18 @@ from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError
-from tilusbuild.runtime.places import ReaderLock
+from tilusbuild.runtime.places import LOST_ROOT, ReaderLock
 
 DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def _index(request: pytest.FixtureRequest) -> None:
+    """Of a project that made nothing: without an index nothing is garbage."""
+    if "cache" not in request.fixturenames:
+        return
+    cache = request.getfixturevalue("cache")
+    cache.record_build("/elsewhere/tilus.toml", "elsewhere", [])
 
 
 def age(path: str, days: float) -> None:
@@ -216,7 +225,7 @@ def test_a_process_that_was_killed_keeps_nothing(cache: Cache, sample: Sample):
     record = sample.record(["old"])
     cache.publish_script(record)
     code = (
-        "import sys, time; from tilusbuild.runtime.places import ReaderLock;"
+        "import sys, time; from tilusbuild.runtime.places import LOST_ROOT, ReaderLock;"
         "hold = ReaderLock(sys.argv[1], [sys.argv[2]]); print('held', flush=True); time.sleep(600)"
     )
     words = [sys.executable, "-c", code, cache.root, record.hash]
@@ -263,3 +272,34 @@ def test_loading_works_where_nothing_can_be_locked(tmp_path: Path):
     (tmp_path / "lock").mkdir()
     ReaderLock(str(tmp_path), ["0" * 64])
     assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_without_an_index_nothing_is_garbage(cache: Cache, sample: Sample):
+    """Deleting a damaged index, as one may delete anything, costs nobody's programs."""
+    for name in ("a", "b"):
+        sample.program(name)
+        cache.publish_script(record := sample.record([name], directory=name))
+        cache.record_build(f"/{name}/tilus.toml", name, [(name, record.hash)])
+    sample.program("of nobody")
+    os.unlink(cache.tree.path("index.json"))
+    for dry_run in (True, False):
+        with pytest.raises(CacheDamagedError, match="nothing was removed"):
+            cache.gc(dry_run=dry_run)
+    assert len(published(cache)) == 3
+    a, b = (script for script in cache.scripts())
+    cache.record_build("/a/tilus.toml", "a", [(a.directory, a.hash)])
+    assert set(cache.projects()) == {"/a/tilus.toml", LOST_ROOT}
+    assert len(cache.gc().removed) == 1, "of the other project the index knows again, too"
+    cache.record_build("/b/tilus.toml", "b", [(b.directory, b.hash)])
+    assert set(cache.projects()) == {"/a/tilus.toml", "/b/tilus.toml"}
+    assert cache.gc().removed == ()
+
+
+def test_what_a_lost_index_left_can_be_forgotten(cache: Cache, sample: Sample):
+    sample.program("a")
+    cache.publish_script(sample.record(["a"], directory="a"))
+    Path(cache.tree.path("index.json")).write_text("{")
+    cache.record_build("/b/tilus.toml", "b", [])
+    assert cache.gc().removed == ()
+    cache.forget([LOST_ROOT])
+    assert len(cache.gc().removed) == 2

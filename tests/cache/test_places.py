@@ -107,7 +107,7 @@ assert 2 <= fits < 20, fits
 assert os.listdir(cache.tree.path("staging")) == []
 assert cache.verify() == []
 assert len(os.listdir(cache.tree.path("programs"))) == fits
-cache.gc()
+cache.clear()
 publish(1, 300_000)
 print("full")
 """

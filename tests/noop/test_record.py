@@ -16,6 +16,7 @@ from tilusbuild.noop import record, write
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import sighting, stamp_of
 
+Entries = dict[tuple[str, write.Endings], list[str]]
 NAME = b"the command"
 SUMMARY = b"all is well"
 LATER = time.time_ns() + 10**15
@@ -36,7 +37,7 @@ def tree(tmp_path: Path) -> Path:
 
 def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
-    entries = {(f"{tree}/out/", "/lib.so"): ["p", "q", "r"]}
+    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q", "r"]}
     return write.make(
         NAME, SUMMARY, {path: sighting(path) for path in inputs}, entries, Moment(started)
     )
@@ -230,8 +231,8 @@ def test_says_what_it_saw_of_inputs_and_entries(tree: Path, in_groups: bytes) ->
     data = in_groups
     names = ("in", "in/a", "in/b", "in/none")
     assert write.inputs(data) == [str(tree / name) for name in names]
-    seen = write.entries(data, (f"{tree}/out/", "/lib.so"))
-    assert seen == {name: stamp_of(f"{tree}/out/{name}/lib.so") for name in ("p", "q", "r")}
-    assert write.entries(data, (f"{tree}/other/", "/lib.so")) == {}
+    seen = write.entries(data, f"{tree}/out/", ("/lib.so",))
+    assert seen == {name: (stamp_of(f"{tree}/out/{name}/lib.so"),) for name in ("p", "q", "r")}
+    assert write.entries(data, f"{tree}/other/", ("/lib.so",)) == {}
     assert write.inputs(data[:-1]) == []
-    assert write.entries(data[:-1], (f"{tree}/out/", "/lib.so")) == {}
+    assert write.entries(data[:-1], f"{tree}/out/", ("/lib.so",)) == {}

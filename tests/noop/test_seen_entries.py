@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.builder.resources import BuildStore
+from tilusbuild.builder.resources import WATCHED, BuildStore
 from tilusbuild.cache.cache import Cache
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import stamp_of
+from tilusbuild.state.stamp import Stamp, stamp_of
 
 
 @pytest.fixture
@@ -30,12 +30,16 @@ def program(cache: Cache) -> str:
     return digest
 
 
+def looked_at(cache: Cache, program: str) -> tuple[Stamp, ...]:
+    return tuple(stamp_of(cache.program_path(program) + part) for part in WATCHED)
+
+
 def library(cache: Cache, program: str) -> Path:
     return Path(cache.program_path(program), "module/lib.so")
 
 
 def test_an_entry_that_was_seen_is_not_read(cache: Cache, program: str) -> None:
-    store = BuildStore(cache, {program: stamp_of(str(library(cache, program)))})
+    store = BuildStore(cache, {program: looked_at(cache, program)})
     entry = store.lookup(program)
     assert entry is not None
     assert (entry.status, entry.meta) == ("built", {})
@@ -48,13 +52,13 @@ def test_an_entry_that_was_not_seen_is_read(cache: Cache, program: str) -> None:
 
 
 def test_an_entry_whose_library_is_another_file_is_read(cache: Cache, program: str) -> None:
-    seen = {program: stamp_of(str(library(cache, program)))}
+    seen = {program: looked_at(cache, program)}
     library(cache, program).write_bytes(b"cut")
     assert BuildStore(cache, seen).lookup(program) is None
 
 
-@pytest.mark.parametrize("name", ["meta.json", "module/lib.so"])
+@pytest.mark.parametrize("name", ["meta.json", "module/lib.so", "program.txt", "options.txt"])
 def test_an_entry_with_a_missing_part_is_not_seen(cache: Cache, program: str, name: str) -> None:
-    seen = {program: stamp_of(str(library(cache, program)))}
+    seen = {program: looked_at(cache, program)}
     Path(cache.program_path(program), name).unlink()
     assert BuildStore(cache, seen).lookup(program) is None

@@ -19,6 +19,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import sighting
 
+Entries = dict[tuple[str, write.Endings], list[str]]
 NAME, SUMMARY = b"the command", b"all is well"
 COMPILER = shutil.which("gcc") or ""
 ENTRIES = [f"{number:03}" for number in range(40)]
@@ -72,7 +73,7 @@ def tree(tmp_path: Path) -> Path:
 def data(tree: Path, library: str) -> bytes:
     """A record that names the stat helper."""
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/none")]
-    entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
+    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ENTRIES}
     made = write.make(
         NAME,
         SUMMARY,
@@ -143,7 +144,7 @@ def test_any_change_of_a_file_ends_it(
 def shared_out(tree: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A record whose every entry may be looked at by another thread."""
     monkeypatch.setattr(write, "_GROUP_SIZE", 1)
-    entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
+    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ENTRIES}
     made = write.make(NAME, SUMMARY, {}, entries, Moment(time.time_ns() + 10**12), library)
     assert made is not None
     return made
@@ -203,7 +204,7 @@ def test_a_removed_directory_ends_it(tree: Path, data: bytes) -> None:
 
 def test_its_entries_and_inputs_are_told_all_the_same(tree: Path, data: bytes) -> None:
     assert write.inputs(data) == [str(tree / "in"), str(tree / "in/a"), str(tree / "in/none")]
-    assert list(write.entries(data, (f"{tree}/out/", "/lib.so"))) == ENTRIES
+    assert list(write.entries(data, f"{tree}/out/", ("/lib.so",))) == ENTRIES
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def somewhere_else(path: Path) -> None:
 def test_without_the_very_file_that_was_tried_python_looks(
     tree: Path, copied: Path, by_python: list[int], change: Callable[[Path], None]
 ) -> None:
-    entries = {(f"{tree}/out/", "/lib.so"): ENTRIES}
+    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ENTRIES}
     data = write.make(NAME, SUMMARY, {}, entries, Moment(time.time_ns() + 10**12), str(copied))
     assert data is not None
     time.sleep(0.02)

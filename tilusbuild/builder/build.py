@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.resources import open_builder
+from tilusbuild.builder.resources import ProgramCompiler, open_builder
 from tilusbuild.builder.shards import Shard, ShardPart, part_of
 from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.tree import Tree
@@ -77,7 +77,7 @@ def build_planned(
     dump_ir: bool = False,
     only: Sequence[ProgramJob] | None = None,
     part: ShardPart | None = None,
-    seen: Mapping[str, Stamp] | None = None,
+    seen: Mapping[str, tuple[Stamp, ...]] | None = None,
     root: str | None = None,
 ) -> Result:
     """Build what was planned; with `only`, just those of its programs, and nothing else is written;
@@ -91,10 +91,11 @@ def build_planned(
     with open_builder(project, toolchain, config, seen=seen) as builder:
         with closing(reporter), closing(builder.compiler):
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
+            if _publishes(result, config) and only is None and part is None:
+                _mend_needed(project, plan, builder.compiler)
         if Status.CHANGED in result.statuses.values():
             project.memo.forget()
-        stopped = result.summary.signal is not None or result.summary.error is not None
-        if config.dry_run or stopped:
+        if not _publishes(result, config):
             return result
         if part is not None:
             publish(project, plan, selection, dispatchers=False)
@@ -105,6 +106,25 @@ def build_planned(
 
             dump(project, plan)
     return result
+
+
+def _publishes(result: Result, config: BuildConfig) -> bool:
+    """Return whether a build came to its end, so that it says what it made."""
+    stopped = result.summary.signal is not None or result.summary.error is not None
+    return not (config.dry_run or stopped)
+
+
+def _mend_needed(project: Project, plan: Plan, compiler: ProgramCompiler) -> None:
+    from tilusbuild.builder.needed import mend_needed
+
+    every = zip(plan.instances, plan.script_instances, strict=True)
+    owners = {instance.hash: script_instance for instance, script_instance in every}
+
+    def jobs_of(instance: PlannedInstance) -> Iterable[ProgramJob]:
+        for index, program in enumerate(instance.programs):
+            yield ProgramJob(program, index, instance, owners[instance.hash])
+
+    mend_needed(project.cache, plan.instances, jobs_of, compiler)
 
 
 def _publish_changed(

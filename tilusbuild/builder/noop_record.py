@@ -2,8 +2,9 @@
 
 Collected here is everything that the build's answer rests on: the manifest, T1 files, templates,
 headers and the directories that they were searched for in, every tool and header of the toolchain,
-the directories of PATH, tilusbuild's own code, and each published entry and script directory. For
-large records the stat helper `noop/stat_helper.c` is compiled and tried.
+the directories of PATH, tilusbuild's own code, and of the cache tree what a load needs and what a
+removed file shows in: docs/cache.md has the list. For large records the stat helper
+`noop/stat_helper.c` is compiled and tried.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tilusbuild import __version__
+from tilusbuild.builder.needed import NeededDirectories
 from tilusbuild.builder.project import Project
+from tilusbuild.builder.resources import WATCHED
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.noop.write import packed_names, packed_stamps
@@ -33,7 +39,6 @@ from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 
-_LIBRARY = "/module/lib.so"
 _KEPT = 256
 """Records of other commands are removed, oldest first, when there are more."""
 
@@ -81,14 +86,24 @@ def write_record(
     if path is None:
         return
     with suppress(OSError):
-        entries = _entries(project, planned, result.statuses)
+        programs = _programs(project.cache)
+        entries = {
+            **_programs_in(project.cache, result.statuses),
+            **_directories_of(project.cache, planned),
+        }
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
         inputs = {**_inputs_so_far(project, planned), **read.inputs}
         helper = ""
-        if sum(map(len, entries.values())) >= WORTH:
+        if sum(len(words) * len(ends) for (_, ends), words in entries.items()) >= WORTH:
             toolchain = planned.script_instances[0].toolchain
             helper = stat_helper_for(os.path.dirname(path), toolchain, project.runner)
-        made = write.make(read.invocation.key, answer, inputs, entries, read.started, helper)
+
+        def is_whole(before: str, word: str) -> bool:
+            return before != programs or project.cache.lookup(word) is not None
+
+        made = write.make(
+            read.invocation.key, answer, inputs, entries, read.started, helper, is_whole
+        )
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -96,9 +111,9 @@ def write_record(
         _prune(os.path.dirname(path))
 
 
-def last_entries(project: Project, invocation: Invocation) -> dict[str, Stamp]:
-    """Return the programs that the last answer to this command rested on, each with its library's
-    stamp of then: most are still the same, whatever else has changed."""
+def last_entries(project: Project, invocation: Invocation) -> dict[str, tuple[Stamp, ...]]:
+    """Return the programs that the last answer to this command rested on, each with the stamps of
+    `WATCHED` of then: most are still the same, whatever else has changed."""
     path = record.path(invocation.key, project.environment)
     if path is None:
         return {}
@@ -106,27 +121,60 @@ def last_entries(project: Project, invocation: Invocation) -> dict[str, Stamp]:
         data = read_bytes(path)
     except OSError:
         return {}
-    return write.entries(data, (_programs(project), _LIBRARY))
+    return write.entries(data, _programs(project.cache), WATCHED)
 
 
-def _programs(project: Project) -> str:
-    return os.path.join(project.cache.program_path(""), "")
+def _programs(cache: Cache) -> str:
+    return os.path.join(cache.program_path(""), "")
 
 
-def _entries(
-    project: Project, planned: Plan, statuses: Mapping[str, str]
-) -> dict[tuple[str, str], list[str]]:
-    """Return the file that is checked of each entry: the library, else meta.json."""
-    programs = _programs(project)
-    scripts = project.cache.tree.script_path("", "")
-    found: dict[tuple[str, str], list[str]] = {}
+_Entries: TypeAlias = dict[tuple[str, write.Endings], list[str]]
+
+
+def _programs_in(cache: Cache, statuses: Mapping[str, str]) -> _Entries:
+    """Return what is looked at of each program; one that was not built has no library."""
+    found: _Entries = {}
     for program, status in statuses.items():
-        suffix = _LIBRARY if status == Status.BUILT else "/meta.json"
-        found.setdefault((programs, suffix), []).append(program)
-    directories = [f"{each.directory}/{each.hash}" for each in planned.instances]
-    for part in ("/script.txt", "/programs", "/failed"):
-        found[(scripts, part)] = directories
+        endings = WATCHED if status == Status.BUILT else WATCHED[:-1]
+        found.setdefault((_programs(cache), endings), []).append(program)
     return found
+
+
+def _directories_of(cache: Cache, planned: Plan) -> _Entries:
+    """Return what is looked at besides: all of the scripts' directories but what was measured, the
+    directories that programs were compiled with, and what garbage collection goes by."""
+    needed = NeededDirectories(cache)
+    scripts = [cache.tree.script_path(each.directory, each.hash) for each in planned.instances]
+    digests = {digest for each in planned.instances for digest in needed.of(each)}
+    tops = [cache.include_path(digest) for digest in sorted(digests)]
+    paths = [
+        *(path for script in scripts for path in _below(script)),
+        *(path for top in tops if os.path.isdir(top) for path in _below(top, files=False)),
+    ]
+    index = cache.tree.path(layout.INDEX)
+    if os.path.exists(index):  # a cache that is read-only need not have one
+        paths.append(index)
+    found: _Entries = {}
+    for path in paths:
+        directory, name = os.path.split(path)
+        found.setdefault((os.path.join(directory, ""), (_ITSELF,)), []).append(name)
+    return found
+
+
+_ITSELF = ""
+_MEASURED = layout.LATENCY
+
+
+def _below(top: str, *, files: bool = True) -> Iterator[str]:
+    """Yield a directory, and what is below it that is no link."""
+    yield top
+    for where, directories, names in os.walk(top):
+        if _MEASURED in directories:
+            directories.remove(_MEASURED)
+        for name in (*directories, *(names if files else ())):
+            path = os.path.join(where, name)
+            if not os.path.islink(path):
+                yield path
 
 
 def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, Stage
-from tilusbuild.cache.layout import LIBRARY, META
+from tilusbuild.cache.layout import LIBRARY
 from tilusbuild.compile import (
     CompileOutcome,
     LauncherStore,
@@ -54,6 +54,12 @@ from tilusbuild.toolchain import Toolchain, ToolsChangedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+WATCHED = ("", "/module", f"/{LIBRARY}")
+"""What is looked at of a program that was found whole before: a directory has another stamp when a
+file in it was removed, added or replaced, and the library when it was written to. Each more of
+these is a tenth of the time of a large build with nothing to do."""
 
 
 class ProgramCompiler:
@@ -127,9 +133,41 @@ class ProgramCompiler:
         return runner
 
     def _compile(self, work: RenderedProgram, stage: str, runner: Runner) -> CompileOutcome:
-        recipe = work.recipe
         module = os.path.join(stage, "module")
         os.makedirs(module)
+        laid_out = self._lay_out_all(work, stage, runner)
+        if isinstance(laid_out, CompileOutcome):
+            return laid_out
+        launcher, include = laid_out
+        for name, data in module_files(work.recipe, self._toolchain, launcher).items():
+            with open(os.path.join(module, name), "wb") as file:
+                file.write(data)
+        return compile_program(
+            work.recipe,
+            self._toolchain,
+            stage,
+            include,
+            runner,
+            self._launchers,
+            self._timeout,
+            work.closure.notes,
+        )
+
+    def lay_out(self, work: RenderedProgram) -> None:
+        """Lay out a program's headers and its launcher, as compiling it does. Raises `CacheError`
+        and `CancelledError`."""
+        stage = self._cache.stage()
+        try:
+            self._lay_out_all(work, stage.path, self._runner.scope())
+        finally:
+            stage.discard()
+
+    def _lay_out_all(
+        self, work: RenderedProgram, stage: str, runner: Runner
+    ) -> tuple[str, str | None] | CompileOutcome:
+        """Return the launcher's digest and the directory of headers, both laid out; or the outcome
+        of a launcher that was not made."""
+        recipe = work.recipe
         made: bytes | None = None
         if recipe.pipeline.script.ships_launcher:
             answer = launcher_object(
@@ -140,23 +178,10 @@ class ProgramCompiler:
             made = answer
         launcher, files = launcher_directory(recipe, made)
         self._lay_out(launcher, lambda: files)
-        for name, data in module_files(recipe, self._toolchain, launcher).items():
-            with open(os.path.join(module, name), "wb") as file:
-                file.write(data)
         headers = work.closure
-        include = None
-        if headers.headers:
-            include = self._lay_out(headers.digest, lambda: layout(headers))
-        return compile_program(
-            recipe,
-            self._toolchain,
-            stage,
-            include,
-            runner,
-            self._launchers,
-            self._timeout,
-            headers.notes,
-        )
+        if not headers.headers:
+            return launcher, None
+        return launcher, self._lay_out(headers.digest, lambda: layout(headers))
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
         """Return the directory of a launcher or of headers, checked by content once a build."""
@@ -216,13 +241,13 @@ def described(work: RenderedProgram, outcome: CompileOutcome) -> Mapping[str, An
 class BuildStore:
     """The engine's store. Use as a context manager: leaving it lets collections go on.
 
-    `seen` are programs that an earlier build found built and whole, with the stamps
-    of their libraries: one that still has its stamp is not read again.
+    `seen` are programs that an earlier build found built and whole, with the stamps of `WATCHED`:
+    one that still has them is not read again.
     """
 
-    def __init__(self, cache: Cache, seen: Mapping[str, Stamp] | None = None) -> None:
+    def __init__(self, cache: Cache, seen: Mapping[str, tuple[Stamp, ...]] | None = None) -> None:
         self._cache = cache
-        self._seen = seen or {}
+        self._seen: Mapping[str, tuple[Stamp, ...]] = seen or {}
         self._guard = threading.Lock()
         self._kept = ExitStack()
         self._in_use = False
@@ -235,11 +260,10 @@ class BuildStore:
 
     def lookup(self, program: str, /) -> Entry | None:
         path = self._cache.program_path(program)
-        stamp = self._seen.get(program)
-        # meta.json is what makes a directory an entry: without it there is none, whatever the
-        # library says.
-        same = stamp is not None and stamp_of(os.path.join(path, LIBRARY)) == stamp
-        if same and os.path.exists(os.path.join(path, META)):
+        stamps = self._seen.get(program)
+        if stamps and all(
+            stamp_of(path + part) == stamp for part, stamp in zip(WATCHED, stamps, strict=True)
+        ):
             return Entry(program, path, Status.BUILT, {})
         return self._cache.lookup(program)
 
@@ -316,7 +340,7 @@ def open_builder(
     toolchain: Toolchain,
     config: BuildConfig,
     *,
-    seen: Mapping[str, Stamp] | None = None,
+    seen: Mapping[str, tuple[Stamp, ...]] | None = None,
 ) -> Iterator[Builder]:
     """Open everything that one build needs; `seen` is for the store. Raises `InputError`.
 

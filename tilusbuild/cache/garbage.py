@@ -192,13 +192,19 @@ def _add(tree: Tree, entries: _Entries, name: str, needs: list[str]) -> None:
     entries.needs[name] = needs
 
 
+_AGAIN = "build a project of this cache again: its build makes the index again"
+
+
 def _rooted(tree: Tree, entries: _Entries) -> set[str]:
     try:
         projects = read_index(tree)
     except CorruptFileError as error:
+        raise CacheDamagedError(f"{error}: nothing was removed\n  {_AGAIN}") from None
+    if entries.sizes and not os.path.lexists(tree.path(layout.INDEX)):
         raise CacheDamagedError(
-            f"{error}\n  build each project again, so that nothing of it goes"
-        ) from None
+            f"{tree.root} has no {layout.INDEX}, which says what is in use: nothing was removed\n"
+            f"  {_AGAIN}, or remove everything with `tilusbuild cache clear`"
+        )
     roots = []
     for manifest, project in projects.items():
         for directory, digest in project.scripts:

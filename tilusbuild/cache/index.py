@@ -1,12 +1,14 @@
 """What a cache holds: `index.json` with the last build of each project, and lists for people.
 
 Garbage collection keeps what the index names. It is changed under a lock, by one rename, and not at
-all when it is already right. A damaged index is never taken for an empty one where something would
-be removed for it. Listing writes nothing.
+all when it is already right. A damaged or missing index is never taken for an empty one where
+something would be removed for it: one that is begun again lists, as a project of its own, every
+script that is there and that nobody else lists. Listing writes nothing.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ from tilusbuild.cache.locks import LockRange
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.naming import instance_name, program_name
+from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.runtime.semantics import Value
@@ -60,17 +63,20 @@ def record_build(
     """Note what a build of a project made.
 
     Without `replace` the scripts come to those that are noted, in place of earlier ones of the same
-    constants and target: a build of a part. An index that does not open is begun again. Raises
-    `CacheError`.
+    constants and target: a build of a part. An index that is missing or does not open is begun
+    again. Raises `CacheError`.
     """
-    found = _or_empty(tree)
-    if _merged(tree, found, manifest, name, scripts, replace) == found:
+    found = _or_begun(tree)
+    if (
+        os.path.exists(tree.path(layout.INDEX))
+        and _merged(tree, found, manifest, name, scripts, replace) == found
+    ):
         return
     with (
         tree.held(LockRange("use", shared=True), LockRange("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
-        merged = _merged(tree, _or_empty(tree), manifest, name, scripts, replace)
+        merged = _merged(tree, _or_begun(tree), manifest, name, scripts, replace)
         tree.put_file(tree.path(layout.INDEX), _sealed(merged))
 
 
@@ -89,11 +95,26 @@ def forget(tree: Tree, manifests: Sequence[str]) -> None:
             tree.put_file(tree.path(layout.INDEX), _sealed(kept))
 
 
-def _or_empty(tree: Tree) -> dict[str, BuiltProject]:
+def _or_begun(tree: Tree) -> dict[str, BuiltProject]:
+    """Return the index; when there is none that opens, one that keeps every script."""
     try:
-        return read_index(tree)
+        if os.path.lexists(tree.path(layout.INDEX)):
+            return read_index(tree)
     except CorruptFileError:
-        return {}
+        pass
+    kept = tuple((each.directory, each.hash) for each in _scripts(tree, {}) if each.programs)
+    return {LOST_ROOT: BuiltProject(LOST_ROOT, kept)}
+
+
+def _without_found(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
+    """Return projects, less what an index that was begun again kept and a project lists by now."""
+    lost = projects.get(LOST_ROOT)
+    if lost is None:
+        return dict(projects)
+    others = {path: project for path, project in projects.items() if path != LOST_ROOT}
+    listed = {script for project in others.values() for script in project.scripts}
+    kept = tuple(script for script in lost.scripts if script not in listed)
+    return {**others, LOST_ROOT: BuiltProject(lost.name, kept)} if kept else others
 
 
 def _merged(
@@ -107,9 +128,10 @@ def _merged(
     before = () if replace or manifest not in found else found[manifest].scripts
     if before:
         # A script that cannot be read is of no known instance: it replaces none, and stays.
-        made = {instance_of(tree, script) for script in scripts} - {None}
-        before = tuple(script for script in before if instance_of(tree, script) not in made)
-    return {**found, manifest: BuiltProject(name, tuple(sorted({*before, *scripts})))}
+        newer = {instance_of(tree, script) for script in scripts} - {None}
+        before = tuple(script for script in before if instance_of(tree, script) not in newer)
+    made = BuiltProject(name, tuple(sorted({*before, *scripts})))
+    return _without_found({**found, manifest: made})
 
 
 def instance_of(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:

@@ -97,7 +97,7 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
     try:
         read_index(tree)
     except CorruptFileError as error:
-        advice = "delete it, and build each project again: garbage collection goes by it"
+        advice = "delete it: the next build begins it again, with every script that is there"
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
     for name in tree.names(layout.STAGING):
         if not layout.is_staging(name):

@@ -182,7 +182,9 @@ def _gc(arguments: CacheGcArgs) -> int:
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None
     if arguments.forget and not arguments.dry_run:
-        cache.forget([os.path.abspath(path) for path in arguments.forget])
+        known = cache.projects()
+        names = (n if n in known else os.path.abspath(n) for n in arguments.forget)
+        cache.forget(list(names))
     result = cache.gc(older_than=older, max_size=size, dry_run=arguments.dry_run)
     freed = sum(item.size for item in result.removed)
     if arguments.json:

@@ -24,26 +24,41 @@ static int is_same(int directory, const char *path, const int64_t seen[4]) {
          (int64_t)found.st_ino == seen[3];
 }
 
-/* `names` are a directory ("" for none), an ending, and `count` words between, each ended by a zero
- * byte and all of them by another; `stats` has four numbers for each. 1 when all are the same. */
-int tilusbuild_same(const char *names, size_t size, const char *stats, size_t count) {
+/* Whether a word of `size` bytes has, with each ending, the stamps that follow at `stats`. */
+static int all_same(int directory, const char *word, size_t size, const char *endings,
+                    const char **stats) {
   char path[4096];
+  memcpy(path, word, size);
+  for (;;) {
+    int64_t seen[4];
+    size_t length = strcspn(endings, "\1");
+    if (size + length >= sizeof path) return 0;
+    memcpy(path + size, endings, length);
+    path[size + length] = 0;
+    memcpy(seen, *stats, sizeof seen);
+    *stats += sizeof seen;
+    if (!is_same(directory, path, seen)) return 0;
+    if (!endings[length]) return 1;
+    endings += length + 1;
+  }
+}
+
+/* `names` are a directory ("" for none), endings with \1 between them, and words, each ended by a
+ * zero byte and all of them by another; `stats` has four numbers for each word with each ending,
+ * `count` in all. 1 when all are the same. */
+int tilusbuild_same(const char *names, size_t size, const char *stats, size_t count) {
   const char *end = names + size;
-  const char *ending = names + strlen(names) + 1;
-  if (ending > end) return 0;
-  size_t ending_size = strlen(ending) + 1;
-  const char *word = ending + ending_size;
+  const char *endings = names + strlen(names) + 1;
+  if (endings > end) return 0;
+  const char *word = endings + strlen(endings) + 1;
+  size_t each = 1;
+  for (const char *at = endings; *at; at++) each += *at == 1;
   int directory = AT_FDCWD;
   if (*names && (directory = open(names, O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0) return 0;
   size_t done = 0;
-  for (; done < count && word <= end; done++) {
-    int64_t seen[4];
+  for (; done + each <= count && word <= end; done += each) {
     size_t length = strlen(word);
-    if (length + ending_size > sizeof path) break;
-    memcpy(path, word, length);
-    memcpy(path + length, ending, ending_size);
-    memcpy(seen, stats + done * sizeof seen, sizeof seen);
-    if (!is_same(directory, path, seen)) break;
+    if (length >= 4096 || !all_same(directory, word, length, endings, &stats)) break;
     word += length + 1;
   }
   if (directory != AT_FDCWD) close(directory);

@@ -10,46 +10,53 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from tilusbuild.noop.record import COUNT, HEAD, MAGIC, STAMP, groups_of, pieces_of
+from tilusbuild.noop.record import BETWEEN, COUNT, HEAD, MAGIC, STAMP, groups_of, pieces_of
 from tilusbuild.state.clock import Moment
-from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, stamp_of
+from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 
 _GROUP_SIZE = 1000
 """Entries; groups are what threads share out."""
 
+Endings: TypeAlias = "tuple[str, ...]"
 _Group: TypeAlias = tuple[tuple[str, str], list[str], list[Stamp]]
-"""What the names begin and end with, the words between, and the stamps."""
+"""What the names begin with, their endings with `BETWEEN` between them, the words, the stamps."""
 
 
 def make(
     name: bytes,
     summary: bytes,
     inputs: Mapping[str, Sighting],
-    entries: Mapping[tuple[str, str], Sequence[str]],
+    entries: Mapping[tuple[str, Endings], Sequence[str]],
     started: Moment,
     helper: str = "",
+    is_whole: Callable[[str, str], bool] = lambda before, word: True,
 ) -> bytes | None:
     """Return a record; None when an input was too young at `started`, when the build began to read,
     for its stamp to tell whether it changed after that.
 
-    `inputs` are as they were before they were read. `entries` maps a (prefix, suffix) to the words
-    between: an entry's path is all three joined. `helper` is the path of the stat helper to check
-    with, if there is one: it was tried.
+    `inputs` are as they were before they were read. `entries` maps a prefix and endings to the
+    words between: each path of prefix, word and ending is there. `helper` is the path of the stat
+    helper to check with, if there is one: it was tried. `is_whole` is asked for each prefix and
+    word that changed after the start, when its stamps were taken: else a part that was removed
+    meanwhile would be recorded as missing.
     """
     if not all(seen.is_settled(started) for seen in inputs.values()):
         return None
     files = sorted(inputs)
     groups = _by_directory(files, [inputs[file].stamp for file in files])
-    for (before, after), middles in sorted(entries.items()):
-        found = [stamp_of(before + middle + after) for middle in middles]
-        if ABSENT in found:
-            return None
-        for start in range(0, len(middles), _GROUP_SIZE):
-            end = start + _GROUP_SIZE
-            groups.append(((before, after), list(middles[start:end]), found[start:end]))
+    for (before, endings), words in sorted(entries.items()):
+        for start in range(0, len(words), _GROUP_SIZE):
+            some = list(words[start : start + _GROUP_SIZE])
+            seen = [sighting(before + word + ending) for word in some for ending in endings]
+            found = [each.stamp for each in seen]
+            most = len(endings)
+            young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
+            if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
+                return None
+            groups.append(((before, BETWEEN.join(endings)), some, found))
     named = STAMP.pack(*stamp_of(helper)) + os.fsencode(helper) if helper else b""
     parts = [_packed(part) for part in (name, summary, named)]
     for around, middles, found in groups:
@@ -96,12 +103,13 @@ def inputs(data: bytes) -> list[str]:
     return sorted(found)
 
 
-def entries(data: bytes, around: tuple[str, str]) -> dict[str, Stamp]:
-    """Return the stamps of the entries whose paths begin and end so, by the word between; none when
-    the record is damaged."""
-    found: dict[str, Stamp] = {}
+def entries(data: bytes, before: str, endings: Endings) -> dict[str, tuple[Stamp, ...]]:
+    """Return the stamps of the entries whose paths begin and end so, by the word between, each with
+    all endings; none when the record is damaged."""
+    found: dict[str, tuple[Stamp, ...]] = {}
     for names, stamps in groups_of(pieces_of(data)):
-        before, after, *middles = str(names, "utf-8", "surrogateescape").split("\0")
-        if (before, after) == around:
-            found.update(zip(middles, map(Stamp._make, STAMP.iter_unpack(stamps)), strict=True))
+        start, after, *words = str(names, "utf-8", "surrogateescape").split("\0")
+        if start == before and after == BETWEEN.join(endings):
+            each = list(map(Stamp._make, STAMP.iter_unpack(stamps)))
+            found.update(zip(words, zip(*[iter(each)] * len(endings), strict=True), strict=True))
     return found

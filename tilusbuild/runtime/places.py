@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "tilusbuild.packages"
 VARIABLE = "TILUSBUILD_CACHE_DIR"
 JIT_ROOT_PREFIX = "kernel-cache:"
+LOST_ROOT = "lost index"
+"""Who keeps the scripts that were there when an index was begun again."""
 """What names begin with in index.json that stand for a program which a program asked for by itself:
 its script is not the one that a project has."""
 
@@ -77,7 +79,9 @@ def _current(root: str, directory: str, start: str) -> set[str] | None:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
-    return _of_project({m: found for m, found in by_manifest.items() if found}, directory, start)
+    lost = by_manifest.pop(LOST_ROOT, set())
+    listed = {m: found for m, found in by_manifest.items() if found}
+    return _of_project(listed, directory, start) if listed else lost
 
 
 def _of_project(by_manifest: Mapping[str, set[str]], directory: str, start: str) -> set[str]:

@@ -1,0 +1,172 @@
+"""A cache tree of which a part was deleted is made whole by the very build that had nothing to do.
+
+The oracle is a tree that nobody touched: the same files with the same bytes, and scripts that load.
+What was damaged without being deleted is found as docs/cache.md says."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from support import scale
+from support.project import NewProject, Project, needs_cxx
+from support.trees import published
+
+SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "6"))
+DISPATCH = '\n[script.first.dispatch]\nkeys = ["n"]\n'
+READ_BY_A_LOAD = ("lib.so", "script.txt", "script.json", "index.json")
+"""Files that a build with nothing to do looks at by themselves."""
+
+
+@pytest.fixture(scope="module")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of two scripts, of which one has a header, a dispatcher and a failure; built."""
+    needs_cxx()
+    project = Project(tmp_path_factory.mktemp("whole") / "project")
+    text = scale.manifest(
+        scale.script("first") + DISPATCH,
+        scale.script("second", schedules=1),
+        build='include-dirs = ["include"]',
+    )
+    broken = "{% if unroll == 2 %}\n#error two\n{% endif %}\n"
+    project.write_all(
+        {
+            "tilus.toml": text,
+            "include/one.h": "#define ONE 1\n",
+            "include/below/two.h": "#define TWO 2\n",
+            "kernels/first.cu.j2": f'#include "one.h"\n#include "below/two.h"\n{broken}'
+            + scale.TEMPLATE,
+            "kernels/second.cu.j2": scale.TEMPLATE,
+        }
+    )
+    project.run("build")
+    project.run("build")
+    return project.directory
+
+
+@pytest.fixture
+def built(_built: Path) -> Project:
+    """The same project, whole; its records hold, as it is where it was built."""
+    project = Project(_built)
+    whole = _built.parent / "whole"
+    if not whole.exists():
+        shutil.copytree(project.cache, whole, symlinks=True)
+    project.run("build")
+    assert contents(project.cache) == contents(whole)
+    return project
+
+
+def contents(cache: Path) -> dict[str, bytes | str]:
+    """Everything that a build makes, by name."""
+    found = published(cache)
+    for path in cache.rglob("*"):
+        name = str(path.relative_to(cache))
+        if name.startswith(("state/", "staging/")) or not path.is_file() or path.is_symlink():
+            continue
+        found[name] = path.read_bytes()
+    return found
+
+
+def parts(cache: Path) -> list[str]:
+    """Every file, link and directory that a build makes."""
+    return sorted(
+        name
+        for path in cache.rglob("*")
+        if (name := str(path.relative_to(cache))).split("/")[0]
+        in ("index.json", "programs", "scripts", "include")
+    )
+
+
+def delete(cache: Path, name: str) -> None:
+    path = cache / name
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def assert_mended(project: Project, what: object) -> None:
+    """The same command makes the tree whole, and is then done with it."""
+    project.run("build")
+    assert contents(project.cache) == contents(project.directory.parent / "whole"), what
+    assert project.run("cache", "verify").status == 0
+    assert project.compiled() == 0, what
+
+
+@pytest.mark.slow
+def test_each_part_deleted_by_itself(built: Project) -> None:
+    for name in parts(built.cache):
+        delete(built.cache, name)
+        assert_mended(built, name)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_parts_deleted(built: Project, seed: int) -> None:
+    choose = random.Random(seed)
+    names = choose.sample(parts(built.cache), choose.choice((1, 1, 2, 5, 20)))
+    for name in names:
+        delete(built.cache, name)
+    assert_mended(built, names)
+
+
+@pytest.mark.parametrize("name", ["index.json", "include", "scripts", "programs", "state", ""])
+def test_a_whole_directory_deleted(built: Project, name: str) -> None:
+    delete(built.cache, name)
+    assert_mended(built, name)
+
+
+@pytest.mark.parametrize(
+    "kind", ["meta.json", "program.txt", "source.cu", "compile.sh", "MANIFEST"]
+)
+def test_one_file_deleted(built: Project, kind: str) -> None:
+    path = next(iter(sorted(built.cache.rglob(kind))))
+    path.unlink()
+    assert_mended(built, path)
+
+
+@pytest.mark.parametrize("kind", READ_BY_A_LOAD)
+def test_a_file_that_was_cut_is_made_again(built: Project, kind: str) -> None:
+    path = next(path for path in sorted(built.cache.rglob(kind)) if not path.is_symlink())
+    time.sleep(0.02)  # a file system's clock moves in ticks
+    os.truncate(path, path.stat().st_size // 2)
+    assert_mended(built, path)
+
+
+def test_headers_come_back_without_a_compile(built: Project) -> None:
+    shutil.rmtree(built.cache / "include")
+    assert built.compiled() == 0
+    assert_mended(built, "include")
+
+
+def test_an_index_that_was_deleted_costs_no_program(built: Project) -> None:
+    (built.cache / "index.json").unlink()
+    assert "nothing was removed" in built.run("cache", "gc", status=None).err
+    assert_mended(built, "index.json")
+    built.run("cache", "gc")
+    assert_mended(built, "gc")
+
+
+def test_one_installation_has_one_record(new_project: NewProject) -> None:
+    """`python -m tilusbuild` and the command know what the other one has built."""
+    needs_cxx()
+    import subprocess
+    import sys
+
+    project = new_project()
+    time.sleep(0.1)
+    project.run("build")
+    records = Path(os.environ["HOME"], ".cache/tilusbuild/records")
+    before = sorted(records.iterdir())
+    directory = Path(sys.executable).parent
+    for words in ([directory / "python3", "-m", "tilusbuild"], [directory / "tilusbuild"]):
+        if words[0].exists():
+            ran = subprocess.run(
+                [*map(str, words), "build"], cwd=project.directory, capture_output=True, text=True
+            )
+            assert "nothing to do" in ran.stderr, ran.stderr
+    assert sorted(records.iterdir()) == before
