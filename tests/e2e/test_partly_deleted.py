@@ -163,10 +163,13 @@ def test_one_installation_has_one_record(new_project: NewProject) -> None:
     records = Path(os.environ["HOME"], ".cache/tilusbuild/records")
     before = sorted(records.iterdir())
     directory = Path(sys.executable).parent
-    for words in ([directory / "python3", "-m", "tilusbuild"], [directory / "tilusbuild"]):
-        if words[0].exists():
+    for program, *words in (("python3", "-m", "tilusbuild"), ("tilusbuild",)):
+        if (directory / program).exists():
             ran = subprocess.run(
-                [*map(str, words), "build"], cwd=project.directory, capture_output=True, text=True
+                [str(directory / program), *words, "build"],
+                cwd=project.directory,
+                capture_output=True,
+                text=True,
             )
             assert "nothing to do" in ran.stderr, ran.stderr
     assert sorted(records.iterdir()) == before
