@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tilusbuild.cli.main import main
 from tilusbuild.package import signing
@@ -33,11 +33,12 @@ def write_key(path: Path, key: Any) -> None:
     path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(PEM, spki))
 
 
-@pytest.fixture(params=["ed25519", "ecdsa"])
+@pytest.fixture(params=["ed25519", "ecdsa", "rsa"])
 def key(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     made = {
         "ed25519": ed25519.Ed25519PrivateKey.generate,
         "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1()),
+        "rsa": lambda: rsa.generate_private_key(65537, 2048),
     }[request.param]()
     write_key(tmp_path / "key", made)
     write_key(tmp_path / "other", ed25519.Ed25519PrivateKey.generate())
@@ -136,6 +137,38 @@ def test_a_signature_of_another_package_is_refused(package: Path, key: Path) -> 
 
 def test_builder_and_deployment_mean_the_same() -> None:
     assert (signed._PAYLOAD, signed._RELEASE) == (signing.PAYLOAD, signing.RELEASE)
+    assert signed._STATEMENT == signing.STATEMENT
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: {**s, "_type": "https://in-toto.io/Statement/v0.1"},
+        lambda s: {**s, "subject": [{**s["subject"][0], "name": "other.json"}]},
+        lambda s: {**s, "subject": [{"digest": s["subject"][0]["digest"]}]},
+        lambda s: {**s, "predicateType": "https://slsa.dev/provenance/v1"},
+    ],
+)
+def test_a_statement_of_another_kind_or_subject_is_refused(
+    package: Path, key: Path, change: Callable[[dict[str, Any]], Any], monkeypatch: Any
+) -> None:
+    real = signing.statements
+    edited = lambda contents: {  # noqa: E731
+        name: json.dumps(change(json.loads(data))).encode() for name, data in real(contents).items()
+    }
+    monkeypatch.setattr(signing, "statements", edited)
+    sign(package, key)
+    with pytest.raises(signed.SignatureRefusedError):
+        loaded(package, key)
+
+
+def test_two_signers_at_once_are_a_mistake(
+    package: Path, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in (["--identity", "a@b.c", "--issuer", "https://i"], ["--issuer", "https://i"]):
+        for verb in ("verify", "install"):
+            assert main([verb, str(package), "--key", str(key), *more]) == 2
+            assert "two signers" in capsys.readouterr().err
 
 
 SIGNATURE = "attestations/signature.json"

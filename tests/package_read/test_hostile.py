@@ -483,3 +483,45 @@ def with_library(hand: Hand, data: bytes) -> None:
     }
     hand.files[meta] = seal(value)
     hand.relist()
+
+
+def referrers(path: Path) -> list[Path]:
+    """The manifests beside the package in an OCI layout."""
+    index = json.loads((path / "index.json").read_bytes())
+    blobs = [path / "blobs/sha256" / each["digest"][7:] for each in index["manifests"]]
+    return [blob for blob in blobs if "subject" in json.loads(blob.read_bytes())]
+
+
+@pytest.mark.parametrize("config", ["missing", "gigabyte", "other"])
+def test_a_config_of_an_attestation_that_is_not_empty(
+    hand: Hand, config: str, tmp_path: Path
+) -> None:
+    hand.beside = {"attestations/sbom.json": b"{}"}
+    path = hand.write("oci", tmp_path)
+    (blob,) = referrers(path)
+    value = json.loads(blob.read_bytes())
+    data = {"missing": b"gone", "gigabyte": b"{}", "other": b"[]"}[config]
+    digest = hashlib.sha256(data).hexdigest()
+    size = 1 << 30 if config == "gigabyte" else len(data)
+    value["config"] = {"mediaType": "x", "digest": f"sha256:{digest}", "size": size}
+    if config != "missing":
+        (path / "blobs/sha256" / digest).write_bytes(data)
+    new = json.dumps(value).encode()
+    name = hashlib.sha256(new).hexdigest()
+    blob.rename(blob.with_name(name))
+    blob.with_name(name).write_bytes(new)
+    index = (path / "index.json").read_text()
+    old = json.loads(index)
+    for each in old["manifests"]:
+        if each["digest"] == f"sha256:{blob.name}":
+            each |= {"digest": f"sha256:{name}", "size": len(new)}
+    (path / "index.json").write_text(json.dumps(old))
+    assert isinstance(refusal(path), errors.PackageError)
+
+
+def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
+    value = json.loads(hand.listing.encode())
+    value["scripts"][0]["params"] = {"dtype": '"f64"'}
+    hand.list_bytes = canonical(value)
+    found = problems(hand.write("directory", tmp_path))
+    assert any("constants" in str(error) for error in found)

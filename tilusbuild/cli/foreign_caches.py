@@ -320,6 +320,8 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     system, entries = cache_of(listing).system, len(cache_of(listing).entries)
     place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
     done = install(reader, listing, place, options.limits(arguments))
+    if done.warning is not None:
+        sys.stderr.write(f"warning: {done.warning}\n")
     if arguments.json:
         named = (place, system, listing.title, listing.version, listing.digest)
         emit(InstalledCacheLine(*named, entries, done.new, done.size, count_pickles(listing)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -88,6 +89,8 @@ def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:
                 "--into is for packages of foreign caches", hint="--cache-dir names our cache"
             )
         done = install(reader, cache, options.limits(arguments))
+    if done.warning is not None:
+        sys.stderr.write(f"warning: {done.warning}\n")
     listing, programs = done.listing, len(done.listing.programs)
     if arguments.json:
         named = (cache.root, listing.title, listing.version, listing.digest)

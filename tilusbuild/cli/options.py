@@ -117,6 +117,13 @@ def policy(arguments: SignedArgs) -> SignaturePolicy | None:
     from tilusbuild.package.signing import SignaturePolicy
 
     required = SignaturePolicy(arguments.key, arguments.identity, arguments.issuer)
+    if arguments.key is not None and (arguments.identity or arguments.issuer):
+        from tilusbuild.errors import input_error
+
+        raise input_error(
+            "--key and --identity name two signers, and one is asked for",
+            hint="--key PEM, or --identity WHO with --issuer URL",
+        )
     return None if required == SignaturePolicy() else required
 
 

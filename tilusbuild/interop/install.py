@@ -22,6 +22,7 @@ from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import CannotInstallError
 from tilusbuild.package.extract import Limits, check_limits, members
 from tilusbuild.package.formats.directory import sync_all
+from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
@@ -36,6 +37,8 @@ class InstalledCache:
 
     new: int
     size: int
+    warning: str | None = None
+    """What was not looked at and comes along, in words."""
 
 
 def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> InstalledCache:
@@ -45,6 +48,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
     """
     cache = cache_of(listing)
     check_limits(listing, reader, limits)
+    warning = not_vouched_for(reader, listing)
     missing = {unit for unit in cache.units if not os.path.lexists(os.path.join(place, unit))}
     published: set[str] = set()
     if missing:
@@ -60,6 +64,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
     return InstalledCache(
         sum(unit in published for _, unit in cache.owners(entry.path for entry in cache.entries)),
         sum(files[path] for path, unit in cache.owners(files) if unit in published),
+        warning,
     )
 
 

@@ -56,6 +56,7 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.package.names import ContentChecker, kind_with_key
+from tilusbuild.plan.identity import value_text
 from tilusbuild.runtime import candidates, direct
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
@@ -333,6 +334,10 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     )
     if (*described, script.toolkit) != (*listed, target.toolkit):
         raise InconsistentError(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
+    if {name: value_text(value) for name, value in script.params.items()} != dict(entry.params):
+        raise InconsistentError(
+            f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants"
+        )
     packed = set(entry.programs)
     order = dict.fromkeys(program for program in script.programs if program in packed)
     if tuple(order) != entry.programs:

@@ -25,6 +25,7 @@ from tilusbuild.package import names
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import NoPackageError, NotReproducedError
 from tilusbuild.package.extract import Limits, check_limits, members
+from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList, ScriptEntry, layers, parse
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
@@ -46,6 +47,8 @@ class InstalledPackage:
     """What was written of programs and headers."""
     layers: int
     layers_read: int
+    warning: str | None = None
+    """What was not looked at and comes along, in words."""
 
 
 def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
@@ -57,6 +60,8 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
     if listing.part is not None:
         raise NoPackageError(f"it holds {listing.part.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
+    reader.attestations()  # what is beside the package is looked at, signed or not
+    warning = not_vouched_for(reader, listing)
     parts = layers(listing)
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
@@ -74,6 +79,7 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
         sum(listing.files[p].size for p in installed_paths if not p.startswith(layout.SCRIPTS)),
         len(parts),
         len(parts) - len(skip),
+        warning,
     )
 
 

@@ -25,6 +25,7 @@ from tilusbuild.runtime.regular import read_bytes
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
 _PAYLOAD = "application/vnd.in-toto+json"
+_STATEMENT = "https://in-toto.io/Statement/v1"
 _RELEASE = "https://in-toto.io/attestation/release/v0.1"
 _LIMIT = 64 << 20
 _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
@@ -80,14 +81,14 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
     digest = hashlib.sha256(encoded).hexdigest()
     try:
         statement = json.loads(payload)
-        release = statement["predicateType"] == _RELEASE
-        subjects = [each["digest"]["sha256"] for each in statement["subject"]]
+        release = (statement["_type"], statement["predicateType"]) == (_STATEMENT, _RELEASE)
+        subjects = list(statement["subject"])
         files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise NotSignedError(
             f"{root}/{SIGNATURE} says nothing of a package: {error!r:.200}"
         ) from None
-    if not release or digest not in subjects:
+    if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
         raise SignedListMismatchError(
             f"{root}: the signature is of another list: {LIST} has sha256 {digest}"
         )
@@ -100,6 +101,8 @@ def _verifies(path: str, signature: bytes, message: bytes) -> bool:
         hashes = importlib.import_module("cryptography.hazmat.primitives.hashes")
         keys = importlib.import_module("cryptography.hazmat.primitives.serialization")
         curves = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ec")
+        rsa = importlib.import_module("cryptography.hazmat.primitives.asymmetric.rsa")
+        paddings = importlib.import_module("cryptography.hazmat.primitives.asymmetric.padding")
     except ImportError:
         raise LoadError("checking signatures needs: pip install cryptography") from None
     try:
@@ -110,6 +113,10 @@ def _verifies(path: str, signature: bytes, message: bytes) -> bool:
         if isinstance(key, curves.EllipticCurvePublicKey):
             sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
             key.verify(signature, message, curves.ECDSA(sizes[key.curve.key_size]()))
+        elif isinstance(key, rsa.RSAPublicKey):
+            hashed = hashes.SHA256()
+            salted = paddings.PSS(paddings.MGF1(hashed), paddings.PSS.AUTO)
+            key.verify(signature, message, salted, hashed)
         else:
             key.verify(signature, message)
     except (exceptions.InvalidSignature, LookupError, TypeError, AttributeError):

@@ -48,6 +48,8 @@ _LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+zstd"
 _MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+_EMPTY = b"{}"
+"""The config of an artifact that has none."""
 _ATTESTATION_TYPES = {
     names.SIGNATURE: "application/vnd.tilusbuild.signature.v1+json",
     names.PROVENANCE: "application/vnd.tilusbuild.provenance.v1+json",
@@ -110,7 +112,7 @@ def _referrer(
     made = blobs.put_manifest(
         {
             "artifactType": kind,
-            "config": blobs.put(b"{}", _EMPTY_TYPE),
+            "config": blobs.put(_EMPTY, _EMPTY_TYPE),
             "layers": [{**blobs.put(data, kind), "annotations": {_TITLE: title}}],
             "subject": subject,
         }
@@ -219,6 +221,8 @@ class OciReader:
     def attestations(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for manifest in self._beside:
+            if self._content(manifest.config, len(_EMPTY)) != _EMPTY:
+                raise UnlistedFileError("an artifact beside the package has a config")
             for blob in manifest.layers:
                 name = f"{names.ATTESTATIONS}/{blob.title}"
                 if name not in names.BESIDE or name in found:

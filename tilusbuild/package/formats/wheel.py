@@ -1,10 +1,10 @@
 """A wheel as it is read: a zip file with the package in `<import name>/tilus`, and what pip needs.
 
-Zip says everything twice, and readers differ in which they believe; whatever does not agree with
-itself is refused: names in two spellings, entries that overlap, bytes that belong to none. Only
-stored and deflated entries are read: other methods may ask for gigabytes of memory. An import runs
-a wheel's code, and pip believes its metadata; both follow from the list, so `check_wheel` makes
-them again from it and compares.
+The zip is one that reads in one way only (`formats/zips.py`); names in two spellings are refused,
+and entries that are neither stored nor deflated: other methods may ask for gigabytes of memory. An
+import runs a wheel's code, and pip believes its metadata; both follow from the list, so
+`check_wheel` makes them again from it and compares. Nothing beside the package is read that is not
+of the size that it should have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
@@ -40,6 +40,7 @@ from tilusbuild.package.formats.wheels import (
     record_line,
     whole,
 )
+from tilusbuild.package.formats.zips import check_headers, open_entry
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE, FileList, title_of
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
 from tilusbuild.state.files import sha256_bytes
@@ -53,9 +54,6 @@ _LOCATOR_SIZE, _END64_SIZE = 20, 56
 _MAX_ENTRIES = MAX_FILES + 100
 _MAX_DIRECTORY_SIZE = 32 << 20
 """Bytes of a zip's directory, of 200,000 files. In memory it takes ten times that."""
-# What is beside the package is read whole: a few files of code and metadata.
-_MAX_OTHER_SIZE = 64 << 20
-_MAX_OTHERS = 200
 _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -79,9 +77,12 @@ class WheelReader:
         try:
             size = os.fstat(handle).st_size
             self.packed: int | None = size
-            _check_directory(self._file, size)
+            count = _check_directory(self._file, size)
             self._zip = _opened(self._file)
             self._entries = _checked(self._zip.infolist())
+            if len(self._entries) != count:
+                raise TruncatedError(f"the wheel has {len(self._entries)} entries and says {count}")
+            check_headers(self._file, list(self._entries.values()), self._zip.start_dir)
             self.module = _module(self._entries)
         except BaseException:
             self._file.close()
@@ -95,18 +96,27 @@ class WheelReader:
         present = [name for name in names.BESIDE if self._prefix + name in self._entries]
         return {name: self._content(self._prefix + name, MAX_ATTESTATION_SIZE) for name in present}
 
-    def others(self) -> dict[str, bytes]:
-        """Return what is beside the package: the module's code, and what pip reads."""
-        strangers = [name for name in self._entries if not name.startswith(self._prefix)]
-        if len(strangers) > _MAX_OTHERS:
-            raise OverLimitError(f"the wheel has {len(strangers)} files beside the package")
-        return {name: self._content(name, _MAX_OTHER_SIZE) for name in strangers}
+    def others(self) -> dict[str, int]:
+        """Return the sizes of what is beside the package: the module's code, and what pip reads."""
+        found = self._entries.items()
+        return {n: info.file_size for n, info in found if not n.startswith(self._prefix)}
+
+    def holds(self, name: str, data: bytes) -> bool:
+        """Return whether an entry has these bytes. One of another size is not read."""
+        if self._entries[name].file_size != len(data):
+            return False
+        return self._content(name, len(data)) == data
+
+    def in_order(self, heads: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return files of the package, by name, in the order that they have in the wheel."""
+        names_here = [n.removeprefix(self._prefix) for n in self._entries]
+        return {name: heads[name] for name in names_here if name in heads}
 
     def stream(self, layers: int, skip: Container[int]) -> Iterator[ContainerFile]:
         for name in self._entries:
             path = name.removeprefix(self._prefix)
             if path == name:
-                self._check_other(name)
+                self.check_other(name)
             elif path != names.LIST and path not in names.BESIDE:
                 with self._entry(name) as item:
                     yield item._replace(path=path)
@@ -115,7 +125,7 @@ class WheelReader:
         self._zip.close()
         self._file.close()
 
-    def _check_other(self, name: str) -> None:
+    def check_other(self, name: str) -> None:
         """Raise `UnlistedFileError` for a file that is neither the module's code nor pip's."""
         directory, _, file = name.rpartition("/")
         of_pip = directory.endswith(".dist-info") and "/" not in directory and file in _DIST_INFO
@@ -135,12 +145,11 @@ class WheelReader:
 
         def read(count: int) -> bytes:
             with _as_truncated(f"{name!r:.200} in the wheel"):
-                return member.read(count)
+                return stream(count)
 
         with _as_truncated(f"{name!r:.200} in the wheel"):
-            member = self._zip.open(self._entries[name])
-        with member:
-            yield ContainerFile(name, self._entries[name].file_size, read)
+            stream = open_entry(self._file, self._entries[name])
+        yield ContainerFile(name, self._entries[name].file_size, read)
 
 
 @contextmanager
@@ -151,14 +160,17 @@ def _as_truncated(what: str) -> Iterator[None]:
         raise TruncatedError(f"{what} is corrupt: {error}") from None
 
 
-def _check_directory(file: IO[bytes], size: int) -> None:
+def _check_directory(file: IO[bytes], size: int) -> int:
     """Check the size of the zip's directory before zipfile reads it whole, and that it comes right
-    before the end: bytes in between would be in no entry and in no digest."""
+    before the end: bytes in between would be in no entry and in no digest. Returns how many entries
+    it says it has."""
     file.seek(max(0, size - _END.size - _LOCATOR_SIZE))
     locator, end = file.read(_LOCATOR_SIZE), file.read(_END.size)
     if len(end) < _END.size or not end.startswith(b"PK\x05\x06"):
         raise TruncatedError("the wheel is truncated, or bytes follow its end")
-    *_, length, offset, comment = _END.unpack(end)
+    *_, count, length, offset, comment = _END.unpack(end)
+    if comment:
+        raise TruncatedError("the wheel holds bytes that belong to no entry")
     at = size - _END.size
     if locator.startswith(b"PK\x06\x07"):
         at -= _LOCATOR_SIZE + _END64_SIZE
@@ -166,13 +178,12 @@ def _check_directory(file: IO[bytes], size: int) -> None:
         end64 = file.read(_END64_SIZE)
         if at < 0 or not end64.startswith(b"PK\x06\x06"):
             raise TruncatedError("the wheel's directory is corrupt")
-        length, offset = struct.unpack_from("<QQ", end64, 40)
-    elif comment:
-        raise TruncatedError("the wheel holds bytes that belong to no entry")
+        count, length, offset = struct.unpack_from("<QQQ", end64, 32)
     if length > _MAX_DIRECTORY_SIZE:
         raise OverLimitError(f"the wheel's directory has {length} bytes")
     if offset + length != at:
         raise TruncatedError("the wheel holds bytes that belong to no entry")
+    return int(count)
 
 
 def _opened(file: IO[bytes]) -> zipfile.ZipFile:
@@ -185,7 +196,6 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     if len(infos) > _MAX_ENTRIES:
         raise OverLimitError(f"the wheel has {len(infos)} entries")
     found: dict[str, zipfile.ZipInfo] = {}
-    end = 0
     for info in sorted(infos, key=lambda each: each.header_offset):
         name = info.orig_filename
         kind = stat.S_IFMT(info.external_attr >> 16)
@@ -203,10 +213,6 @@ def _checked(infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
             raise UnsafeEntryError(f"{name!r:.200} has a second name")
         if name in found:
             raise UnlistedFileError(f"{name!r:.200} is there twice")
-        # Entries that share their bytes make a bomb of any size without a large directory.
-        if info.header_offset < end or (not found and info.header_offset):
-            raise TruncatedError(f"{name!r:.200} overlaps another entry, or bytes stand before it")
-        end = info.header_offset + 30 + len(name) + info.compress_size
         found[name] = info
     return found
 
@@ -221,6 +227,21 @@ def _module(entries: dict[str, zipfile.ZipInfo]) -> str:
 # What is beside the package.
 
 
+def not_vouched_for(reader: object, listing: FileList) -> str | None:
+    """Check a wheel's own code, where the package in it is about to be used by itself; returns what
+    cannot be vouched for, in words: the code of another version. None where nothing is left, and
+    for other formats. Raises as `check_wheel`."""
+    if not isinstance(reader, WheelReader):
+        return None
+    if listing.tool != __version__:
+        return (
+            f"the wheel's own code, which `pip install` would run, was not looked at: it is of"
+            f" tilusbuild {listing.tool}, and this is {__version__}"
+        )
+    check_wheel(reader, listing)
+    return None
+
+
 def check_wheel(reader: WheelReader, listing: FileList) -> None:
     """Compare the wheel's code, metadata and record with what this version writes for the list.
 
@@ -232,13 +253,19 @@ def check_wheel(reader: WheelReader, listing: FileList) -> None:
             f"the wheel's own code is of tilusbuild {listing.tool}; this is {__version__}",
             hint="verify it with that version, or take another format",
         )
-    found = {name: _unordered(name, data) for name, data in reader.others().items()}
-    possible = [_others(reader, listing, wheel) for wheel in _distributions(listing)]
-    if found in possible:
-        return
-    expected = next((m for m in possible if f"{reader.module}/__init__.py" in m), {})
-    different = [n for n in {**found, **expected} if found.get(n) != expected.get(n)]
-    first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
+    found, first = reader.others(), "its metadata"
+    for name in found:
+        reader.check_other(name)
+    for wheel in _distributions(listing):
+        expected = _others(reader, listing, wheel)
+        missing = expected.keys() - found.keys()
+        different = missing | {
+            name for name in found if name not in expected or not reader.holds(name, expected[name])
+        }
+        if not different:
+            return
+        if f"{reader.module}/__init__.py" in expected:
+            first = min(different, key=lambda name: (name.endswith("/RECORD"), name))
     raise InconsistentError(f"{first} is not what a wheel of this package has")
 
 
@@ -256,7 +283,7 @@ def _distributions(listing: FileList) -> Iterator[Distribution]:
 
 def _others(reader: WheelReader, listing: FileList, wheel: Distribution) -> dict[str, bytes]:
     """Return every file beside the package, the record among them."""
-    heads = {names.LIST: reader.list_bytes(), **reader.attestations()}
+    heads = reader.in_order({names.LIST: reader.list_bytes(), **reader.attestations()})
     found, lines = {}, []
     for name, content in members(wheel, listing, heads):
         if isinstance(content, str):
@@ -267,10 +294,5 @@ def _others(reader: WheelReader, listing: FileList, wheel: Distribution) -> dict
                 found[name] = content
         lines.append(record_line(name, digest, size))
     record = f"{wheel.dist_info}/RECORD"
-    found[record] = _unordered(record, "".join([*lines, last_line(record)]).encode())
+    found[record] = "".join([*lines, last_line(record)]).encode()
     return found
-
-
-def _unordered(name: str, data: bytes) -> bytes:
-    """Return a record with its lines sorted: they may come in any order."""
-    return b"".join(sorted(data.splitlines(keepends=True))) if name.endswith("/RECORD") else data
