@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.process.machine import usable_cores
+from tilusbuild.runtime.trust import VARIABLE as SAFE_DIRECTORIES
+from tilusbuild.runtime.trust import refusal
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -26,12 +28,15 @@ def find(start: str) -> str:
     """Return the absolute path of the nearest `tilus.toml` in `start` or above it.
 
     Looks no higher than the root of the git repository that holds `start`. Raises `InputError`
-    that names the directories looked in.
+    that names the directories looked in, or the other user whose file it would be.
     """
     looked = []
     for directory in _upwards(start):
         candidate = os.path.join(directory, MANIFEST_NAME)
         if os.path.lexists(candidate):
+            why = refusal(candidate)
+            if why is not None:
+                raise input_error(why.partition("\n")[0], hint=why.partition("\n")[2].strip())
             return candidate
         looked.append(directory)
         if _is_git_root(directory):
@@ -183,6 +188,7 @@ VARIABLES = frozenset(
         # Told to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         "TILUSBUILD_PROGRAMS",
+        SAFE_DIRECTORIES,
     ]
 )
 """Every environment variable that means something."""

@@ -2,6 +2,7 @@
 
     LoadError                     no kernel can be had
       ScriptNotFoundError         no script of this name, or no instance with these constants
+      UntrustedPlaceError         the place that was found belongs to another user
       AmbiguousScriptError        several instances or projects fit
       ProgramNotFoundError        nothing runs on the device
         RefusedProgramError       what is to be chosen computed wrong or crashed when it was tuned
@@ -28,6 +29,10 @@ class LoadError(RuntimeError):
 
 class ScriptNotFoundError(LoadError):
     """There is no script of this name, or none with these constants, in the places searched."""
+
+
+class UntrustedPlaceError(LoadError):
+    """The project or cache that was found by looking upwards belongs to another user."""
 
 
 class AmbiguousScriptError(LoadError):

@@ -16,8 +16,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilusbuild.runtime import option
-from tilusbuild.runtime.errors import AmbiguousScriptError, CorruptCacheError, ScriptNotFoundError
+from tilusbuild.runtime import option, trust
+from tilusbuild.runtime.errors import (
+    AmbiguousScriptError,
+    CorruptCacheError,
+    ScriptNotFoundError,
+    UntrustedPlaceError,
+)
 from tilusbuild.runtime.regular import open_regular, read_bytes, read_text
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
@@ -152,7 +157,7 @@ def _given(where: Any) -> SearchPlace:
     if not os.path.isdir(os.path.join(path, "scripts")):
         # A project's directory stands for its cache, a script's own for the tree around it.
         if os.path.isfile(os.path.join(path, "tilus.toml")):
-            return SearchPlace(*project_cache(path))
+            return SearchPlace(*project_cache(path, named=True))
         if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
             return SearchPlace(above, "where")
     return SearchPlace(path, "where")
@@ -193,16 +198,29 @@ def _directory_of_entry(entry: EntryPoint) -> str:
         raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
 
 
-def project_cache(start: str) -> tuple[str, str]:
-    """Return the cache of the project around a directory, as a build there chooses it."""
+def project_cache(start: str, *, named: bool = False) -> tuple[str, str]:
+    """Return the cache of the project around a directory, as a build there chooses it. `named`:
+    somebody said that it is this project. Raises `UntrustedPlaceError` when another user's files
+    decide, and nobody named them."""
     for directory in _upwards(start):
         manifest = os.path.join(directory, "tilus.toml")
-        named = _named_in(manifest) if os.path.isfile(manifest) else None
-        if named is not None:
-            return os.path.join(directory, os.path.expanduser(named)), manifest
-        if os.path.exists(os.path.join(directory, ".git")):
-            return os.path.join(directory, ".cache"), "the git repository"
+        said = _named_in(manifest) if os.path.isfile(manifest) else None
+        if said is not None:
+            found = os.path.join(directory, os.path.expanduser(said))
+            return _believed(found, (manifest,), named=named), manifest
+        git = os.path.join(directory, ".git")
+        if os.path.exists(git):
+            found = os.path.join(directory, ".cache")
+            return _believed(found, (git, found), named=named), "the git repository"
     return os.path.join(os.path.expanduser("~"), ".cache", "tilus"), "the user's cache"
+
+
+def _believed(cache: str, decide: Iterable[str], *, named: bool) -> str:
+    for path in () if named else decide:
+        why = trust.refusal(path)
+        if why is not None:
+            raise UntrustedPlaceError(why)
+    return cache
 
 
 def _named_in(manifest: str) -> str | None:

@@ -1,0 +1,114 @@
+"""Files of another user that nobody named: not believed, and it is said whose they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from support.project import Project
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import find
+from tilusbuild.runtime import library, load, places, trust
+from tilusbuild.runtime.errors import ScriptNotFoundError, UntrustedPlaceError
+from tilusbuild.state.files import sha256_bytes
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+STRANGER = 54321
+
+
+@pytest.fixture(autouse=True)
+def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+
+
+def give(*paths: Path) -> None:
+    for path in paths:
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+
+
+OWNED = ("the manifest", "its directory", "a link to it", "what it links to")
+
+
+def give_away(what: str, directory: Path) -> None:
+    manifest = directory / "tilus.toml"
+    if "link" in what:
+        manifest.rename(directory / "real")
+        manifest.symlink_to("real")
+    places_of = {"its directory": directory, "what it links to": directory / "real"}
+    give(places_of.get(what, manifest))
+
+
+@pytest.mark.parametrize("what", OWNED)
+def test_a_manifest_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    directory, below = tmp_path / "shared", tmp_path / "shared/mine/deep"
+    below.mkdir(parents=True)
+    (directory / "tilus.toml").write_text('[build]\ncache-dir = "c"\n')
+    assert find(str(below)) == str(directory / "tilus.toml")
+    give_away(what, directory)
+    for start in (directory, below):
+        with pytest.raises(InputError, match=f"belongs to another user, uid {STRANGER}"):
+            find(str(start))
+        with pytest.raises(UntrustedPlaceError, match="TILUSBUILD_SAFE_DIRECTORIES"):
+            places.project_cache(str(start))
+    safe = (str(directory), f"/nowhere:{directory}", f"{tmp_path}/*", "*")
+    for word in safe:
+        monkeypatch.setenv(trust.VARIABLE, word)
+        assert find(str(below)) == str(directory / "tilus.toml")
+        assert places.project_cache(str(below))[0] == str(directory / "c")
+    for word in (str(tmp_path), f"{directory}x", "", "shared", f"{directory}x/*", "/*/"):
+        monkeypatch.setenv(trust.VARIABLE, word)
+        with pytest.raises(InputError):
+            find(str(below))
+
+
+def test_who_called_sudo_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tilus.toml").write_text("")
+    give(tmp_path / "tilus.toml")
+    monkeypatch.setenv("SUDO_UID", str(STRANGER))
+    assert find(str(tmp_path))
+
+
+@pytest.mark.parametrize("what", [".git", ".cache"])
+def test_a_repository_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for name in (".git", ".cache/scripts", "mine"):
+        (tmp_path / "repository" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "repository" / "mine")
+    with pytest.raises(ScriptNotFoundError):
+        load("nothing")
+    give(tmp_path / "repository" / what)
+    with pytest.raises(UntrustedPlaceError):
+        load("nothing")
+    with pytest.raises(ScriptNotFoundError):
+        load("nothing", where=tmp_path / "repository" / ".cache")
+
+
+def test_a_build_below_it_runs_nothing(tmp_path: Path) -> None:
+    project = Project(tmp_path / "shared")
+    project.write_all({"tilus.toml": "not even read"})
+    give(project.directory / "tilus.toml")
+    ran = project.run("build", status=2)
+    assert "belongs to another user" in ran.err
+    assert "not even read" not in ran.err
+
+
+def test_a_receipt_of_another_user_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    file = tmp_path / "file"
+    file.write_bytes(b"some bytes")
+    monkeypatch.setattr(library, "_TICK", 0)
+    time.sleep(0.05)
+    digest = library.sha256_of(str(file))
+    (receipt,) = (tmp_path / "xdg/tilusbuild/receipts").iterdir()
+    receipt.write_text(receipt.read_text().replace(digest, "f" * 64))
+    assert library.sha256_of(str(file)) == "f" * 64, "one's own is believed"
+    give(receipt)
+    assert library.sha256_of(str(file)) == digest == sha256_bytes(b"some bytes")
