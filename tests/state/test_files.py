@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tilusbuild.state import files
 from tilusbuild.state.files import publish, publish_new
 
 
@@ -77,3 +82,33 @@ def test_a_new_name_is_never_taken_from_what_is_there(tmp_path: Path, made: Path
     assert not publish_new(str(made), str(dangling))
     assert publish_new(str(made), str(tmp_path / "free"))
     assert (tmp_path / "free" / "file").read_text() == "new"
+
+
+def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    below.mkdir()
+    for directory in (tmp_path, below):
+        (directory / ".tmp-left").write_text("part")
+        (directory / "kept").write_text("whole")
+    (tmp_path / ".tmp-link").symlink_to(tmp_path / "kept")
+    with open(below / ".tmp-held", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        files.sweep(str(tmp_path), deep=True)
+        names = sorted(path.name for path in tmp_path.rglob("*"))
+        assert names == [".tmp-held", ".tmp-link", "below", "kept", "kept"]
+    files.sweep(str(tmp_path / "none"), deep=True)
+
+
+def test_a_build_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    """A writer that is killed within a write leaves its file until the next sweep."""
+    code = (
+        "import os, signal, sys\n"
+        "from tilusbuild.state import files\n"
+        "files.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "files.write_atomic(sys.argv[1], b'new')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")])
+    assert ran.returncode == -signal.SIGKILL
+    assert [path.name[:5] for path in tmp_path.iterdir()] == [".tmp-"]
+    files.sweep(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

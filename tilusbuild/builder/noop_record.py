@@ -34,7 +34,7 @@ from tilusbuild.report.jsonl import as_json
 from tilusbuild.report.summary import summary_text
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.clock import FileClock, Moment
-from tilusbuild.state.files import sha256_text, write_atomic
+from tilusbuild.state.files import sha256_text, sweep, write_atomic
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
@@ -107,6 +107,7 @@ def write_record(
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        sweep(os.path.dirname(path))
         write_atomic(path, made)
         _prune(os.path.dirname(path))
 

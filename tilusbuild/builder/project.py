@@ -26,6 +26,7 @@ from tilusbuild.render.worker import RenderLimits
 from tilusbuild.runtime import option
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.files import sweep
 from tilusbuild.state.stamp import Sighting, sighting
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discover
 
@@ -47,6 +48,8 @@ class Project:
         self.environment = environment
         self.sightings: Mapping[str, Sighting] = {}
         """The manifest, as it was before it was read."""
+        self.keeps_nothing = False
+        """Whether what is learned is dropped: set before anything is asked for."""
         self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
@@ -99,8 +102,9 @@ class Project:
             self.runner.close()
         if "renderer" in self.__dict__:
             self.renderer.close()
-        if not os.path.isdir(self.cache.state_path):
+        if self.keeps_nothing or not os.path.isdir(self.cache.state_path):
             return
+        sweep(self.cache.state_path, deep=True)
         if "memo" in self.__dict__:
             self.memo.save()
         if "digests" in self.__dict__:
@@ -121,7 +125,7 @@ class Project:
     @cached_property
     def clock(self) -> FileClock:
         """What time it is for the stamps of files."""
-        return FileClock(self.cache.state_path)
+        return FileClock(None if self.keeps_nothing else self.cache.state_path)
 
     @cached_property
     def digests(self) -> DigestMemory:
@@ -143,7 +147,8 @@ class Project:
     @cached_property
     def renderer(self) -> Renderer:
         """What renders templates."""
-        directory = self._state and os.path.join(self._state, "templates")
+        state = None if self.keeps_nothing else self._state
+        directory = state and os.path.join(state, "templates")
         return Renderer(self.manifest.root, bytecode_dir=directory, limits=self.render_limits)
 
     @property

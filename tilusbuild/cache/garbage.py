@@ -27,6 +27,7 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.state.files import sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def gc(
             read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_span(name))]
         return _decide(entries, _spread(entries, rooted, read), older_than, max_size)
     with exclusive_use(tree, wait=wait):
+        sweep(tree.path(layout.STATE), deep=True)
         entries = _survey(tree)
         rooted = _rooted(tree, entries)
         with locked_unloaded(tree, _loose(entries, rooted)) as read, wrap_oserror(tree.root):

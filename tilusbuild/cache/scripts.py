@@ -119,16 +119,29 @@ def publish_script(
         raise ValueError(f"no script's directory can be called {record.directory!r}")
     digest = record.hash
     path = tree.script_path(record.directory, digest)
-    programs = parse_script(record.script_txt).programs
-    links = links_of(tree, programs, statuses)
+    files, links = _content(tree, record, statuses)
+    put_script(tree, record.directory, digest, files, links)
+    return path
+
+
+def is_published(tree: Tree, record: ScriptRecord) -> bool:
+    """Return whether the script's directory says all that it should. Writes nothing."""
+    path = tree.script_path(record.directory, record.hash)
+    return _is_up_to_date(path, *_content(tree, record, None))
+
+
+def _content(
+    tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the files and the links of a script's directory."""
+    links = links_of(tree, parse_script(record.script_txt).programs, statuses)
     files = {
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
         layout.SCHEDULE_TXT: table(record.columns, record.rows).encode("utf-8", "surrogateescape"),
     }
     if record.described is not None:
         files[layout.SCRIPT_JSON] = record.described
-    put_script(tree, record.directory, digest, files, links)
-    return path
+    return files, links
 
 
 def links_of(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import CompilingArgs, Verb, flag, option
+from tilusbuild.noop import UP_TO_DATE
+from tilusbuild.report.jsonl import JsonLine
 
 if TYPE_CHECKING:
     from tilusbuild.engine.events import Reporter
@@ -19,6 +21,9 @@ class BuildArgs(CompilingArgs):
     """Which part of the project, and how."""
 
     dry_run: bool = flag("-n", "--dry-run", help="print what would be compiled, and do nothing")
+    check: bool = flag(
+        "--check", help="exit with status 1 when something is out of date, and write nothing"
+    )
     strict: bool = flag("--strict", help="fail when any schedule fails to build")
     dump_ir: bool = flag(
         "--dump-ir",
@@ -49,6 +54,8 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter
 
+    if arguments.check:
+        return _check(arguments)
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     if arguments.history is not None and shard is None:
         raise input_error("--history needs --shard", hint="add --shard I/N, or remove --history")
@@ -74,6 +81,30 @@ def run(arguments: BuildArgs) -> int:
     return result.summary.exit_status
 
 
+@dataclass(frozen=True, slots=True)
+class CheckLine(JsonLine):
+    """Whether a build would have anything to do; `what` is the first thing, or null."""
+
+    event: ClassVar[str] = "check"
+    programs: int
+    to_build: int
+    what: str | None
+
+
+def _check(arguments: BuildArgs) -> int:
+    """Print in one line what is out of date; 1 when something is."""
+    from tilusbuild.builder.check import check
+
+    with options.project(arguments) as project:
+        project.keeps_nothing = True
+        found = check(project, options.selected(arguments, project))
+    if arguments.json:
+        options.emit(CheckLine(found.programs, found.missing, found.what))
+    elif not arguments.quiet:
+        print(UP_TO_DATE if found.what is None else f"out of date: {found.what}")
+    return 0 if found.what is None else 1
+
+
 def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:
     """Return the display, and the reporters that write for other programs."""
     from tilusbuild.errors import input_error
@@ -84,4 +115,4 @@ def _with_files(display: Reporter, junit: str | None, root: str) -> Reporter:
     return with_files(display, stderr=sys.stderr, env=os.environ, root=root, junit=junit)
 
 
-VERB = Verb(BuildArgs, run)
+VERB = Verb(BuildArgs, run, (CheckLine,))

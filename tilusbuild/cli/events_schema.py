@@ -54,7 +54,7 @@ def lines() -> dict[str, tuple[type[events.Event] | type[JsonLine], ...]]:
     for verb in VERBS:
         for action, declared in actions_of(verb).items():
             found[f"{verb} {action}".strip()] = declared.emits
-    found |= {"build": BUILD, "watch": WATCH}
+    found |= {"build": (*BUILD, *found["build"]), "watch": WATCH}
     return {verb: kinds for verb, kinds in found.items() if kinds}
 
 

@@ -48,13 +48,16 @@ _WORTH_A_THREAD = 1 << 17
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
 
 
+_ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json", "--check")
+
+
 def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """Return what a record answers: the command, where it runs, and the environment that matters.
 
     Another interpreter or installation gives another answer. Words that change only what is
     printed are left out.
     """
-    kept = [word for word in words if word not in ("-q", "--quiet", "-v", "--verbose", "--json")]
+    kept = [word for word in words if word not in _ONLY_PRINTED]
     settings = [
         f"{name}={value}"
         for name, value in sorted(environment.items())

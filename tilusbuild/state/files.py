@@ -2,15 +2,17 @@
 
 A reader of a file sees the old content or the new, never a part, whoever is killed: it is written
 beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
-directory is synced too, so that the rename survives a power failure. A directory is made elsewhere
-and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree has a
-stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in full, always as
-64 lower-case hex digits.
+directory is synced too, so that the rename survives a power failure. Its writer holds a lock of it,
+so one that nobody holds is what a killed writer left, and `sweep` removes it. A directory is made
+elsewhere and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree
+has a stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in full,
+always as 64 lower-case hex digits.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 """What renaming a directory, or onto one, raises when the new name is taken."""
 _MAX_ATTEMPTS = 100
+_TEMPORARY = ".tmp-"
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -40,9 +43,11 @@ def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[Binar
     the block or the disk fails."""
     directory = os.path.dirname(os.path.abspath(path))
     # In the same directory: a rename is atomic only within one file system.
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=directory)
+    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=directory)
     try:
         with os.fdopen(handle, "wb") as file:
+            with suppress(OSError):  # a file system without locks: nobody can sweep there
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield file
             file.flush()
             os.fchmod(file.fileno(), mode)  # mkstemp gives 0o600, whatever the umask
@@ -53,6 +58,28 @@ def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[Binar
             os.unlink(temporary)
         raise
     sync_directory(directory)
+
+
+def sweep(directory: str, *, deep: bool = False) -> None:
+    """Remove what killed writers left in a directory of files that only save work; with `deep`,
+    below it, too. Where that is not possible it stays."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if deep and entry.is_dir(follow_symlinks=False):
+                sweep(entry.path, deep=True)
+            elif entry.name.startswith(_TEMPORARY):
+                _remove_unheld(entry.path)
+
+
+def _remove_unheld(path: str) -> None:
+    # One that was made this instant may not be locked yet: its writer fails, and saves nothing.
+    with suppress(OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        finally:
+            os.close(handle)
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
