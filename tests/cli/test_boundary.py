@@ -14,6 +14,8 @@ from support.command_line import run
 from tilusbuild.cli import schema
 from tilusbuild.cli.arguments import Verb
 from tilusbuild.cli.main import main
+from tilusbuild.runtime.errors import CorruptCacheError
+from tilusbuild.runtime.sealed import CorruptFileError
 
 
 class Ended:
@@ -51,6 +53,12 @@ def test_a_bug_is_said_to_be_one_and_its_traceback_is_in_a_file(
     assert "Traceback" in report.read_text()
     assert "schema" in report.read_text()
     assert report.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("error", [CorruptFileError("it is cut"), CorruptCacheError("it is cut")])
+def test_a_damaged_cache_is_no_bug(ends: Any, capsys: Any, error: Exception) -> None:
+    assert ends(error) == 1
+    assert capsys.readouterr().err == "error: it is cut\n"
 
 
 def test_a_bug_is_a_line_of_json(ends: Any, capsys: Any) -> None:

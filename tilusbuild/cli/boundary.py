@@ -1,6 +1,7 @@
 """What becomes of an exception that no verb thought of: a few lines, never a traceback.
 
-What the machine refuses (a file, memory, a full disk) is its answer and not a bug: exit status 1.
+What the machine refuses (a file, memory, a full disk) is its answer and not a bug, nor is a damaged
+cache: exit status 1.
 Everything else is a bug of ours: exit status 70, as `EX_SOFTWARE`, with the traceback in a file for
 the report. `TILUSBUILD_DEBUG=1` prints the traceback too. A build has closed what it held by then:
 locks, stages and compilers end with the `with` blocks around them, and entries are whole or not
@@ -20,6 +21,8 @@ from typing import ClassVar
 
 from tilusbuild import __version__
 from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.sealed import CorruptFileError
 
 INTERNAL_ERROR = 70
 ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
@@ -52,6 +55,8 @@ def answer(error: Exception, words: list[str]) -> int:
         return _machine(_sentence(error), _HINTS.get(error.errno))
     if isinstance(error, MemoryError):
         return _machine("there is not enough memory for this")
+    if isinstance(error, (CorruptFileError, LoadError)):
+        return _machine(str(error))
     return _internal(error, words)
 
 

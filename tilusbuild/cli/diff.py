@@ -48,7 +48,7 @@ def run(arguments: DiffArgs) -> int:
     from tilusbuild.package.diff import changes, grouped, side
 
     limits = options.limits(arguments)
-    with options.load_errors(), side(arguments.a, limits) as a, side(arguments.b, limits) as b:
+    with side(arguments.a, limits) as a, side(arguments.b, limits) as b:
         found = list(changes(a, b))
     if arguments.json:
         for each in found:

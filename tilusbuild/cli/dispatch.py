@@ -150,7 +150,7 @@ def run(arguments: DispatchArgs) -> int:
 
     if not arguments.slowdown >= 1:
         raise input_error(f"--slowdown {arguments.slowdown:g}: must be at least 1")
-    with options.project(arguments) as project, options.load_errors():
+    with options.project(arguments) as project:
         looks = list(_looks(arguments, project))
         act = {"show": _show, "check": _check, "coverage": _coverage, "prune": _prune}
         status = act[arguments.action](arguments, looks) if arguments.action in act else 0

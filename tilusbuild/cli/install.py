@@ -64,10 +64,9 @@ class UninstalledLine(JsonLine):
 def run(arguments: InstallArgs) -> int:
     """Install or uninstall."""
     cache = options.cache(arguments.cache_dir)
-    with options.load_errors():
-        if arguments.remove is not None:
-            return _remove(arguments, cache, arguments.remove)
-        return _install(arguments, cache, arguments.path or "")
+    if arguments.remove is not None:
+        return _remove(arguments, cache, arguments.remove)
+    return _install(arguments, cache, arguments.path or "")
 
 
 def _install(arguments: InstallArgs, cache: Cache, path: str) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli.arguments import Common, settings_of
@@ -125,19 +124,6 @@ def policy(arguments: SignedArgs) -> SignaturePolicy | None:
             hint="--key PEM, or --identity WHO with --issuer URL",
         )
     return None if required == SignaturePolicy() else required
-
-
-@contextmanager
-def load_errors() -> Iterator[None]:
-    """Report a damaged cache as an error of the command, without a traceback."""
-    from tilusbuild.errors import TilusbuildError
-    from tilusbuild.runtime.errors import LoadError
-    from tilusbuild.runtime.sealed import CorruptFileError
-
-    try:
-        yield
-    except (CorruptFileError, LoadError) as error:
-        raise TilusbuildError(str(error)) from None
 
 
 def emit(line: JsonLine, *, flush: bool = False) -> None:

@@ -208,7 +208,7 @@ def run(arguments: TuneArgs) -> int:
 
     if not arguments.script and arguments.import_ is None:
         raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
-    with options.project(arguments) as project, options.load_errors():
+    with options.project(arguments) as project:
         try:
             if arguments.import_ is not None:
                 return _import(arguments, project, arguments.import_)
