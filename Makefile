@@ -4,13 +4,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test lint bench hostile docs peers clean
+.PHONY: demo test faults lint bench hostile docs peers clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+# SEED, SECONDS, GROUPS (names with commas), MOST (of each group) and REPEAT (one fault) choose.
+faults: $(VENV)/.ready
+	PYTHONPATH=tests $(BIN)/python -m support.faults --jobs $(JOBS) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(GROUPS),--groups $(GROUPS)) $(if $(MOST),--most $(MOST)) \
+	  $(if $(REPEAT),--repeat "$(REPEAT)")
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

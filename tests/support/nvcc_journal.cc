@@ -31,7 +31,14 @@
 //     // fake: noise 1000000        prints so many bytes first
 //     // fake: kernel NAME          a kernel that is not spelt `__global__ void NAME(`
 //     // fake: registers 40         and stack, spill, smem, barriers: what each kernel takes
+//
+// Faults that are not the program's come from beside it: each compile takes the first file of the
+// folder `misbehave` in the toolkit, if there is one, and does as its name says after the dash
+// (`001-crash`; the words above and those of `kFaults`). `say` prints the file's content and ends
+// with status 1.
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -40,10 +47,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -562,6 +571,114 @@ void misbehave(const string &what, const string &source, const string &name) {
   if (what == "no-output") exit(0);
 }
 
+// ---- faults that are the machine's, or the compiler's own -------------------------------------
+
+struct Fault {
+  string name, content;
+};
+
+// The next fault of the folder `misbehave`; who removes its file has it.
+Fault take_fault() {
+  string folder = toolkit() + "/misbehave";
+  DIR *list = opendir(folder.c_str());
+  strings names;
+  while (dirent *entry = list ? readdir(list) : nullptr)
+    if (entry->d_name[0] != '.') names.push_back(entry->d_name);
+  if (list) closedir(list);
+  std::sort(names.begin(), names.end());
+  for (const string &name : names) {
+    string path = folder + "/" + name;
+    Fault fault = {name.substr(name.find('-') + 1), ""};
+    read_file(path, fault.content);
+    if (unlink(path.c_str()) == 0) return fault;
+  }
+  return {"", ""};
+}
+
+void scribble(const string &path) {
+  if (FILE *file = fopen(path.c_str(), "w")) {
+    fputs("written by a compiler that should not have\n", file);
+    fclose(file);
+  }
+}
+
+// A child that goes on; it keeps our output open, or not, and is in our group, or not.
+void leave_behind(bool holds_output, bool escapes, const string &writes) {
+  if (fork()) return;
+  if (escapes) setsid();
+  if (!holds_output)
+    for (int i = 0; i < 64; ++i) close(i);
+  if (!writes.empty()) {
+    for (;;) {
+      timespec moment = {0, 2'000'000};
+      nanosleep(&moment, nullptr);
+      scribble(writes);
+    }
+  }
+  for (;;) pause();
+}
+
+void end_by(int number) {
+  rlimit none = {0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  signal(number, SIG_DFL);
+  raise(number);
+  exit(3);
+}
+
+void flood(long bytes, const char *line) {
+  string block;
+  while (block.size() < (1 << 16)) block += line;
+  for (long n = 0; n < bytes; n += block.size())
+    if (write(2, block.data(), block.size()) < 0) return;
+}
+
+// Faults after which the compile is over.
+[[noreturn]] void end_badly(const Fault &fault, const Request &request) {
+  const string &what = fault.name;
+  if (what == "say") die(fault.content, 1);
+  if (what == "say-and-0") die(fault.content, 0);
+  if (what == "255") exit(255);
+  if (what == "137") exit(137);
+  if (what == "empty") scribble(request.output), truncate(request.output.c_str(), 0) ? exit(3) : exit(0);
+  if (what == "text") scribble(request.output), exit(0);
+  if (what == "folder") mkdir(request.output.c_str(), 0755), exit(0);
+  if (what == "fifo") mkfifo(request.output.c_str(), 0644), exit(0);
+  if (what == "link") exit(symlink("/etc/passwd", request.output.c_str()) ? 3 : 0);
+  if (what == "dangling") exit(symlink("nowhere", request.output.c_str()) ? 3 : 0);
+  if (what == "elf") write_file(request.output, string("\x7f" "ELF\x02\x01\x01", 7) + string(4000, '\xff')), exit(0);
+  if (what == "huge") scribble(request.output), truncate(request.output.c_str(), 1l << 36) ? exit(3) : exit(0);
+  if (what == "stop") raise(SIGSTOP);
+  if (what == "hang") leave_behind(true, true, "");
+  if (what == "hang") for (;;) pause();
+  if (what == "gone") unlink(request.inputs[0].c_str()), exit(1);
+  if (what == "no-output") exit(0);
+  if (starts_with(what, "signal-")) end_by(atoi(what.c_str() + 7));
+  die("fake nvcc: no such fault: " + what, 3);
+}
+
+// Faults after which the compile goes on: true when it does.
+bool go_on_oddly(const Fault &fault, const Request &request) {
+  const string &what = fault.name;
+  if (what == "daemon") leave_behind(false, true, "");
+  else if (what == "holder") leave_behind(true, false, "");
+  else if (what == "escaped-holder") leave_behind(true, true, "");
+  else if (what == "late-writer") leave_behind(false, true, "late");
+  else if (what == "close") for (int i = 0; i < 64; ++i) close(i);
+  else if (what == "noise") flood(100l << 20, "this is a warning that says nothing, and there are many of them\n");
+  else if (what == "escapes") flood(1 << 16, "\x1b[2J\x1b]0;title\x07\x1b[31m\xff\xfe\r\b\b warning: red\n");
+  else if (what == "elsewhere") for (const char *name : {"program.s", "lib.so", "../stray", "../module/stray", "stray", "\xff\n"}) scribble(name);
+  else if (what == "many") for (int i = 0; i < 500; ++i) scribble("stray" + std::to_string(i));
+  else if (what == "deep") for (string path = "deep"; path.size() < 1500; path += "/deep") mkdir(path.c_str(), 0755);
+  else if (what == "locked") mkdir("locked", 0755), scribble("locked/file"), chmod("locked", 0);
+  else if (what == "slow") pause_for(0.15);
+  else if (what == "nice") setpriority(PRIO_PROCESS, 0, 19);
+  else if (what == "source") scribble(request.inputs[0]);
+  else if (what == "mask") { sigset_t all; sigfillset(&all); sigprocmask(SIG_SETMASK, &all, nullptr); }
+  else return what.empty();
+  return true;
+}
+
 void print_usage(const Request &request, const strings &names, const Usage &usage) {
   fprintf(stderr, "ptxas info    : 0 bytes gmem\n");
   for (const Image &image : request.images)
@@ -599,7 +716,12 @@ int compile(Request &request) {
   std::set<string> seen;
   mix_includes(request, input, source, seen);
   list_read(seen);
-  journal(request, what);
+  Fault fault = take_fault();
+  if (what == "well" && (fault.name == "crash" || fault.name == "oom" || fault.name == "torn"))
+    what = fault.name;
+  bool other = fault.name == "other", goes_on = what != "well" || other || go_on_oddly(fault, request);
+  journal(request, fault.name.empty() ? what : fault.name);
+  if (!goes_on) end_badly(fault, request);
   const char *makeflags = getenv("MAKEFLAGS");
   string pid = std::to_string(getpid());
   note("begin " + pid + " " + std::to_string(getpriority(PRIO_PROCESS, 0)) +
@@ -618,6 +740,7 @@ int compile(Request &request) {
   usage.smem = number(source, "smem", usage.smem);
   usage.barriers = number(source, "barriers", usage.barriers);
   strings names = kernels(source);
+  if (other) names = {"another_program"};
   note("end " + pid);
   if (request.verbose && request.mode != "ptx") print_usage(request, names, usage);
   if (request.mode == "c") {

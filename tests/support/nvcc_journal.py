@@ -51,6 +51,31 @@ def make_toolkit(directory: str) -> str:
     return nvcc
 
 
+def make_host(directory: str) -> str:
+    """Make g++, gcc, as and ld in a directory to put on PATH, which are quick to ask; returns it.
+
+    They need the real ones in /usr/bin.
+    """
+    for name in ("own", "system", "kept", "misbehave"):
+        os.makedirs(os.path.join(directory, name))
+    for name in ("g++", "gcc", "as", "ld"):
+        shutil.copy(os.path.join(_HERE, "host_tool.sh"), os.path.join(directory, name))
+        os.chmod(os.path.join(directory, name), 0o755)
+    for name in ("own/stddef.h", "system/features.h"):
+        with open(os.path.join(directory, name), "w") as file:
+            file.write(f"// {name}\n")
+    return directory
+
+
+def misbehave(nvcc: str, *faults: tuple[str, str]) -> None:
+    """Have the next compiles go wrong, one each: names of faults, and what `say` prints."""
+    directory = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "misbehave")
+    os.makedirs(directory, exist_ok=True)
+    for number, (name, text) in enumerate(faults):
+        with open(os.path.join(directory, f"{number:03}-{name}"), "w") as file:
+            file.write(text)
+
+
 def read_journal(nvcc: str) -> list[tuple[str, str, str]]:
     """(mode, key, how it went) of every compile that was started, in order."""
     path = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "journal")

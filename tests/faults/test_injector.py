@@ -1,0 +1,127 @@
+"""The preloaded seam sees what CPython calls, counts it, and fails the call that it is told to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.faults import injector
+
+CALLS = {
+    "open": "open('new', 'w')",
+    "write": "os.write(os.open('file', os.O_WRONLY), b'x')",
+    "rename": "os.replace('file', 'other')",
+    "link": "os.link('file', 'other')",
+    "symlink": "os.symlink('file', 'other')",
+    "unlink": "os.unlink('file')",
+    "mkdir": "os.mkdir('other')",
+    "rmdir": "os.rmdir('directory')",
+    "truncate": "os.truncate('file', 0)",
+    "sync": "os.fsync(os.open('file', os.O_RDONLY))",
+    "chmod": "os.chmod('file', 0o600)",
+    "utime": "os.utime('file')",
+    "copy": "shutil.copyfile('file', 'other')",
+    "lock": "fcntl.flock(os.open('file', os.O_RDONLY), fcntl.LOCK_EX)",
+    "look": "open('file')",
+    "opendir": "os.listdir('.')",
+    "readdir": "list(os.scandir('directory'))",
+    "read": "os.read(os.open('file', os.O_RDONLY), 1)",
+    "stat": "os.lstat('file')",
+    "map": "mmap.mmap(os.open('file', os.O_RDWR), 1)",
+    "thread": "threading.Thread(target=print).start()",
+    "spawn": "os.posix_spawn('/bin/true', ['true'], {})",
+    "send": "a, b = socket.socketpair(); a.send(b'x')",
+    "socket": "socket.socketpair()",
+    "pipe": "os.pipe()",
+    "poll": "select.poll().poll(0)",
+}
+MORE = {
+    "open": "os.open('new', os.O_CREAT | os.O_WRONLY, dir_fd=os.open('.', os.O_RDONLY))",
+    "write": "os.writev(os.open('file', os.O_WRONLY), [b'x'])",
+    "rename": "os.rename(f'{here}/file', f'{here}/directory/file')",
+    "unlink": "shutil.rmtree('full')",
+    "rmdir": "shutil.rmtree('directory')",
+    "lock": "fcntl.fcntl(os.open('file', os.O_RDWR), fcntl.F_OFD_SETLK, bytes(32))",
+    "truncate": "open('file', 'r+').truncate()",
+    "chmod": "os.fchmod(os.open('file', os.O_RDONLY), 0o600)",
+    "spawn": "os.fork() or os._exit(0)",
+}
+HEAD = "import fcntl, mmap, os, select, shutil, socket, sys, threading\nhere = os.getcwd()\n"
+JOIN = "import ctypes; ctypes.CDLL(None).faults_join()\n"
+
+
+@pytest.fixture(scope="session")
+def library(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return injector.build(str(tmp_path_factory.mktemp("injector")))
+
+
+class Place:
+    """A directory with a few things in it, and a page."""
+
+    def __init__(self, path: Path, library: str) -> None:
+        self.path = path / "place"
+        self.page = injector.Page(str(path / "page"))
+        self._environment = {**os.environ, **injector.environment(library, self.page)}
+        self.path.mkdir()
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        for name in ("full", "directory"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        for name in ("full/file", "file"):
+            (self.path / name).write_text("content")
+        return subprocess.run(
+            [sys.executable, "-c", HEAD + JOIN + code],
+            cwd=self.path,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def place(library: str, tmp_path: Path) -> Place:
+    return Place(tmp_path, library)
+
+
+@pytest.mark.parametrize(("kind", "code"), [*CALLS.items(), *MORE.items()])
+def test_each_kind_of_call_is_counted_and_fails(place: Place, kind: str, code: str) -> None:
+    place.page.arm([kind], [str(place.path)])
+    ran = place.run(code)
+    assert ran.returncode == 0, ran.stderr
+    assert place.page.log
+    assert set(place.page.log) == {kind}
+
+    number = injector.ERRORS[kind][0]
+    place.page.arm([kind], [str(place.path)], at=1, error=number, forever=True)
+    ran = place.run(code)
+    assert ran.returncode == 1, "copy falls back" if kind == "copy" else code
+    assert os.strerror(number) in ran.stderr or kind == "thread"
+    assert place.page.fired.startswith(kind)
+
+
+def test_only_below_the_roots_and_only_the_call_that_was_named(place: Place) -> None:
+    code = "for name in 'abc':\n  try: os.mkdir(name)\n  except OSError as e: print(e.errno)"
+    place.page.arm(["mkdir"], [str(place.path)], at=2, error=errno.EDQUOT)
+    assert place.run(code).stdout == f"{errno.EDQUOT}\n"
+    assert sorted(os.listdir(place.path)) == ["a", "c", "directory", "file", "full"]
+    place.page.arm(["mkdir"], [f"{place.path}/directory"], at=1, error=errno.EIO)
+    assert place.run("os.mkdir('d'); os.mkdir('directory/e')").returncode == 1
+    assert place.page.log == ["mkdir"]
+
+
+def test_half_a_write_and_then_the_end(place: Place) -> None:
+    place.page.arm(["write"], [str(place.path)], at=1, signal=9, half=True)
+    assert place.run("os.write(os.open('file', os.O_WRONLY), b'abcdef')").returncode == -9
+    assert (place.path / "file").read_text() == "abctent"
+
+
+def test_who_did_not_join_is_not_harmed(place: Place) -> None:
+    place.page.arm(injector.KINDS, [str(place.path)], at=1, error=errno.EIO, forever=True)
+    ran = place.run("").returncode, place.page.log
+    assert ran == (0, [])

@@ -1,0 +1,102 @@
+"""The oracle sees each kind of wrong: whatever is planted shows in its column, and nothing else
+does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from support.faults.commands import Ended
+from support.faults.oracle import Scenario, judge
+from support.faults.world import FIRST, World, entries
+
+WELL = Ended(0, "", "")
+BUILD = Scenario("test", ("build",))
+
+
+def columns(world: World, plant: Callable[[], object], ended: Ended = WELL) -> set[str]:
+    world.reset("built")
+    before = entries(world.cache)
+    plant()
+    return {finding.column for finding in judge(world, BUILD, before, ended)}
+
+
+def program(world: World) -> str:
+    return min(world.programs_of(FIRST))
+
+
+def test_nothing_is_found_where_nothing_is_wrong(world: World) -> None:
+    assert columns(world, lambda: None) == set()
+
+
+def test_a_program_that_is_gone(world: World) -> None:
+    path = world.cache / "programs" / program(world)
+    assert {"lost"} <= columns(world, lambda: shutil.rmtree(path))
+
+
+@pytest.mark.parametrize("name", ["module/lib.so", "meta.json", "program.txt"])
+def test_a_file_that_is_cut_or_other(world: World, name: str) -> None:
+    path = world.cache / "programs" / program(world) / name
+    assert "torn" in columns(world, lambda: os.truncate(path, 10))
+    assert "torn" in columns(world, lambda: path.write_bytes(b"x" + path.read_bytes()[1:]))
+    assert "torn" in columns(world, lambda: (path.parent / "stray").write_text(""))
+
+
+def test_what_no_build_sees_is_stale_in_the_end(world: World) -> None:
+    path = world.cache / "programs" / program(world) / "module/lib.so"
+    data = path.read_bytes()
+    assert "stale" in columns(world, lambda: path.write_bytes(data[:-1] + b"x"))
+
+
+def test_a_program_that_was_compiled_though_it_was_there(world: World) -> None:
+    key = world.key_of(program(world))
+    journal = world.toolkit / "journal"
+    assert columns(world, lambda: journal.write_text(f"cubin {key} well\n")) == {"twice"}
+
+
+@pytest.mark.parametrize("name", ["project/.cache/state/.tmp-x", "tmp/x", "home/.tmp-1/y"])
+def test_files_that_are_left_over(world: World, name: str) -> None:
+    def plant() -> None:
+        path = world.room / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+
+    assert columns(world, plant) == {"left over"}
+
+
+def test_processes_that_are_left_over(world: World) -> None:
+    def plant() -> None:
+        os.kill(world.start_sleeper(), 0)
+
+    assert columns(world, plant) == {"left over"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "column"),
+    [
+        (Ended(1, "", "Traceback (most recent call last):\n"), "traceback"),
+        (Ended(70, "", "internal error: KeyError: 1\n"), "traceback"),
+        (Ended(-9, "", "", hung=True), "stuck"),
+        (Ended(3, "", "what?"), "status"),
+        (Ended(-11, "", ""), "status"),
+        (Ended(1, "", ""), "status"),
+    ],
+)
+def test_how_a_command_ends(world: World, ended: Ended, column: str) -> None:
+    assert columns(world, lambda: None, ended) == {column}
+
+
+def test_success_that_is_none(world: World) -> None:
+    world.reset("seeded")
+    found = judge(world, BUILD, {}, WELL)
+    assert [finding.column for finding in found] == ["lost"]
+
+
+def test_a_build_that_fails_after_the_fault(world: World) -> None:
+    def plant() -> None:
+        (world.project / "tilus.toml").write_text("")
+
+    assert "stuck" in columns(world, plant, Ended(1, "", "said"))

@@ -1,0 +1,155 @@
+"""Commands of tilusbuild that a fork server runs (`server.py`), as the laboratory sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 30.0
+"""Seconds after which a command hangs. No trial has work for more than a few."""
+_SETTLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended; `hung`: it had to be killed."""
+
+    status: int
+    out: str
+    err: str
+    hung: bool = False
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command that runs, as the leader of a session of its own."""
+
+    pid: int
+    out: Path
+    err: Path
+
+
+class Server:
+    """A fork server; several commands may run at once."""
+
+    def __init__(self, injection: Mapping[str, str], said: Path) -> None:
+        """`injection` is the server's environment beside ours; outputs are files in `said`."""
+        self._said = said
+        said.mkdir()
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
+        variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **injection}
+        self._process = subprocess.Popen(
+            [sys.executable, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=variables,
+            start_new_session=True,
+        )
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._ended: dict[int, int] = {}
+        self._count = 0
+        threading.Thread(target=self._read, daemon=True).start()
+        self._expect("ready", 120)
+
+    def run(
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        *,
+        join: bool = False,
+        limits: Mapping[str, int] | None = None,
+        group: str = "",
+        seconds: float = PATIENCE,
+    ) -> Ended:
+        """Run a command to its end, or kill it after `seconds`."""
+        running = self.start(words, cwd, environment, join=join, limits=limits, group=group)
+        return self.wait(running, seconds)
+
+    def start(
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        *,
+        join: bool = False,
+        limits: Mapping[str, int] | None = None,
+        group: str = "",
+        stopped: bool = False,
+    ) -> Running:
+        """Start a command. `join`: the faults of the page are for it; `group`: the file of a
+        control group that it joins; `stopped`: it waits for SIGCONT first."""
+        self._count += 1
+        out, err = (self._said / f"{kind}{self._count % 64}" for kind in ("out", "err"))
+        for path in (out, err):
+            path.write_bytes(b"")
+        request = {
+            "words": [*words],
+            "cwd": str(cwd),
+            "env": {**environment},
+            "out": str(out),
+            "err": str(err),
+            "join": join,
+            "limits": {**(limits or {})},
+            "group": group,
+            "stopped": stopped,
+        }
+        self._ask(start=request)
+        return Running(self._expect("started", 60), out, err)
+
+    def wait(self, running: Running, seconds: float = PATIENCE) -> Ended:
+        """Wait for a command, or kill its session after `seconds`."""
+        hung = False
+        try:
+            status = self._status(running.pid, seconds)
+        except queue.Empty:
+            hung = True
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            status = self._status(running.pid, 60)
+        texts = [path.read_bytes().decode(errors="replace") for path in (running.out, running.err)]
+        return Ended(status, texts[0], texts[1], hung)
+
+    def settle(self, seconds: float = _SETTLE_SECONDS) -> list[str]:
+        """Wait for everything that commands left running; returns what did not end by itself."""
+        self._ask(settle=seconds)
+        left: list[str] = self._expect("left", seconds + 60)
+        return left
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def _ask(self, **request: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write((json.dumps(request) + "\n").encode())
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(json.loads(line))
+
+    def _expect(self, key: str, seconds: float) -> Any:
+        while True:
+            answer = self._answers.get(timeout=seconds)
+            if key in answer:
+                return answer[key]
+            self._ended[answer["ended"]] = answer["status"]
+
+    def _status(self, pid: int, seconds: float) -> int:
+        while pid not in self._ended:
+            answer = self._answers.get(timeout=seconds)
+            self._ended[answer["ended"]] = answer["status"]
+        return self._ended.pop(pid)

@@ -1,0 +1,117 @@
+"""Every call that a command makes below its directories fails, one at a time or from one on.
+
+A dry run counts the calls; a fault is a scenario, the number of the call in it, and the errno. The
+process is killed at each of them in the same way: before it, and half way through a write."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from support.faults import injector, scenarios
+from support.faults.commands import Ended
+from support.faults.group import NotTriedError, attempt
+from support.faults.oracle import Finding, Scenario
+from support.faults.world import World
+
+_PROCESS_SCENARIOS = ("cold", "edit", "bare", "watch")
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of some kinds fail."""
+
+    name: str
+    kinds: frozenset[str]
+    sample: int
+    only: tuple[str, ...] = ()
+    """The scenarios; () is all."""
+
+    def faults(self, world: World, chance: Random) -> Iterable[str]:
+        """`SCENARIO NUMBER ERRNO once|on`."""
+        for name, log in dry_runs(world, self.kinds, self.only):
+            for at, kind in enumerate(log, 1):
+                if name == "watch" and kind == "poll":
+                    continue  # a thread of watchdog polls too, and knows no errors
+                for error in injector.ERRORS[kind]:
+                    for how in ("once", "on"):
+                        yield f"{name} {at} {errno.errorcode[error]} {how}"
+
+    def run(self, world: World, fault: str) -> list[Finding]:
+        name, at, error, how = fault.split()
+        scenario = scenarios.scenarios(world)[name]
+
+        def command() -> Ended:
+            number = getattr(errno, error)
+            world.page.arm(self.kinds, world.roots, at=int(at), error=number, forever=how == "on")
+            return run_armed(world, scenario)
+
+        return told(world, attempt(world, scenario, command))
+
+
+@dataclass(frozen=True)
+class Kills:
+    """The process is killed at each call that changes something."""
+
+    name: str = "kills"
+    sample: int = 14
+
+    def faults(self, world: World, chance: Random) -> Iterable[str]:
+        """`SCENARIO NUMBER before|half`."""
+        for name, log in dry_runs(world, injector.CHANGES):
+            for at, kind in enumerate(log, 1):
+                yield f"{name} {at} before"
+                if kind == "write":
+                    yield f"{name} {at} half"
+
+    def run(self, world: World, fault: str) -> list[Finding]:
+        name, at, how = fault.split()
+        scenario = scenarios.scenarios(world)[name]
+
+        def command() -> Ended:
+            number = signal.SIGKILL
+            world.page.arm(
+                injector.CHANGES, world.roots, at=int(at), signal=number, half=how == "half"
+            )
+            return run_armed(world, scenario)
+
+        return told(world, attempt(world, scenario, command, killed=True))
+
+
+def dry_runs(
+    world: World, kinds: frozenset[str], only: tuple[str, ...] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Each scenario's calls of some kinds, when nothing fails."""
+    if not world.calls:
+        for name, scenario in scenarios.scenarios(world).items():
+            world.reset(scenario.base, scenario.edition)
+            world.page.arm(injector.KINDS, world.roots)
+            run_armed(world, scenario)
+            world.calls[name] = world.page.log
+    for name, log in world.calls.items():
+        if not only or name in only:
+            yield name, [kind for kind in log if kind in kinds]
+
+
+def run_armed(world: World, scenario: Scenario) -> Ended:
+    """Run a scenario under the page, and disarm that."""
+    try:
+        return scenarios.run(world, scenario)
+    finally:
+        world.page.disarm()
+
+
+def told(world: World, findings: list[Finding]) -> list[Finding]:
+    """The findings, with the call that failed; raises where none did."""
+    if not world.page.fired:
+        raise NotTriedError
+    return [Finding(finding.column, f"[{world.page.fired}] {finding.what}") for finding in findings]
+
+
+CHANGES = Calls("changes", injector.CHANGES, 30)
+READS = Calls("reads", injector.READS, 14)
+PROCESS = Calls("processes", injector.PROCESS, 0, _PROCESS_SCENARIOS)
+KILLS = Kills()

@@ -1,0 +1,107 @@
+"""System calls that strace makes fail, in a command and in everything that it starts: the warden,
+the compilers, the shells. The preloaded seam reaches tilusbuild alone; this one reaches all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from random import Random
+
+from support.faults import scenarios
+from support.faults.commands import Ended
+from support.faults.group import NotTriedError, attempt
+from support.faults.oracle import Finding, Scenario
+from support.faults.world import World
+
+_CALLS = {
+    "openat": ("EMFILE", "ENOSPC", "EACCES", "EIO", "ENOMEM"),
+    "write": ("ENOSPC", "EIO", "EDQUOT"),
+    "read": ("EIO",),
+    "rename": ("ENOSPC", "EXDEV", "EACCES"),
+    "mkdir": ("ENOSPC", "EROFS"),
+    "unlink": ("EACCES", "EIO"),
+    "unlinkat": ("EACCES", "EIO"),
+    "rmdir": ("EACCES",),
+    "fsync": ("EIO", "ENOSPC"),
+    "fcntl": ("ENOLCK", "EMFILE"),
+    "execve": ("ENOENT", "EACCES", "ENOMEM", "ETXTBSY"),
+    "clone,clone3,fork,vfork": ("EAGAIN", "ENOMEM"),
+    "pipe2": ("EMFILE",),
+    "getdents64": ("EIO",),
+    "newfstatat": ("EACCES", "ENOMEM"),
+    "poll": ("ENOMEM",),
+    "sendto": ("ENOBUFS", "EPIPE"),
+    "recvfrom": ("ECONNRESET", "ENOMEM"),
+    "socketpair": ("EMFILE",),
+    "mmap": ("ENOMEM",),
+}
+_NUMBERS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 28, 40)
+_SCENARIOS = ("cold", "edit")
+
+
+class Traced:
+    """Any process of a build."""
+
+    name = "traced"
+    sample = 3
+
+    def faults(self, world: World, chance: Random) -> Iterable[str]:
+        """`SCENARIO CALLS ERROR|KILL NUMBER once|on`; each process has a count of its own."""
+        for scenario in _SCENARIOS:
+            for calls, errors in _CALLS.items():
+                for number in _NUMBERS:
+                    yield f"{scenario} {calls} KILL {number} once"
+                    for error in errors:
+                        yield f"{scenario} {calls} {error} {number} once"
+                        yield f"{scenario} {calls} {error} {number} on"
+
+    def run(self, world: World, fault: str) -> list[Finding]:
+        if shutil.which("strace") is None:
+            raise NotTriedError
+        name, calls, error, number, how = fault.split()
+        scenario = scenarios.scenarios(world)[name]
+        what = "signal=KILL" if error == "KILL" else f"error={error}"
+        when = f"when={number}{'+' if how == 'on' else ''}"
+
+        def command() -> Ended:
+            return _traced(world, scenario, f"inject={calls}:{what}:{when}")
+
+        return attempt(world, scenario, command, killed=error == "KILL")
+
+
+def _traced(world: World, scenario: Scenario, injection: str) -> Ended:
+    running = world.server.start(scenario.words, world.project, world.environment(), stopped=True)
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-qqq", "-o", "/dev/null", "-e", injection, "-p", str(running.pid)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 10
+    while not _is_traced(running.pid):
+        if time.monotonic() > deadline or tracer.poll() is not None:
+            break
+        time.sleep(0.002)
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGCONT)
+    ended = world.server.wait(running)
+    with suppress(subprocess.TimeoutExpired):
+        tracer.wait(5)
+    tracer.kill()
+    if tracer.wait() not in (0, -9, 137):
+        raise NotTriedError
+    return ended
+
+
+def _is_traced(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/status") as file:
+        return "\nTracerPid:\t0\n" not in file.read()
+    return True
+
+
+TRACED = Traced()

@@ -1,0 +1,227 @@
+"""The one judgement of what a fault left behind.
+
+After whatever happened: nothing that was published is gone, torn or compiled again; the same
+command, and then an ordinary build, end well; `cache verify` is clean; `cache gc` removes nothing
+that the project needs; every byte is a clean build's; no process and no file is left over; nothing
+printed a traceback; the exit status is a documented one, and a failure says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from support.faults.commands import Ended
+from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
+
+COLUMNS = ("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", "status")
+"""What can be wrong. `stuck`: a command hangs, or fails after the fault is over. `status`: an exit
+status that is not documented, or a failure without a word."""
+
+_DOCUMENTED = (0, 1, 2, 130, 129, 143)
+_REPORT = "tilusbuild-error-"
+"""How the file begins in which a bug is reported, which is to stay."""
+_TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: its column, and what was seen."""
+
+    column: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command in a world, and what it may do."""
+
+    name: str
+    words: tuple[str, ...]
+    base: str = "built"
+    edition: Edition = FIRST
+    removes: bool = False
+    """It is there to remove programs."""
+    logs: bool = True
+    """The tools say what they say in a clean build."""
+    again: bool = True
+    """The same command has to succeed when it is given again, before the ordinary build."""
+
+    @property
+    def builds(self) -> bool:
+        """When it ends well, everything is built."""
+        return self.words[0] in ("build", "install", "merge")
+
+
+def judge(
+    world: World, scenario: Scenario, before: Entries, ended: Ended, *, killed: bool = False
+) -> list[Finding]:
+    """Say all that is wrong in a world in which `scenario` ended like this. `before` is what was
+    published when it began; `killed`: it was to die."""
+    findings = [*of_command(ended, killed)]
+    findings += [Finding("left over", f"process {words}") for words in world.server.settle()]
+    compiled = world.journal()
+    world.obey()
+    at_end = entries(world.cache)
+    findings += _of_tree(world, at_end, partly=True, logs=scenario.logs)
+    whole = world.whole_programs(at_end, logs=scenario.logs)
+    if not scenario.removes:
+        lost = sorted(before.keys() - at_end.keys())
+        findings += [Finding("lost", f"{path} is gone") for path in lost[:1]]
+        again = [program for program in compiled if program in world.whole_programs(before)]
+        findings += [Finding("twice", f"{program} was there") for program in again[:1]]
+    world.forget_journal()
+    if scenario.again and scenario.words[0] != "build":
+        findings += _must_end(world, "again", *scenario.words)
+        whole = world.whole_programs(entries(world.cache))
+        findings += _of_output(world, scenario)
+    findings += _of_ordinary_build(world, scenario, whole, ended)
+    return findings
+
+
+def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
+    if ended.hung:
+        yield Finding("stuck", f"never ended: {ended.err[-300:]}")
+        return
+    for trace in _TRACES:
+        if trace in ended.err or trace in ended.out:
+            yield Finding("traceback", ended.err[-1500:])
+            return
+    if ended.status not in _DOCUMENTED and not (killed and ended.status < 0):
+        yield Finding("status", f"status {ended.status}: {ended.err[-300:]}")
+    elif ended.status > 0 and not ended.err.strip() and not killed:
+        yield Finding("status", f"status {ended.status} and no word")
+
+
+def _of_tree(
+    world: World, found: Entries, *, partly: bool = False, logs: bool = True
+) -> Iterator[Finding]:
+    """Whatever is published is whole, and what a clean build makes; `partly`: but for scripts,
+    which may name a part of their programs; without `logs`, whatever the tools said."""
+    for name, files in found.items():
+        known = world.forms.get(name, [])
+        if partly and name.startswith("scripts/"):
+            known = [_names_only(form) for form in known]
+            right = any(_names_only(files).items() <= form.items() for form in known)
+        elif not logs:
+            right = without_log(files) in map(without_log, known)
+        else:
+            right = files in known
+        if not right:
+            yield Finding("torn", f"{name} is {_difference(world, name, files)}")
+
+
+def _names_only(script: Tree) -> Tree:
+    return {path: data for path, data in script.items() if "/" in path or path == "script.txt"}
+
+
+def _difference(world: World, name: str, files: Tree) -> str:
+    if name not in world.forms:
+        return "not of a clean build"
+    known = world.forms[name][0]
+    for path in sorted(known.keys() | files.keys()):
+        if path not in files:
+            return f"without {path}"
+        if path not in known or files[path] != known[path]:
+            return f"other in {path}"
+    return "as it should be"
+
+
+def _must_end(world: World, name: str, *words: str) -> Iterator[Finding]:
+    ended = world.run(*words)
+    yield from of_command(ended, killed=False)
+    if ended.status:
+        said = (ended.out + ended.err)[-1500:]
+        yield Finding("stuck", f"{name}: {' '.join(words)} ends {ended.status}: {said}")
+
+
+def _of_ordinary_build(
+    world: World, scenario: Scenario, whole: set[str], ended: Ended
+) -> Iterator[Finding]:
+    edition = scenario.edition
+    built, summary = world.build()
+    yield from of_command(built, killed=False)
+    if built.status or not summary:
+        yield Finding("stuck", f"build ends {built.status}: {built.err[-1500:]}")
+    missing = world.programs_of(edition) - whole
+    if scenario.builds and ended.status == 0 and missing:
+        yield Finding("lost", f"it said that all was well, and {len(missing)} had to be compiled")
+    extra = [program for program in world.journal() if program not in missing]
+    if extra:
+        yield Finding("twice", f"{extra[0]} was there, and is compiled by the next build")
+    for program in missing:
+        if world.journal().count(program) > 1:
+            yield Finding("twice", f"{program} is compiled twice in the next build")
+    yield from _must_end(world, "after it", "cache", "verify")
+    yield from _must_end(world, "after it", "cache", "gc")
+    at_end, wanted = entries(world.cache), world.references[edition]
+    for name in wanted:
+        # What was installed needs no headers.
+        if name not in at_end and not name.startswith("include/"):
+            yield Finding("lost", f"{name} is not there in the end")
+    for finding in _of_tree(world, at_end, logs=scenario.logs):
+        yield Finding("stale", f"{finding.what} in the end")
+    yield from _of_files(world)
+    yield from (Finding("left over", f"process {words}") for words in world.server.settle())
+
+
+def _of_output(world: World, scenario: Scenario) -> Iterator[Finding]:
+    """What was packaged is a clean build's package, and nothing else is there."""
+    if scenario.words[0] != "package":
+        return
+    found, wanted = below(world.output), world.packages[scenario.words[2]]
+    for name in sorted(found.keys() | wanted.keys()):
+        if name not in wanted:
+            yield Finding("left over", f"out/{name}")
+            return
+        if found.get(name) != wanted[name]:
+            yield Finding("stale", f"out/{name} is other than a clean build's, or missing")
+            return
+
+
+def _of_files(world: World) -> Iterator[Finding]:
+    """Nothing of what was under way is left."""
+    for place in (world.project, world.home, world.output, world.temporary):
+        for name in below(place):
+            parts = name.split("/")
+            if any(part.startswith(".tmp-") for part in parts) or "staging" in parts[:-1]:
+                yield Finding("left over", f"{place.name}/{name}")
+                return
+    for name in below(world.temporary):
+        if not name.startswith(_REPORT):
+            yield Finding("left over", f"tmp/{name}")
+            return
+
+
+def judge_repaired(
+    world: World, scenario: Scenario, damaged: str, *, gc_first: bool
+) -> list[Finding]:
+    """Say all that is wrong in a world in which somebody else damaged the file `damaged`.
+
+    Nothing crashes or hangs, only a damaged program is compiled again, garbage collection removes
+    no other, and what `cache verify` finds, its own repair and a build mend.
+    """
+    findings: list[Finding] = []
+    steps = [scenario.words, ("cache", "gc")]
+    for words in steps[::-1] if gc_first else steps:
+        ended = world.run(*words)
+        findings += of_command(ended, killed=False)
+        if ended.status and words == scenario.words:
+            findings.append(Finding("stuck", f"{words} ends {ended.status}: {ended.err[-800:]}"))
+    for words in (("cache", "verify"), ("cache", "verify", "--repair")):
+        findings += of_command(world.run(*words), killed=False)
+    findings += _must_end(world, "repaired", *scenario.words)
+    findings += _must_end(world, "repaired", "cache", "verify")
+    findings += _must_end(world, "repaired", "cache", "gc")
+    for program in sorted(set(world.journal())):
+        if f"programs/{program}/" not in damaged or world.journal().count(program) > 1:
+            findings.append(Finding("twice", f"{program} is compiled"))
+    at_end = entries(world.cache)
+    findings += [
+        Finding("lost", f"{name} is not there in the end")
+        for name in world.references[scenario.edition]
+        if name not in at_end and not name.startswith("include/")
+    ]
+    findings += (Finding("stale", f"{f.what} in the end") for f in _of_tree(world, at_end))
+    findings += _of_files(world)
+    return findings

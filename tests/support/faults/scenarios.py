@@ -1,0 +1,55 @@
+"""The commands that faults are tried on: every verb that changes a tree."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+from support.faults.commands import Ended
+from support.faults.oracle import Scenario
+from support.faults.world import FORMATS, MORE, World
+
+_WATCHED_SECONDS = 30.0
+
+
+def scenarios(world: World) -> dict[str, Scenario]:
+    """All of them, by name."""
+    found = [
+        Scenario("cold", ("build", "-j1"), base="seeded"),
+        Scenario("edit", ("build", "-j1"), edition=MORE),
+        Scenario("same", ("build", "-j1")),
+        Scenario("bare", ("build", "-j1"), base="bare"),
+        Scenario("merge", ("cache", "merge", str(world.library / ".cache")), edition=MORE),
+        Scenario("gc", ("cache", "gc"), base="garbage", removes=True),
+        Scenario("clear", ("cache", "clear"), removes=True),
+        Scenario("verify", ("cache", "verify")),
+        Scenario("watch", ("watch",), edition=MORE, again=False),
+        Scenario("remove", ("install", "--remove", "p"), removes=True, again=False),
+    ]
+    for kind in FORMATS:
+        found.append(Scenario(f"package-{kind}", world.package_words(kind)))
+        words = ("install", str(world.package(kind)))
+        found.append(Scenario(f"install-{kind}", words, base="seeded", edition=MORE))
+    return {scenario.name: scenario for scenario in found}
+
+
+def run(world: World, scenario: Scenario, *, join: bool = True) -> Ended:
+    """Run a scenario's command where the page's faults reach it; `watch` until it has built."""
+    if scenario.words[0] != "watch":
+        return world.run(*scenario.words, join=join)
+    environment = world.environment(join=join)
+    running = world.server.start(scenario.words, world.project, environment, join=join)
+    deadline = time.monotonic() + _WATCHED_SECONDS
+    while time.monotonic() < deadline:
+        said = running.err.read_text(errors="replace") if running.err.exists() else ""
+        if "watching" in said or not os.path.exists(f"/proc/{running.pid}"):
+            break
+        with suppress(OSError), open(f"/proc/{running.pid}/stat") as file:
+            if ") Z" in file.read():
+                break
+        time.sleep(0.005)
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGINT)
+    return world.server.wait(running)

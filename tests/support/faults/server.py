@@ -1,0 +1,177 @@
+"""A process that has imported tilusbuild once, and forks itself for each command.
+
+A trial that starts Python and imports everything takes a second, and one that forks a tenth of it.
+A child runs `tilusbuild.cli.main` as `python -m tilusbuild` does, in a session of its own, with the
+environment, directory and output files that it is given; what it leaves behind falls to the server,
+which is a subreaper, and so is found without searching.
+
+The server reads a request a line (JSON) and writes an answer a line:
+
+    {"start": {"words", "cwd", "env", "out", …}}              {"started": PID}
+                                                                   {"ended": PID, "status": N}
+    {"settle": SECONDS}                                            {"left": ["command line", …]}
+
+It is a script of its own process: `Server` starts it and speaks to it."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SCRIPTS = ("tilusbuild.__main__", "tilusbuild.process.warden")
+
+
+def _import_everything() -> None:
+    import tilusbuild
+
+    for module in pkgutil.walk_packages(tilusbuild.__path__, "tilusbuild."):
+        if module.name not in _SCRIPTS:
+            with suppress(Exception):  # it needs what is not installed
+                importlib.import_module(module.name)
+    importlib.import_module("multiprocessing.popen_spawn_posix")
+    gc.collect()
+    gc.freeze()
+
+
+def _run(request: dict[str, Any]) -> int:
+    """Be the command; return its exit status."""
+    os.setsid()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for handle, name in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
+        made = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(made, handle, inheritable=True)
+        os.close(made)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = ["tilusbuild", *request["words"]]
+    from tilusbuild.cli.main import main
+
+    if request["group"]:
+        with open(request["group"], "w") as file:
+            file.write(str(os.getpid()))
+    if request["stopped"]:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    for name, limit in request["limits"].items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
+    if request["join"]:
+        ctypes.CDLL(None).faults_join()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Be the command to its end. Never returns."""
+    status = 1
+    try:
+        status = _run(request)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        for name in ("cmdline", "comm"):
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                if words := file.read().replace(b"\0", b" ").decode(errors="replace").strip():
+                    return words
+    return str(pid)
+
+
+def _settle(seconds: float) -> list[str]:
+    """Wait for all orphans, and kill those that do not end; returns their command lines."""
+    deadline = time.monotonic() + seconds
+    left: list[str] = []
+    while children := _children():
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if time.monotonic() > deadline:
+            for pid in children:
+                left.append(_command(pid))
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            deadline += 1
+        time.sleep(0.001)
+    return left
+
+
+def _status(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # what settled has killed it
+        return -signal.SIGKILL
+
+
+def _answer(**answer: object) -> None:
+    os.write(1, (json.dumps(answer) + "\n").encode())
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that children end by it before they are ready
+    _import_everything()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _answer(ready=os.getpid())
+    running: dict[int, int] = {}  # pidfd: pid
+    pending = b""
+    while True:
+        ready, _, _ = select.select([0, *running], [], [])
+        for handle in ready:
+            if handle:
+                pid = running.pop(handle)
+                os.close(handle)
+                _answer(ended=pid, status=_status(pid))
+        if 0 not in ready:
+            continue
+        data = os.read(0, 1 << 16)
+        if not data:
+            return
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if "settle" in request:
+                _answer(left=_settle(request["settle"]))
+                continue
+            pid = os.fork()
+            if not pid:
+                _become(request["start"])
+            running[os.pidfd_open(pid)] = pid
+            _answer(started=pid)
+
+
+if __name__ == "__main__":
+    main()
