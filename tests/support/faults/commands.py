@@ -58,7 +58,8 @@ class Server:
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._ended: dict[int, int] = {}
         self._count = 0
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self._expect("ready", 120)
 
     def run(
@@ -130,6 +131,9 @@ class Server:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def _ask(self, **request: object) -> None:
         assert self._process.stdin is not None

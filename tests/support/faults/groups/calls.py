@@ -113,5 +113,5 @@ def told(world: World, findings: list[Finding]) -> list[Finding]:
 
 CHANGES = Calls("changes", injector.CHANGES, 30)
 READS = Calls("reads", injector.READS, 14)
-PROCESS = Calls("processes", injector.PROCESS, 0, _PROCESS_SCENARIOS)
+PROCESS = Calls("processes", injector.PROCESS, 8, _PROCESS_SCENARIOS)
 KILLS = Kills()
