@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,19 @@ def test_a_bug_is_said_to_be_one_and_its_traceback_is_in_a_file(
 def test_a_damaged_cache_is_no_bug(ends: Any, capsys: Any, error: Exception) -> None:
     assert ends(error) == 1
     assert capsys.readouterr().err == "error: it is cut\n"
+
+
+def test_no_thread_is_no_bug(ends: Any, capsys: Any) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, limit[1]))  # a stack is 8 MiB
+    try:
+        threading.Thread(target=print).start()
+    except RuntimeError as error:
+        raised = error
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert ends(raised) == 1
+    assert "no further thread" in capsys.readouterr().err
 
 
 def test_a_bug_is_a_line_of_json(ends: Any, capsys: Any) -> None:

@@ -34,6 +34,9 @@ _HINTS = {
     errno.EDQUOT: "the quota of the disk is used up",
 }
 
+_NO_THREAD = "can't start new thread"
+"""How Python says so, in a `RuntimeError`."""
+
 
 @dataclass(frozen=True, slots=True)
 class InternalErrorLine(JsonLine):
@@ -55,6 +58,8 @@ def answer(error: Exception, words: list[str]) -> int:
         return _machine(_sentence(error), _HINTS.get(error.errno))
     if isinstance(error, MemoryError):
         return _machine("there is not enough memory for this")
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return _machine("no further thread can be started", "raise the limit of processes")
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
