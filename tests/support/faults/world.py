@@ -24,7 +24,7 @@ from typing import Any
 from support import scale
 from support.faults import injector
 from support.faults.commands import PATIENCE, Ended, Server
-from support.nvcc_journal import make_host, make_toolkit, read_journal
+from support.nvcc_journal import UNHELD, make_host, make_toolkit, read_journal
 from support.trees import published
 
 Tree = Mapping[str, bytes | str]
@@ -250,6 +250,7 @@ class World:
             "TMPDIR": str(self.temporary),
             "LANG": "C.UTF-8",
             "OPENBLAS_NUM_THREADS": "1",
+            **UNHELD,
         }
         return {**found, **self.injection, "FAULTS_JOIN": "1"} if join else found
 
