@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -45,14 +45,24 @@ class Samples:
         shutil.rmtree(into)
         shutil.copytree(self.project, into, symlinks=True)
 
+    def warmed(self, trial: Trial) -> Trial:
+        """Return a trial that finds what the last build's state saves: the tools' digests."""
+
+        def prepare(box: Path) -> None:
+            ignored = shutil.ignore_patterns("programs", "scripts", "include")
+            cache = box / "project" / ".cache"
+            shutil.copytree(self.project / ".cache", cache, symlinks=True, ignore=ignored)
+
+        return replace(trial, prepare=prepare)
+
 
 Make = Callable[[random.Random, Samples], Trial]
 
 CLASSES: Mapping[str, Make] = MappingProxyType(
     {
-        "manifest": lambda rng, samples: manifests.trial(rng),
-        "template": lambda rng, samples: templates.trial(rng),
-        "flags": lambda rng, samples: flags(rng),
+        "manifest": lambda rng, samples: samples.warmed(manifests.trial(rng)),
+        "template": lambda rng, samples: samples.warmed(templates.trial(rng)),
+        "flags": lambda rng, samples: samples.warmed(flags(rng)),
         "tree": lambda rng, samples: trees.trial(rng, samples.copied),
         "package": lambda rng, samples: packages.trial(rng, samples.packages),
         "line": lambda rng, samples: lines.trial(rng, samples.copied),

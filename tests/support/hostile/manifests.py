@@ -162,7 +162,7 @@ def trial(rng: random.Random) -> Trial:
         written = damaged(rng, written)
     words = rng.choice((("plan",), ("plan", "--json"), ("build", "-n"), ("explain",), ("graph",)))
     if rng.random() < 0.2:
-        words = rng.choice((("doctor",), ("dispatch", "show"), ("plan", "-v"), ("compdb",)))
+        words = rng.choice((("doctor",), ("dispatch", "scale"), ("plan", "-v"), ("compdb",)))
     return Trial(
         words,
         {"project/tilus.toml": written, "project/scale.cu.j2": TEMPLATE},
