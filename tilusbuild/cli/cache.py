@@ -356,7 +356,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "show": Verb(
         cache_show.CacheShowArgs,
         cache_show.run,
-        (cache_show.ShownProgramLine,),
+        (cache_show.ShownProgramLine, cache_show.ShownPartLine),
         "show one program",
     ),
     "stats": Verb(

@@ -68,6 +68,17 @@ class ShownProgramLine(JsonLine):
     meta: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class ShownPartLine(JsonLine):
+    """One text of a program, exactly."""
+
+    event: ClassVar[str] = "part"
+    program: str
+    """Its hash."""
+    part: str
+    text: str
+
+
 def run(arguments: CacheShowArgs) -> int:
     """Print what is known of a program, or one part of it; 1 when it is damaged."""
     from tilusbuild.cache import names
@@ -75,12 +86,8 @@ def run(arguments: CacheShowArgs) -> int:
     cache = options.cache(arguments.cache_dir)
     program = names.program(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
-    if arguments.part == "path":
-        print(directory)
-        return 0
     if arguments.part is not None:
-        text = _text(cache, program, directory, arguments.part)
-        _page(text, _LEXERS.get(arguments.part))
+        _show(cache, program, directory, arguments)
         return 0
     entry = cache.lookup(program)
     if arguments.json:
@@ -93,6 +100,18 @@ def run(arguments: CacheShowArgs) -> int:
     print("\n" + _read(os.path.join(directory, "program.txt")))
     _print_entry(entry)
     return 0
+
+
+def _show(cache: Cache, program: str, directory: str, arguments: CacheShowArgs) -> None:
+    """Print one part of a program: on a terminal by pages, for programs as a line of JSON."""
+    part = arguments.part or ""
+    text = f"{directory}\n" if part == "path" else _text(cache, program, directory, part)
+    if arguments.json:
+        emit(ShownPartLine(program, part, text))
+    elif part == "path":
+        print(directory)
+    else:
+        _page(text, _LEXERS.get(part))
 
 
 def _print_entry(entry: Entry) -> None:

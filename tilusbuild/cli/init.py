@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb, optional
+from tilusbuild.cli.options import emit
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.regular import read_bytes
 
 
@@ -15,6 +18,16 @@ class InitArgs(Common):
     """Where to."""
 
     into: str | None = optional("DIR", help="the directory to create it in (default: .)")
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedLine(JsonLine):
+    """A project was created."""
+
+    event: ClassVar[str] = "created"
+    directory: str
+    files: tuple[str, ...]
+    """Relative to the directory."""
 
 
 def run(arguments: InitArgs) -> int:
@@ -46,6 +59,10 @@ def run(arguments: InitArgs) -> int:
             )
     except OSError as error:
         raise input_error(f"{error.filename or directory}: {error.strerror}") from None
+    if arguments.json:
+        emit(CreatedLine(directory, tuple(sorted(map(_target, files)))))
+    if arguments.json or arguments.quiet:
+        return 0
     where = os.path.relpath(directory)
     inside = "" if where == "." else f" -C {where}"
     print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")
@@ -60,4 +77,4 @@ def _target(name: str) -> str:
     return ".gitignore" if name == "gitignore" else name
 
 
-VERB = Verb(InitArgs, run)
+VERB = Verb(InitArgs, run, (CreatedLine,))

@@ -78,6 +78,15 @@ def sizes(words: Iterable[str]) -> list[dict[str, Value]]:
     ]
 
 
+def seed(number: int) -> int:
+    """Return the number of --seed. Raises `InputError` for a negative one."""
+    from tilusbuild.errors import input_error
+
+    if number < 0:
+        raise input_error(f"--seed {number}: a seed is 0 or more")
+    return number
+
+
 def _number(word: str, text: str) -> Value:
     from tilusbuild.errors import input_error
 

@@ -88,19 +88,25 @@ class RunSummary(JsonLine):
 
 def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
+    from tilusbuild.errors import input_error
     from tilusbuild.tune.run import RunRequest, build, choose, run
 
     wanted = RunRequest(
         name=_name(arguments),
         target=arguments.target,
         sizes=options.sizes(arguments.size),
-        seed=arguments.seed,
+        seed=options.seed(arguments.seed),
     )
     with options.project(arguments) as project:
         plan, selection, job = choose(project, wanted)
         display = options.reporter(replace(arguments, json=False, quiet=True))
         chosen = build(project, plan, selection, job, display)
-        results = run(project, wanted, chosen)
+        try:
+            results = run(project, wanted, chosen)
+        except MemoryError as error:
+            raise input_error(
+                f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"
+            ) from None
         tune = project.manifest.scripts[job.script].tune
     wrong = [each for each in results if each.wrong]
     if arguments.json:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from tilusbuild.cli.arguments import Common, Verb
+from tilusbuild.cli.options import emit
+from tilusbuild.report.jsonl import JsonLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,12 +17,23 @@ class SchemaArgs(Common):
     """No options of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaLine(JsonLine):
+    """The JSON schema of a manifest."""
+
+    event: ClassVar[str] = "schema"
+    schema: Mapping[str, Any]
+
+
 def run(arguments: SchemaArgs) -> int:
     """Print the schema to stdout."""
     from tilusbuild.manifest import schema
 
+    if arguments.json:
+        emit(SchemaLine(schema()))
+        return 0
     print(json.dumps(schema(), indent=2, ensure_ascii=False))
     return 0
 
 
-VERB = Verb(SchemaArgs, run)
+VERB = Verb(SchemaArgs, run, (SchemaLine,))

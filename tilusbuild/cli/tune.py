@@ -243,7 +243,7 @@ def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
         budget=budget,
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
-        seed=arguments.seed,
+        seed=options.seed(arguments.seed),
         device=arguments.device,
         unchecked=arguments.unchecked,
         fresh=arguments.fresh,

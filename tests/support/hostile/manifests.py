@@ -155,14 +155,18 @@ def _deep(rng: random.Random, depth: int) -> Any:
     return value
 
 
+_COMMANDS: tuple[tuple[str, ...], ...] = (
+    *(("plan",), ("plan", "--json"), ("plan", "-v"), ("plan", "--space"), ("build", "-n")),
+    *(("explain",), ("graph",), ("doctor",), ("dispatch", "show", "scale"), ("compdb",)),
+)
+
+
 def trial(rng: random.Random) -> Trial:
     """Return a command with a manifest that is wrong, odd, or by chance right."""
     written = text(mutated(rng)).encode("utf-8", "surrogatepass")
     if rng.random() < 0.2:
         written = damaged(rng, written)
-    words = rng.choice((("plan",), ("plan", "--json"), ("build", "-n"), ("explain",), ("graph",)))
-    if rng.random() < 0.2:
-        words = rng.choice((("doctor",), ("dispatch", "scale"), ("plan", "-v"), ("compdb",)))
+    words = rng.choice(_COMMANDS)
     return Trial(
         words,
         {"project/tilus.toml": written, "project/scale.cu.j2": TEMPLATE},

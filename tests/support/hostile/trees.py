@@ -38,7 +38,7 @@ _VERBS: tuple[tuple[str, ...], ...] = (
     ("package", "one", "-o", "dist"),
     ("verify", ".cache"),
     ("diff", ".cache", "."),
-    ("dispatch", "scale"),
+    ("dispatch", "show", "scale"),
     ("compdb",),
 )
 
