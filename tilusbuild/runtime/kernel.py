@@ -309,15 +309,14 @@ class Kernel:
 
 def programs_there(script: Script) -> frozenset[int]:
     """Return the programs that were built and came along: a package may leave some out."""
-    try:
-        names = os.listdir(os.path.join(script.root, "programs"))
-    except OSError as error:
-        raise LoadError(f"{script.root}/programs cannot be read: {error.strerror}") from None
-    directories = frozenset(names)
+    directory = os.path.join(script.root, "programs")
+    if not os.path.isdir(directory):
+        raise LoadError(f"{directory} cannot be read: it is not a directory")
+    # Not a listing: a tree may hold a hundred times more programs than the script has.
     return frozenset(
         i
         for i, digest in enumerate(script.programs)
-        if i not in script.not_built and digest in directories
+        if i not in script.not_built and os.path.isdir(os.path.join(directory, digest))
     )
 
 

@@ -1,15 +1,25 @@
-"""`load`: the kernel of a script, by name, from the first place that has it."""
+"""`load`: the kernel of a script, by name, from the first place that has it.
+
+Instances are only glanced at to choose among them. Those that are chosen are locked against
+collection, and read after that: what a collection removed in between is not there to be read, and
+the choice is made again.
+"""
 
 from __future__ import annotations
 
 import os
 
 from tilusbuild.runtime import candidates, device
-from tilusbuild.runtime.errors import AmbiguousScriptError, ScriptNotFoundError, suggestion
+from tilusbuild.runtime.errors import (
+    AmbiguousScriptError,
+    CorruptCacheError,
+    ScriptNotFoundError,
+    suggestion,
+)
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.naming import Name, NameSyntaxError, parse_name, snake_case
 from tilusbuild.runtime.places import ReaderLock, SearchPlace, here, places
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, glance, read_script
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
@@ -44,16 +54,23 @@ def load(
     looked: list[str] = []
     known: set[str] = set()
     for place in places(where):
-        paths = place.instances(directory, here())
-        if paths:
-            hold = ReaderLock(place.path, (path.rpartition("/")[2] for path in paths))
+        for again in (True, True, False):
+            paths = place.instances(directory, here())
+            if not paths:
+                break
             key = signed_by or os.environ.get(_REQUIRED)
             if key:
                 from tilusbuild.runtime.signed import check
 
                 check(paths, key)
-            found = [read_script(path) for path in paths]
-            return _kernel(name, place, found, hold, target or name.target, strict, params)
+            try:
+                found = [glance(path) for path in paths]
+                chosen = _chosen(name, place, found, target or name.target, params)
+                hold = ReaderLock(place.path, (script.hash for script in chosen))
+                return Kernel([read_script(each.path) for each in chosen], strict=strict, hold=hold)
+            except CorruptCacheError:
+                if not again or all(map(os.path.isdir, paths)):
+                    raise
         known.update(place.directories())
         looked.append(f"{place.path} ({place.origin})")
     hint = suggestion(directory, known)
@@ -73,15 +90,15 @@ def _named(script: str) -> Name:
     return name
 
 
-def _kernel(
+def _chosen(
     name: Name,
     place: SearchPlace,
     found: list[Script],
-    hold: ReaderLock,
     target: str | None,
-    strict: bool,
     params: dict[str, Value],
-) -> Kernel:
+) -> list[Script]:
+    """Return the instances with these constants, one a target, or the one that runs here. Raises
+    `LoadError`s."""
     script = name.script
     fitting = [each for each in found if _has(each, params) and name.fits(each.name, each.params)]
     if not fitting:
@@ -101,8 +118,8 @@ def _kernel(
     if target is not None:
         fitting = _of_target(script, fitting, target)
     if target is None and not device.may_have_cuda():
-        fitting = [candidates.best(fitting, device.cpu())[0]]
-    return Kernel(fitting, strict=strict, hold=hold)
+        return [candidates.best(fitting, device.cpu())[0]]
+    return fitting
 
 
 def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
@@ -114,8 +131,8 @@ def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
 
 
 def _has(script: Script, params: dict[str, Value]) -> bool:
-    missing = object()
-    return all(script.params.get(name, missing) == value for name, value in params.items())
+    # Without a default object for what is missing: there may be thousands of instances.
+    return params.items() <= script.params.items()
 
 
 def _constants(script: Script) -> str:

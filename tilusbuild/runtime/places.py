@@ -65,7 +65,7 @@ def _instances(root: str, directory: str, start: str) -> list[str]:
     instances = [name for name in _names(script_root) if len(name) == 64]
     current = _current(root, directory, start) if instances else None
     kept = instances if current is None else [name for name in instances if name in current]
-    return [os.path.join(script_root, name) for name in sorted(kept)]
+    return [f"{script_root}/{name}" for name in sorted(kept)]
 
 
 def _current(root: str, directory: str, start: str) -> set[str] | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.device import Device
     from tilusbuild.runtime.direct import OpenDispatcher
     from tilusbuild.runtime.kernel import Kernel
+    from tilusbuild.runtime.script import Script
 
 
 class Process:
@@ -30,6 +31,8 @@ class Process:
         self.kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
         self.libraries: dict[tuple[str, str], Callable[..., Any]] = {}
         """Packed functions of the libraries that are open, by path and digest."""
+        self.scripts: dict[str, Script] = {}
+        """Scripts that were read, by the path of their directory, which is named by a hash."""
         self.dispatchers: dict[str, OpenDispatcher] = {}
         """The C dispatchers that are open, by path. They stay open."""
 
@@ -45,6 +48,7 @@ class Process:
             self.options.clear()
             self.devices.clear()
             self.libraries.clear()
+            self.scripts.clear()
 
     def after_fork(self) -> None:
         """Make new locks in a child, where the thread that held one does not exist, and forget

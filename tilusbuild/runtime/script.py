@@ -21,10 +21,13 @@ from typing import Any, NamedTuple, TypeAlias
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.expression import Function, function_of
 from tilusbuild.runtime.naming import instance_name, program_name
+from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.semantics import Value
 
+_MAX_KNOWN = 4096
+"""Scripts that a process remembers."""
 FILE, TEXT = "script.json", "script.txt"
 SCHEMA = 1
 
@@ -132,6 +135,18 @@ def read_script(path: str) -> Script:
     if script.hash != digest or _programs_of_text(path, digest) != script.programs:
         raise CorruptCacheError(f"{path}/{FILE} does not belong to the {TEXT} beside it")
     return script
+
+
+def glance(path: str) -> Script:
+    """Return a script as `read_script` does, or as this process read it before. Its constants and
+    target are right, because its directory is named by them; for the rest, read it. Raises
+    `CorruptCacheError`."""
+    known = process.scripts.get(path)
+    if known is None:
+        if len(process.scripts) >= _MAX_KNOWN:
+            process.scripts.clear()
+        known = process.scripts[path] = read_script(path)
+    return known
 
 
 def _sealed(path: str) -> dict[str, Any]:
