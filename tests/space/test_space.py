@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -236,6 +237,23 @@ class TestReport:
 
         spec = make_spec({"a": range(100), "b": range(100)}, {"r": "a < b"})
         assert report(build(spec), budget=50).count == Space(spec).count == 4950
+
+    def test_what_would_take_hours_is_said_at_once(self) -> None:
+        """10^12 combinations under one rule over all of them, which no part of them decides."""
+        from tilusbuild.space.model import build
+        from tilusbuild.space.report import report
+
+        names = [f"p{i}" for i in range(12)]
+        rule = {"mod": f"({' * 31 + '.join(names)}) % 1000003 == 0"}
+        spec = make_spec({name: range(10) for name in names}, rule)
+        for ask in (Space, lambda spec: report(build(spec))):
+            start = time.monotonic()
+            with pytest.raises(
+                SpaceError, match="1,000,000,000,000 combinations of p0, p1"
+            ) as told:
+                ask(spec)
+            assert time.monotonic() - start < 2
+            assert "about 5 hours" in told.value.message
 
 
 class TestEmpty:

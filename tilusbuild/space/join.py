@@ -31,6 +31,8 @@ from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, loc
 BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
 WORTH_BOUNDING = 1 << 22  # combinations ahead; below, looking ahead costs more than it saves
 MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
+MAX_LOOKED = 1 << 36  # combinations that one join looks at: some twenty minutes
+A_SECOND = 60_000_000  # combinations, about: for people who ask how long it would take
 FIRST_LIMB = 1 << 62
 NEXT_LIMB = 1 << 31
 
@@ -130,8 +132,29 @@ class Join:
         self._counting = False
         self._strict = False
 
+    def least_looked(self) -> int:
+        """Return how many combinations are looked at before any rule can drop one."""
+        found = 1
+        for level in self._levels:
+            found *= len(self._model.domains[level.position].rows)
+            if level.rules or level.partial:
+                break
+        return found
+
+    def _check_work(self) -> None:
+        """Raise `SpaceError` for what would take hours, at once and not after them."""
+        least = self.least_looked()
+        if least > MAX_LOOKED:
+            names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
+            raise SpaceError(
+                f"{least:,} combinations of {names} would have to be looked at, one by one, before"
+                f" a rule drops any: about {_duration(least / A_SECOND)}",
+                hint="add a rule over fewer of them, or take values away",
+            )
+
     def ranks(self) -> list[Any]:
         """Return the valid points, ascending, as one int64 array a limb. Raises `SpaceError`."""
+        self._check_work()
         self._found, self._count, self._counting = [[] for _ in self.limbs], 0, False
         self._strict, self._budget = True, None
         self._descend(0, self._origin())
@@ -149,6 +172,10 @@ class Join:
         `budget` were looked at."""
         self._budget, self._count, self._counting = budget, 0, True
         self._strict = strict
+        if budget is None:
+            self._check_work()
+        elif self.least_looked() > budget:
+            raise BudgetError
         self._descend(0, self._origin())
         return self._count
 
@@ -313,6 +340,13 @@ class Join:
             for position, radix in limb.radix.items()
         }
         return fault_at(self._model, rule, digits)
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds / 60:,.0f} minutes"
 
 
 def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
