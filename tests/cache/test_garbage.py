@@ -303,3 +303,16 @@ def test_what_a_lost_index_left_can_be_forgotten(cache: Cache, sample: Sample):
     assert cache.gc().removed == ()
     cache.forget([LOST_ROOT])
     assert len(cache.gc().removed) == 2
+
+
+def test_a_build_of_one_level_leaves_the_other_programs(cache: Cache, sample: Sample):
+    """The script of all programs stays the one that is loaded, as long as it has the new ones."""
+    for name in ("a", "b", "c"):
+        sample.program(name)
+    whole, default, other = (sample.record(names) for names in (["a", "b"], ["a"], ["c"]))
+    for record, listed in ((whole, whole), (default, whole), (other, other), (whole, whole)):
+        cache.publish_script(record)
+        scripts = [(record.directory, record.hash)]
+        cache.record_build("/p/tilus.toml", "p", scripts, replace=False)
+        found = cache.projects()["/p/tilus.toml"].scripts
+        assert found == ((listed.directory, listed.hash),)

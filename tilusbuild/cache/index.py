@@ -63,8 +63,8 @@ def record_build(
     """Note what a build of a project made.
 
     Without `replace` the scripts come to those that are noted, in place of earlier ones of the same
-    constants and target: a build of a part. An index that is missing or does not open is begun
-    again. Raises `CacheError`.
+    constants and target that have no more programs: a build of a part. An index that is missing or
+    does not open is begun again. Raises `CacheError`.
     """
     found = _or_begun(tree)
     if (
@@ -126,12 +126,32 @@ def _merged(
     replace: bool,
 ) -> dict[str, BuiltProject]:
     before = () if replace or manifest not in found else found[manifest].scripts
-    if before:
-        # A script that cannot be read is of no known instance: it replaces none, and stays.
-        newer = {instance_of(tree, script) for script in scripts} - {None}
-        before = tuple(script for script in before if instance_of(tree, script) not in newer)
-    made = BuiltProject(name, tuple(sorted({*before, *scripts})))
+    made = BuiltProject(name, tuple(sorted(_of_part(tree, before, scripts))))
     return _without_found({**found, manifest: made})
+
+
+def _of_part(
+    tree: Tree, before: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Return what there is after a build of a part: of each instance the new script, or the one of
+    before where that has all programs of the new one, and more: those of another level."""
+    newer = {instance_of(tree, script): script for script in scripts} if before else {}
+    found = set(scripts)
+    for script in before:
+        # A script that cannot be read is of no known instance: it replaces none, and stays.
+        instance = instance_of(tree, script)
+        new = None if instance is None else newer.get(instance)
+        if new is None:
+            found.add(script)
+        elif _programs_of(tree, new) <= _programs_of(tree, script):
+            found = (found - {new}) | {script}
+    return found
+
+
+def _programs_of(tree: Tree, script: tuple[str, str]) -> set[str]:
+    """Return the programs of a script that can be read."""
+    directory, digest = script
+    return set(read_script(tree.script_path(directory, digest), digest).programs)
 
 
 def instance_of(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
