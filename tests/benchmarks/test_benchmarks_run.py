@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tilusbuild.process import landlock
+
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -82,6 +84,14 @@ def test_cold() -> None:
     assert len(compared["arms"]) == 4
     assert 0 < places["tilusbuild"]["used"] <= 1
     assert overhead["programs"] == 40
+
+
+@pytest.mark.slow
+@pytest.mark.nvcc
+def test_sandbox() -> None:
+    if shutil.which("nvcc") is None or not landlock.version():
+        pytest.skip("needs nvcc on PATH, and Landlock")
+    assert all(len(result["arms"]) == 2 for result in small("sandbox.py"))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tilusbuild.space import Parameter
 
 SCRIPT = """
 default = { block = 32 }
-flags = ["-a"]
+flags = ["-O1"]
 defines = { A = 1, B = "x" }
 params = { dtype = ["f16", "bf16"], bytes = 2, "u, v" = [[1, 2], [3, 4]] }
 args = { x = "f32*[n]", n = "i32" }
@@ -37,7 +37,7 @@ restrict.small = false
 restrict.more = "extra or block > 16"
 launch.block = ["block"]
 default = { block = 64 }
-flags = ["-b"]
+flags = ["-w"]
 defines = { A = false, C = true }
 [build]
 flags = ["-O3"]
@@ -45,7 +45,7 @@ defines = { A = 0, Z = 1.5 }
 include-dirs = ["include"]
 [target.other]
 arch = "sm_80"
-flags = ["-t"]
+flags = ["-restrict"]
 defines = { B = "t", T = 1 }
 [target.host]
 arch = "cpu"
@@ -110,8 +110,8 @@ def test_defaults_of_parameters_go_behind_those_of_the_script(manifest: Manifest
 
 
 def test_flags_come_from_the_build_then_the_target_then_the_script(manifest: Manifest) -> None:
-    assert manifest.flags_for("m", "other") == ("-O3", "-t", "-a")
-    assert manifest.flags_for("m", "gpu") == ("-O3", "-b")
+    assert manifest.flags_for("m", "other") == ("-O3", "-restrict", "-O1")
+    assert manifest.flags_for("m", "gpu") == ("-O3", "-w")
     assert manifest.flags_for("m", "host") == ("-O2",)
 
 

@@ -334,6 +334,17 @@ class Builder:
     config: BuildConfig
 
 
+def _unsafe(project: Project) -> Iterator[str]:
+    """Yield a warning where flags are passed on that may break every guarantee."""
+    manifest = project.manifest
+    named = [name for name, script in manifest.scripts.items() if script.unsafe_flags]
+    if manifest.build.unsafe_flags or named:
+        where = (
+            "[build]" if manifest.build.unsafe_flags else ", ".join(f"script {n}" for n in named)
+        )
+        yield f"{where}: unsafe-flags: what these flags run, read and write is in no hash"
+
+
 @contextmanager
 def open_builder(
     project: Project,
@@ -365,6 +376,6 @@ def open_builder(
             history=config.history or History(project.cache.state_path),
             admission=limits.admission,
             tokens=limits.tokens,
-            warnings=limits.warnings,
+            warnings=(*limits.warnings, *_unsafe(project)),
         )
         yield Builder(store, compiler, whole)

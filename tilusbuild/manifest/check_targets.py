@@ -12,6 +12,7 @@ from functools import partial
 
 from tilusbuild.arch import PtxNeedsBaseError, UnknownArchError, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
+from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.script import ScriptSection
@@ -188,16 +189,24 @@ _JOINED = ("-I", "-isystem", "-iquote", "-idirafter", "-o")
 
 def check_flags(checks: Checks) -> None:
     """Check the flags of the build, of each target, and of each script and override."""
-    _flags(checks, ("build", "flags"), checks.manifest.build.flags)
-    for name, target in checks.manifest.targets.items():
-        _flags(checks, ("target", name, "flags"), target.flags)
+    unsafe = checks.manifest.build.unsafe_flags
+    targets = checks.manifest.targets
+    _flags(checks, ("build", "flags"), checks.manifest.build.flags, unsafe)
+    for name, target in targets.items():
+        _flags(checks, ("target", name, "flags"), target.flags, unsafe, target.is_cpu)
     for path, _, script in checks.scripts():
-        _flags(checks, (*path, "flags"), script.flags)
+        allowed = unsafe or script.unsafe_flags
+        _flags(checks, (*path, "flags"), script.flags, allowed)
         for name, override in script.override.items():
-            _flags(checks, (*path, "override", name, "flags"), override.flags or ())
+            cpu = name in targets and targets[name].is_cpu
+            own = (*path, "override", name, "flags")
+            _flags(checks, own, override.flags or (), allowed, cpu)
 
 
-def _flags(checks: Checks, path: Path, flags: Sequence[str]) -> None:
+def _flags(
+    checks: Checks, path: Path, flags: Sequence[str], unsafe: bool, cpu: bool = False
+) -> None:
+    impure = {} if unsafe else dict(pure_flags.impure(flags, cpu=cpu))
     passed_on = False
     for number, flag in enumerate(flags):
         place = partial(checks.document.value, *path, number)
@@ -213,6 +222,13 @@ def _flags(checks: Checks, path: Path, flags: Sequence[str]) -> None:
                 checks.error(f'"{flag}" is set by tilusbuild', place, _MARCH)
         elif hint := owned(flag):
             checks.error(f'"{flag}" is set by tilusbuild', place, hint)
+        elif number in impure:
+            checks.error(
+                f'"{impure[number]}" is not a flag that is known to be pure',
+                place,
+                "it may run, read or write what no hash covers; unsafe-flags = true in [build] or "
+                "in the script passes it on",
+            )
         passed_on = flag in _PASSES_ON
 
 

@@ -343,6 +343,9 @@ class ScriptSection(ManifestTable):
         description="Device compiler arguments, after those of `[build]` and of the target.",
         examples=[["--use_fast_math"]],
     )
+    unsafe_flags: bool = Field(
+        False, description="As `unsafe-flags` of `[build]`, for this script and its overrides."
+    )
     defines: Entries[AnyValue] = Field(
         default_factory=entries,
         description="Preprocessor macros, over those of `[build]` and of the target.",

@@ -135,6 +135,11 @@ class BuildSection(ManifestTable):
         "another compiler, takes those of its own `[target.NAME]` only.",
         examples=[["-O3", "-lineinfo"]],
     )
+    unsafe_flags: bool = Field(
+        False,
+        description="Pass on flags that are not known to be pure: they may run a program, write "
+        "beside the output, or read files that no hash covers, and a build warns of it.",
+    )
     defines: Entries[AnyValue] = Field(
         default_factory=entries,
         description="Preprocessor macros, for every target. `true` defines a macro as 1; `false` "

@@ -1,0 +1,176 @@
+"""Which flags a manifest may have: those that change what is made of the input, no more."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import pure_flags
+
+RUN = ["-fplugin=x.so", "-wrapper a,b", "-B.", "-B /x", "--prefix=/x", "-fmodule-mapper=|x"]
+RUN += ["-Wl,-plugin,x.so", "-Wl,--plugin=x", "-fuse-ld=x", "-specs=x", "--compiler-bindir=x"]
+WRITE = ["-Wp,-MD,x", "-Wl,-Map,x", "-Wl,-Map=x", "-Wl,-o,x", "-Wa,-a=x", "-dumpdir x"]
+WRITE += [
+    "-fdump-tree-all",
+    "-aux-info x",
+    "-fopt-info=x",
+    "-fopt-info",
+    "--time x",
+    "-ftime-report",
+]
+WRITE += ["-fdevice-time-trace x", "--dependency-output x", "-Xcompiler -o,x", "-fstack-usage"]
+WRITE += ["-Xcompiler=-MD", "-forward-unknown-opts", "-forward-unknown-to-host-compiler", "-flto"]
+WRITE += [
+    "--coverage",
+    "-fprofile-generate",
+    "-ftest-coverage",
+    "-fcallgraph-info",
+    "-save-temps=obj",
+]
+READ = [
+    "@file",
+    "-imacros x",
+    "-includex.h",
+    "-Wp,-I,/x",
+    "--include-directory=/x",
+    "-Xcompiler -I,x",
+]
+READ += [
+    "--options-file x",
+    "-optf x",
+    "-L/x",
+    "-lfoo",
+    "-l:x.a",
+    "-T x",
+    "-Wl,-T,x",
+    "/x/y.o",
+    "x.a",
+]
+READ += [
+    "-Xptxas --options-file=x",
+    "-Xlinker -rpath=x",
+    "-fprofile-use=x",
+    "-isysroot x",
+    "-nostdinc",
+]
+READ += [
+    "-Xcompiler @x",
+    "-Xcudafe --preinclude=x",
+    "{cxx}",
+    "$(touch x)",
+    "-O3;touch x",
+    "-Xlinker @x",
+]
+PURE_GPU = [
+    "-O3 -lineinfo",
+    "--use_fast_math",
+    "-Xptxas -O3,-v",
+    "-Xptxas=-dlcm=ca",
+    "-maxrregcount=64",
+]
+PURE_GPU += [
+    "--maxrregcount 64",
+    "-DX=$(touch)",
+    "-D X=1",
+    "-UX",
+    "--expt-relaxed-constexpr",
+    "-G",
+]
+PURE_GPU += [
+    "--extended-lambda",
+    "-Xcompiler -fopenmp,-Wall",
+    "-Xcompiler -Wno-unused",
+    "-t 4",
+    "-lm",
+]
+PURE_GPU += [
+    "--threads=4",
+    "--diag-suppress 177,20012",
+    "-Xcudafe --diag_suppress=177",
+    "-default-device",
+]
+PURE_GPU += ["-ftz=true", "--split-compile=0", "-Xfatbin -compress-all", "--restrict", "-dopt on"]
+PURE_CPU = [
+    "-O2",
+    "-Ofast",
+    "-fopenmp",
+    "-mavx2",
+    "-mfma",
+    "-ffast-math",
+    "-fno-math-errno",
+    "-Wall",
+]
+PURE_CPU += [
+    "-funroll-loops",
+    "-fopenmp -lm",
+    "-Wno-error=unused",
+    "--param=max-unroll-times=4",
+    "-g",
+]
+PURE_CPU += ["-Wl,--as-needed", "-Wl,-z,relro", "-mprefer-vector-width=256", "-fvisibility=hidden"]
+
+
+def impure(flags: str, *, cpu: bool) -> list[tuple[int, str]]:
+    return list(pure_flags.impure(flags.split(" "), cpu=cpu))
+
+
+@pytest.mark.parametrize("flags", [*RUN, *WRITE, *READ])
+@pytest.mark.parametrize("cpu", [True, False])
+def test_what_is_refused(flags, cpu):
+    assert impure(flags, cpu=cpu)
+
+
+@pytest.mark.parametrize("flags", PURE_GPU)
+def test_pure_for_a_gpu(flags):
+    assert not impure(flags, cpu=False)
+
+
+@pytest.mark.parametrize("flags", PURE_CPU)
+def test_pure_for_the_host(flags):
+    assert not impure(flags, cpu=True)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_no_option_of_gccs_that_names_a_file_is_pure():
+    """Of all that gcc says of itself: options whose value or whose text is of files or programs."""
+    environment = {"LC_ALL": "C", "PATH": "/usr/bin:/bin", "COLUMNS": "400"}
+    said = ""
+    for kind in ("common", "c", "c++", "optimizers", "target"):
+        argv = ["gcc", f"--help={kind}"]
+        said += subprocess.run(argv, capture_output=True, text=True, env=environment).stdout
+    options = dict(re.findall(r"^ +(-\S+)\s+(.*)$", said, re.MULTILINE))
+    files = re.compile(
+        r"<(file|dir|path|name\.so|command|prog)|\b(plugin|dump|\.gcda|linker)\b", re.IGNORECASE
+    )
+    odd = {o: text for o, text in options.items() if files.search(f"{o} {text}")}
+    assert len(odd) > 20
+    allowed = set()
+    for option in odd:
+        word = re.sub(r"<.*|\[.*", "", option)
+        if not impure(word + ("x" if word.endswith(("=", ",")) else ""), cpu=True):
+            allowed.add(option)
+    assert not {o for o in allowed if "prefix-map" not in o}, {o: odd[o] for o in allowed}
+
+
+def test_the_message_names_flag_place_and_the_way_out(load_script):
+    with pytest.raises(InputError) as raised:
+        load_script('flags = ["-O3", "-fplugin=x.so"]')
+    said = raised.value.render()
+    assert said.startswith('tilus.toml:11:17: error: "-fplugin=x.so" is not a flag that is known')
+    assert "unsafe-flags = true" in said
+
+
+@pytest.mark.parametrize("where", ["build", "script"])
+def test_unsafe_flags_lets_them_through(load_script, where):
+    text = 'flags = ["-fplugin=x.so"]\n'
+    text += "unsafe-flags = true" if where == "script" else "[build]\nunsafe-flags = true"
+    assert load_script(text).flags_for("m", "gpu") == ("-fplugin=x.so",)
+
+
+def test_unsafe_flags_leaves_what_tilusbuild_sets(load_script):
+    with pytest.raises(InputError, match="is set by tilusbuild"):
+        load_script('flags = ["-o"]\nunsafe-flags = true')

@@ -1,0 +1,220 @@
+"""Flags known to be pure: they change what a compiler makes of its input, and nothing else.
+
+A flag that is not known here may run a program (`-fplugin`, `-wrapper`, `-B`), write beside the
+output (`-fdump-…`, `-Wl,-Map`), or read a file that no hash covers (`@file`, `-L`, `-imacros`), and
+no list of those would ever be whole: so it is the pure ones that are listed, name and value. The
+list is the same on every machine, whatever the compiler there knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+_GCC_F_TEXT = """
+    PIC PIE abi-compat-version abi-version access-control aggressive-loop-optimizations
+    align-functions align-jumps align-labels align-loops aligned-new allocation-dce
+    allow-store-data-races asm associative-math asynchronous-unwind-tables auto-inc-dec
+    bit-tests branch-count-reg builtin caller-saves cf-protection char8_t code-hoisting
+    combine-stack-adjustments common compare-elim concepts concepts-ts conserve-stack
+    constexpr-cache-depth constexpr-depth constexpr-fp-except constexpr-loop-limit
+    constexpr-ops-limit coroutines cprop-registers crossjumping cse-follow-jumps
+    cx-fortran-rules cx-limited-range data-sections dce debug-types-section declone-ctor-dtor
+    deduce-init-list defer-pop delayed-branch delete-dead-exceptions delete-null-pointer-checks
+    devirtualize devirtualize-speculatively diagnostics-color dse early-inlining
+    elide-constructors emit-struct-debug-baseonly emit-struct-debug-detailed
+    emit-struct-debug-reduced enforce-eh-specs exceptions excess-precision
+    expensive-optimizations ext-numeric-literals extended-identifiers extern-tls-init fast-math
+    finite-loops finite-math-only float-store fold-simple-inlines forward-propagate fp-contract
+    fp-int-builtin-inexact freestanding function-cse function-sections gcse gcse-after-reload
+    gcse-las gcse-lm gcse-sm graphite graphite-identity guess-branch-probability harden-compares
+    harden-conditional-branches hoist-adjacent-loads ident if-conversion if-conversion2
+    implement-inlines implicit-constexpr implicit-inline-templates implicit-templates
+    indirect-inlining inline inline-atomics inline-functions inline-functions-called-once
+    inline-limit inline-small-functions inline-stringops ipa-bit-cp ipa-cp ipa-cp-clone ipa-icf
+    ipa-icf-functions ipa-icf-variables ipa-modref ipa-pta ipa-pure-const ipa-ra ipa-reference
+    ipa-reference-addressable ipa-sra ipa-stack-alignment ipa-strict-aliasing ipa-vrp
+    ira-algorithm ira-hoist-pressure ira-loop-pressure ira-region ira-share-save-slots
+    ira-share-spill-slots isolate-erroneous-paths-attribute isolate-erroneous-paths-dereference
+    ivopts jump-tables lax-vector-conversions lifetime-dse limit-function-alignment
+    live-patching live-range-shrinkage loop-interchange loop-nest-optimize loop-parallelize-all
+    loop-unroll-and-jam lra-remat math-errno max-errors message-length modulo-sched
+    modulo-sched-allow-regmoves move-loop-invariants move-loop-stores ms-extensions
+    new-inheriting-ctors new-ttp-matching no-threadsafe-statics non-call-exceptions
+    nonansi-builtins nothrow-opt omit-frame-pointer openmp openmp-simd operator-names
+    optimize-sibling-calls optimize-strlen pack-struct partial-inlining peel-loops peephole
+    peephole2 permissive pic pie plt predictive-commoning prefetch-loop-arrays
+    printf-return-value random-seed reciprocal-math ree reg-struct-return rename-registers
+    reorder-blocks reorder-blocks-algorithm reorder-blocks-and-partition reorder-functions
+    reschedule-modulo-scheduled-loops rounding-math rtti sched-critical-path-heuristic
+    sched-dep-count-heuristic sched-group-heuristic sched-interblock sched-last-insn-heuristic
+    sched-pressure sched-rank-heuristic sched-spec sched-spec-insn-heuristic sched-spec-load
+    sched-spec-load-dangerous sched-stalled-insns sched-stalled-insns-dep sched2-use-superblocks
+    schedule-fusion schedule-insns schedule-insns2 section-anchors sel-sched-pipelining
+    sel-sched-pipelining-outer-loops sel-sched-reschedule-pipelined selective-scheduling
+    selective-scheduling2 semantic-interposition short-enums short-wchar shrink-wrap
+    shrink-wrap-separate signaling-nans signed-bitfields signed-char signed-zeros
+    simd-cost-model single-precision-constant sized-deallocation split-ivs-in-unroller
+    split-loops split-paths split-wide-types split-wide-types-early ssa-backprop ssa-phiopt
+    stack-check stack-clash-protection stack-protector stack-protector-all
+    stack-protector-explicit stack-protector-strong stdarg-opt store-merging strict-aliasing
+    strict-enums strict-overflow strict-volatile-bitfields strong-eval-order tabstop
+    template-backtrace-limit template-depth thread-jumps tls-model toplevel-reorder tracer
+    trapping-math trapv tree-bit-ccp tree-builtin-call-dce tree-ccp tree-ch tree-coalesce-vars
+    tree-copy-prop tree-cselim tree-dce tree-dominator-opts tree-dse tree-forwprop tree-fre
+    tree-loop-distribute-patterns tree-loop-distribution tree-loop-if-convert tree-loop-im
+    tree-loop-ivcanon tree-loop-optimize tree-loop-vectorize tree-lrs tree-partial-pre
+    tree-phiprop tree-pre tree-pta tree-reassoc tree-scev-cprop tree-sink tree-slp-vectorize
+    tree-slsr tree-sra tree-switch-conversion tree-tail-merge tree-ter tree-vectorize tree-vrp
+    trivial-auto-var-init unconstrained-commons unroll-all-loops unroll-completely-grow-size
+    unroll-loops unsafe-math-optimizations unsigned-bitfields unsigned-char unswitch-loops
+    unwind-tables use-cxa-atexit use-cxa-get-exception-ptr var-tracking var-tracking-assignments
+    var-tracking-assignments-toggle var-tracking-uninit variable-expansion-in-unroller
+    vect-cost-model verbose-asm visibility visibility-inlines-hidden visibility-ms-compat vpt
+    weak web wrapv wrapv-pointer zero-initialized-in-bss
+"""
+_GCC_F = frozenset(_GCC_F_TEXT.split())
+"""`-fNAME`, `-fno-NAME` and `-fNAME=VALUE` of gcc 12: of `--help=optimizers`, `--help=common` and
+`--help=c++`, those that generate code or judge the source."""
+
+_F = re.compile(r"-f(?:no-)?(?P<name>[A-Za-z0-9_+-]+?)(?:=[A-Za-z0-9_.:,+-]*)?")
+_GCC = re.compile(
+    r"""
+      -O[0-3sgz]? | -Ofast | -w | -pipe | -pthread | -ansi | -pedantic(-errors)?
+    | -g[0-3]? | -ggdb[0-3]? | -gdwarf(-[2-5])?
+    | -W(?![alp]$)[A-Za-z0-9+_-]+ (=[A-Za-z0-9_+-]+)?
+    | -m(?!specs)[a-z0-9._-]+ (=[A-Za-z0-9._+-]+)?
+    | --param=[a-z0-9-]+=[0-9]+
+    | -f(no-)?builtin-[a-z0-9_]+ | -static-libgcc
+    | -f(file|macro|debug)-prefix-map=[^,@]+
+    | -l(m|dl|rt|pthread|c|stdc\+\+|gomp|atomic|quadmath|cuda)
+    """,
+    re.VERBOSE,
+)
+_LINKER = re.compile(
+    r"""
+      -?-(O[0-2]|s|S|x|X) | --?(no-)?(as-needed|gc-sections|relax|allow-shlib-undefined|undefined)
+    | --?(strip-(all|debug)|hash-style=(gnu|sysv|both)|build-id(=(none|sha1|md5))?)
+    | --?Bsymbolic(-functions)?
+    | -z | (no)?(relro|now|lazy|defs|execstack|separate-code|combreloc)
+    """,
+    re.VERBOSE,
+)
+_PTXAS = re.compile(
+    r"""
+      --?(v|verbose|w|disable-warnings|Werror|warning-as-error|g|device-debug|lineinfo)
+    | --?(generate-line-info|disable-optimizer-constants|preserve-relocs|suppress-debug-info)
+    | --?(warn-(on-)?(spills|(local-)?l?mem(ory)?-usage|double(-precision)?-(usage|use)))
+    | --?(suppress-stack-size-warning|sp-bounds?-check|position-independent-code|pic)
+    | -O[0-4] | -c | --compile-only
+    | --?(opt-level|O|dlcm|def-load-cache|dscm|def-store-cache|flcm|fscm)=[a-z0-9]+
+    | --?(force-(load|store)-cache|fmad)=[a-z0-9]+
+    | --?(allow-expensive-optimizations|ftz|cloning|prec-(div|sqrt))=[a-z0-9]+
+    | --?(maxrregcount|func-maxrregcount|device-function-maxrregcount|split-compile)=[0-9]+
+    | --?(Ofc|Ofast-compile)=[a-z0-9]+ | --?(uumn|extensible-whole-program|ewp)
+    """,
+    re.VERBOSE,
+)
+_FATBIN = re.compile(r"--?(compress(-all)?|compress(-mode)?=[a-z]+|no-compress)")
+_FRONT_END = re.compile(
+    r"--?(diag_(suppress|warning|error|default|remark|once)=[a-z0-9_]+|[a-z0-9_]+|no_warnings"
+    r"|display_error_number)"
+)
+
+_NVCC = re.compile(
+    r"""
+      -O[0-3] | --?(optimize|opt-level)=[0-3] | -g | --debug | -G | --device-debug | -w
+    | --?(generate-line-info|lineinfo|use_fast_math|restrict|disable-warnings|source-in-ptx)
+    | --?(expt-extended-lambda|expt-relaxed-constexpr)
+    | --?(extended-lambda|resource-usage|res-usage)
+    | --?(extra-device-vectorization|Wreorder|Wdefault-stream-launch|Wmissing-launch-bounds)
+    | --?(Wno-deprecated-declarations|Wno-deprecated-gpu-targets|Wext-lambda-captures-this)
+    | --?(display-error-number|no-display-error-number|err-no|no-err-no|m64|no-align-double)
+    | --?(allow-unsupported-compiler|no-compress|device-stack-protector|Wno-[a-z-]+)
+    | --?(default-device|device-as-default-execution-space|minimal|device-int128|device-float128)
+    | --?(no-exceptions|disable-error-number|brief-diagnostics)
+    """,
+    re.VERBOSE,
+)
+_VALUE = re.compile(r"[A-Za-z0-9_.,+-]+")
+_NVCC_VALUED_TEXT = """
+    -maxrregcount --maxrregcount -ftz --ftz -prec-div --prec-div -prec-sqrt --prec-sqrt -fmad
+    --fmad -t -threads --threads -split-compile --split-compile -default-stream --default-stream
+    -rdc --relocatable-device-code -diag-suppress --diag-suppress -diag-error --diag-error
+    -diag-warn --diag-warn -Werror --Werror -dopt --dopt -compress-mode --compress-mode -Ofc
+    --Ofast-compile -device-stack-protector --device-stack-protector -jtd --jump-table-density
+    -cudart --cudart -modify-stack-limit --modify-stack-limit -frandom-seed --frandom-seed
+    -builtin-move-forward --builtin-move-forward -builtin-initializer-list
+    --builtin-initializer-list -opt-info --optimization-info -brief-diag --brief-diagnostics
+    -static-global-template-stub --static-global-template-stub
+"""
+_NVCC_VALUED = frozenset(_NVCC_VALUED_TEXT.split())
+
+
+def _gcc(flag: str) -> bool:
+    if found := _F.fullmatch(flag):
+        return found["name"] in _GCC_F or _GCC.fullmatch(flag) is not None
+    if flag.startswith("-Wl,"):
+        return all(_LINKER.fullmatch(word) for word in flag[4:].split(","))
+    return _GCC.fullmatch(flag) is not None
+
+
+def _each(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda words: all(pattern.fullmatch(word) for word in words.split(","))
+
+
+def _each_of_gcc(words: str) -> bool:
+    return all(_gcc(word) for word in words.split(",")) or _gcc(words)
+
+
+def _any_macro(_: str) -> bool:
+    return True
+
+
+_Values: TypeAlias = dict[str, Callable[[str], bool]]
+_MACROS: _Values = dict.fromkeys(("-D", "-U"), _any_macro)
+_OF_GCC: _Values = {
+    **_MACROS,
+    "--param": re.compile(r"[a-z0-9-]+=[0-9]+").fullmatch,  # type: ignore[dict-item]
+    "-Xlinker": _each(_LINKER),
+    "-z": _each(_LINKER),
+}
+_OF_NVCC: _Values = {
+    **_MACROS,
+    **dict.fromkeys(
+        ("--define-macro", "-define-macro", "--undefine-macro", "-undefine-macro"), _any_macro
+    ),
+    **dict.fromkeys(_NVCC_VALUED, lambda value: _VALUE.fullmatch(value) is not None),
+    **dict.fromkeys(("-Xcompiler", "--compiler-options"), _each_of_gcc),
+    **dict.fromkeys(("-Xptxas", "--ptxas-options"), _each(_PTXAS)),
+    **dict.fromkeys(("-Xlinker", "--linker-options"), _each(_LINKER)),
+    **dict.fromkeys(("-Xfatbin", "--fatbin-options"), _each(_FATBIN)),
+    "-Xcudafe": _each(_FRONT_END),
+}
+
+
+def impure(flags: Sequence[str], *, cpu: bool) -> Iterator[tuple[int, str]]:
+    """Yield the index and the words of each flag that is not known to be pure; `cpu`: they are for
+    the host compiler, else for nvcc or NVRTC. Flags that tilusbuild sets itself are not told
+    apart."""
+    valued = _OF_GCC if cpu else _OF_NVCC
+    words = iter(enumerate(flags))
+    for index, flag in words:
+        name, equals, value = flag.partition("=")
+        if flag in valued:
+            _, value = next(words, (index, ""))
+            if not valued[flag](value):
+                yield index, f"{flag} {value}".rstrip()
+        elif flag.startswith(("-D", "-U")):
+            continue
+        elif equals and name in valued and name.startswith("-"):
+            if not valued[name](value):
+                yield index, flag
+        elif not (_gcc(flag) if cpu else _nvcc(flag)):
+            yield index, flag
+
+
+def _nvcc(flag: str) -> bool:
+    library = re.fullmatch(r"-l(m|dl|rt|pthread|c|stdc\+\+|cuda)", flag)
+    return library is not None or _NVCC.fullmatch(flag) is not None
