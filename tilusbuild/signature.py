@@ -122,6 +122,13 @@ def parse_argument(
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, argument=name, hint=_TYPE_HINT)
     dtype = match["dtype"]
+    if dtype == "void":
+        raise SignatureError(
+            "void is not an element type",
+            1,
+            argument=name,
+            hint='write the type of the elements: "f16*[n]"; for plain bytes "u8*[n]"',
+        )
     if match["star"] is None:
         if match["shape"] is not None:
             column = match.start("shape") + 1

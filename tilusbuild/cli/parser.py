@@ -39,6 +39,30 @@ VERBS = {
 }
 
 
+_AGAIN = (
+    "what changed is built, and nothing else has to be: a program is named by all that it is made"
+    " of\n  to compile again and compare the bytes: `tilusbuild verify --rebuild`;"
+    " to begin anew: `tilusbuild cache clear`"
+)
+_ELSEWHERE = {
+    **dict.fromkeys(("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _AGAIN),
+    **dict.fromkeys(
+        ("clean", "--clean", "distclean"),
+        "`tilusbuild cache gc` removes what no project's last build made,"
+        " `tilusbuild cache clear` everything",
+    ),
+    "compile": "`tilusbuild build`",
+    "make": "`tilusbuild build`",
+    "list": "`tilusbuild plan` lists what is built, `tilusbuild cache ls` what is there",
+    "ls": "`tilusbuild cache ls`",
+    "show": "`tilusbuild cache show`",
+    "export": "`tilusbuild cache export`",
+    "bench": "`tilusbuild tune` measures all programs, `tilusbuild run` one",
+    "test": "`tilusbuild run` checks a program against the script's reference",
+}
+"""What other build systems call something that we have under another name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
     """A command line that was parsed."""
@@ -60,7 +84,9 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             word = message.removeprefix("unrecognized arguments: ").split()[0]
             known = _options(self)
-            hint = did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
+            hint = _ELSEWHERE.get(word) or (
+                did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
+            )
         sys.stderr.write(f"error: {message}\n")
         if hint:
             sys.stderr.write(f"  {hint}\n")
@@ -145,7 +171,7 @@ def parse(words: Sequence[str], **given: object) -> ParsedCommand:
     """
     verb = _verb(words)
     if verb is not None and verb not in VERBS:
-        hint = did_you_mean(verb, VERBS)
+        hint = _ELSEWHERE.get(verb) or did_you_mean(verb, VERBS)
         sys.stderr.write(f'error: unknown verb "{verb}"\n' + (f"  {hint}\n" if hint else ""))
         sys.exit(2)
     actions = actions_of(verb) if verb is not None else {}

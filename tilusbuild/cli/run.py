@@ -89,7 +89,7 @@ class RunSummary(JsonLine):
 def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
     from tilusbuild.errors import input_error
-    from tilusbuild.tune.run import RunRequest, build, choose, run
+    from tilusbuild.tune.run import RunRequest, build, choose, run, sizes_of
 
     wanted = RunRequest(
         name=_name(arguments),
@@ -99,6 +99,7 @@ def run(arguments: RunArgs) -> int:
     )
     with options.project(arguments) as project:
         plan, selection, job = choose(project, wanted)
+        sizes_of(project, wanted, job)  # a mistake in them need not wait for a build
         display = options.reporter(replace(arguments, json=False, quiet=True))
         chosen = build(project, plan, selection, job, display)
         try:

@@ -155,6 +155,8 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
     mangled = [
         name for name in names if re.match(rf"_Z\d*{len(recipe.symbol)}{recipe.symbol}", name)
     ]
+    if _is_template(recipe):
+        return _no_template(recipe, "kernel")
     if mangled:
         return f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): declare it extern "C"'
     held = ", ".join(names) or "none"
@@ -163,9 +165,37 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
 
 def link_problem(recipe: Recipe, log: str) -> str | None:
     """Return the meaning of a linker's error about the template's own function."""
-    if not re.search(rf"undefined reference to [`']{re.escape(recipe.symbol)}'", log):
-        return None
+    missing = re.findall(r"undefined reference to [`']([^']+)'", log)
+    if recipe.symbol in missing and _is_template(recipe):
+        return _no_template(recipe, "function")
+    if recipe.symbol not in missing:
+        return _undefined(missing)
     return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
+
+
+def _is_template(recipe: Recipe) -> bool:
+    head = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}()]*\b{re.escape(recipe.symbol)}\s*\("
+    return re.search(head, recipe.source) is not None
+
+
+def _no_template(recipe: Recipe, what: str) -> str:
+    return (
+        f'"{recipe.symbol}" is a C++ template, which has no C name: write a {what} that is none, '
+        f'extern "C", with the values that are rendered, and call the template in it'
+    )
+
+
+def _undefined(missing: Sequence[str]) -> str | None:
+    """Return the meaning of a linker's error about other names."""
+    if not missing:
+        return None
+    if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
+        return (
+            "error: relocatable device code (-rdc=true) needs a device link, which is not done: "
+            "remove the flag, and include what other units define"
+        )
+    names = ", ".join(dict.fromkeys(missing))
+    return f"error: nothing that is linked defines {names}"
 
 
 def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:

@@ -251,12 +251,18 @@ fi
 _END = """
 digest() { sha256sum < "$1" | cut -d ' ' -f 1; }
 made=$(digest lib.so)
-recorded=
+recorded= refused=
 if [ -r "$module../meta.json" ]; then
+  refused=$(sed -n 's/^ "status": "\\(failed\\|pruned\\)",*$/\\1/p' "$module../meta.json")
   recorded=$(tr -d ' \\n' < "$module../meta.json" |
     sed -n 's/.*"module\\/lib\\.so":{[^}]*"sha256":"\\([0-9a-f]*\\)".*/\\1/p')
 fi
-if [ -e "$output" ] && [ "$(digest "$output")" = "$made" ]; then
+if [ -n "$refused" ] && [ "$output" = "${module}lib.so" ]; then
+  echo "the compilers accept it; tilusbuild recorded it as $refused, so no lib.so is kept:" >&2
+  sed -n 's/^ "reason": "\\(.*\\)",*$/  \\1/p' "$module../meta.json" >&2
+  echo "  (name an output to have the library)" >&2
+  exit 1
+elif [ -e "$output" ] && [ "$(digest "$output")" = "$made" ]; then
   echo "$made  unchanged" >&2
 elif [ -n "$recorded" ] && [ "$made" != "$recorded" ] && [ "$output" = "${module}lib.so" ]; then
   echo "these tools make other bytes than the recorded lib.so, which is kept" >&2

@@ -119,12 +119,32 @@ def _python_tree(text: str, lead: int) -> ast.expr:
                 return ast.parse(text, mode="eval").body
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
+        if (of_c := _of_c(text)) is not None:
+            raise ExprError(of_c[0], lead + of_c[1]) from None
         column = lead + error.offset if error.offset and error.offset > 0 else None
         raise ExprError(f"not an expression: {error.msg}", column) from None
     except (RecursionError, MemoryError):
         raise ExprError("the expression is nested too deeply") from None
     except (ValueError, Warning) as error:
         raise ExprError(f"not an expression: {error}") from None
+
+
+_OPERATORS_OF_C = (
+    (re.compile(r"&&"), '"&&" is written "and"'),
+    (re.compile(r"\|\|"), '"||" is written "or"'),
+    (re.compile(r"!(?!=)"), '"!" is written "not"'),
+    (re.compile(r"\?"), '"c ? a : b" is written "a if c else b"'),
+    (re.compile(r"(?<![=!<>])=(?!=)"), '"=" compares when it is written "=="'),
+)
+
+
+def _of_c(text: str) -> tuple[str, int] | None:
+    """Return what an operator of C is called here, and its column from 1."""
+    outside = _QUOTED.sub(lambda match: "_" * len(match[0]), text)
+    for pattern, message in _OPERATORS_OF_C:
+        if match := pattern.search(outside):
+            return message, match.start() + 1
+    return None
 
 
 def _check_characters(source: str) -> None:

@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -453,9 +453,33 @@ def _syntax(document: Document, message: str) -> Diagnostic:
     reason = re.sub(r"\(('[^()]*')\)", _dotted, reason)
     # A line end prints as an escape in the message, and means an end that came too early.
     reason = "the line ends too early" if reason == "Illegal character '\\n'" else reason
-    return Diagnostic(
-        f"not TOML: {reason[:1].lower()}{reason[1:]}", place, _syntax_hint(text, column)
-    )
+    hint = _syntax_hint(text, column)
+    if _in_inline_table(document.lines, line, column):
+        reason, hint = "the line ends inside of { … }", _INLINE
+    return Diagnostic(f"not TOML: {reason[:1].lower()}{reason[1:]}", place, hint)
+
+
+_INLINE = (
+    "an inline table stands in one line; for more lines write a table: [script.NAME.args],\n"
+    "and a key in each line below it"
+)
+_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|#.*")
+
+
+def _in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
+    """Return whether a place is behind the end of a line that an inline table began in."""
+    depth, rest = 0, lines[line - 1][column - 1 :].strip()
+    for number in range(line - 1, max(-1, line - 200), -1):
+        text = _STRING.sub(lambda match: "_" * len(match[0]), lines[number])
+        text = text[: column - 1] if number == line - 1 else text
+        for character in reversed(text):
+            depth += (character in "}]") - (character in "{[")
+            if depth < 0:
+                ended = number < line - 1 or not rest or rest.startswith("#")
+                return character == "{" and ended
+        if re.match(r"\s*\[", text) and number < line - 1:
+            return False
+    return False
 
 
 def _dotted(names: re.Match[str]) -> str:

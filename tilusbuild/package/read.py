@@ -69,7 +69,8 @@ def _reader(path: str) -> Reader:
         return wheel.WheelReader(path)
     if start[:1] == _PICKLE:
         raise NoPackageError("it looks like a pickle, and nothing is ever unpickled", hint=_KNOWN)
-    raise NoPackageError(f"a file that begins with {start!r}", hint=_KNOWN)
+    what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
+    raise NoPackageError(f"it is {what}, not an archive or a wheel", hint=_KNOWN)
 
 
 def _of_directory(path: str) -> Reader:

@@ -105,7 +105,7 @@ class Planner:
                 continue
             spec = spec_of(self.manifest, script, target, params)
             size = None if self.memo is None else self.memo.spaces.size(script, spec)
-            space = space_of(self.manifest, script, target.name, spec, size)
+            space = space_of(self.manifest, script, target.name, spec, params, size)
             yield ScriptInstance(
                 self.manifest,
                 script,
@@ -296,7 +296,12 @@ class ProgramJob:
         except InputError:
             notes = ()
         pipeline = self.script_instance.pipeline
-        helping = missing_header_help(log, notes, nvrtc=pipeline.compiler == "NVRTC")
+        helping = missing_header_help(
+            log,
+            notes,
+            nvrtc=pipeline.compiler == "NVRTC",
+            directories=self.script_instance.header_directories,
+        )
         return text.rstrip("\n") + "\n" + helping
 
 

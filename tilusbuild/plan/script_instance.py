@@ -98,6 +98,11 @@ class ScriptInstance:
         self._include_roots = tuple((root.name, root.quoted_only) for root in headers.roots)
 
     @property
+    def header_directories(self) -> list[str]:
+        """The directories that the project's headers are searched in."""
+        return [root.path for root in self._headers.roots]
+
+    @property
     def label(self) -> str:
         """What a person calls the instance."""
         return instance_name(self.script, self.params, self.target.name)

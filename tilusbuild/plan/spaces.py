@@ -76,13 +76,14 @@ def space_of(
     script: str,
     target: str,
     spec: SpaceSpec,
+    params: Mapping[str, Value],
     size: tuple[int, int] | None = None,
 ) -> Space:
     """Return the tuning space of one instance; `size` as for `Space`. Raises `InputError`."""
     try:
         return Space(spec, size)
     except SpaceError as error:
-        raise located(manifest, script, target, error) from None
+        raise located(manifest, script, target, error, params) from None
 
 
 def chosen(
@@ -118,11 +119,18 @@ def _defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Valu
     return {**(imported.default if imported else {}), **own}
 
 
-def located(manifest: Manifest, script: str, target: str, error: SpaceError) -> InputError:
-    """Return a space's error at the rule, the parameter or the table that it is about."""
+def located(
+    manifest: Manifest,
+    script: str,
+    target: str,
+    error: SpaceError,
+    params: Mapping[str, Value] = MappingProxyType({}),
+) -> InputError:
+    """Return a space's error at the rule, the parameter or the table that it is about, said of the
+    instance with these constants."""
     return InputError(
         Diagnostic(
-            f"{script} for {target}: {error.message}",
+            f"{instance_name(script, params)} for {target}: {error.message}",
             _place(manifest, script, target, error.rule),
             error.hint,
         )
@@ -159,7 +167,7 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
             try:
                 yield instance_name(script, params, target.name), report(build(spec))
             except SpaceError as error:
-                raise located(manifest, script, target.name, error) from None
+                raise located(manifest, script, target.name, error, params) from None
 
 
 Chosen: TypeAlias = tuple[tuple[Schedule, ...], Schedule | None]

@@ -7,12 +7,13 @@ a place in the rendered source.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tilusbuild.errors import Diagnostic
+from tilusbuild.errors import Diagnostic, did_you_mean
 from tilusbuild.render.linemap import LineMap, Origin
 
 _SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
@@ -186,6 +187,10 @@ _MISSING = re.compile(
 )
 
 
+_SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
+_MOST = 20_000
+"""Of names to compare a misspelt one with."""
+
 _LIBRARY_NAMES = """
     algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef
     cstdint cstdio cstdlib cstring functional initializer_list iostream iterator limits memory
@@ -201,8 +206,11 @@ def misses_header(log: str) -> bool:
     return _MISSING.search(log) is not None
 
 
-def missing_header_help(log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = False) -> str:
-    """Return lines to append to a compiler's log: "" if no header is missing.
+def missing_header_help(
+    log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = False, directories: Sequence[str] = ()
+) -> str:
+    """Return lines to append to a compiler's log: "" if no header is missing. `directories` are
+    those that the project's headers are searched in.
 
     `notes` are the closure's: a compile sees a copy of the headers that can be found in the text of
     its source. A name that macros assemble in a way that is not followed must be declared.
@@ -213,8 +221,25 @@ def missing_header_help(log: str, notes: Iterable[Diagnostic], *, nvrtc: bool = 
     name = found["gcc"] or found["edg"]
     if nvrtc and name in _LIBRARY:
         return _of_the_library(name) + "\n"
-    lines = [note.render() for note in notes] or [_general(name)]
+    lines = [note.render() for note in notes] or [_general(name, directories)]
     return "\n".join(lines) + "\n"
+
+
+def _below(directories: Sequence[str]) -> list[str]:
+    """Return headers of the project by the names that an include has; not all of very many."""
+    found: list[str] = []
+    for directory in directories:
+        for parent, inner, names in os.walk(directory):
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            relative = os.path.relpath(parent, directory)
+            found += [
+                os.path.normpath(os.path.join(relative, name))
+                for name in names
+                if os.path.splitext(name)[1] in _SUFFIXES
+            ]
+            if len(found) > _MOST:
+                return found
+    return found
 
 
 def _of_the_library(name: str) -> str:
@@ -226,7 +251,14 @@ def _of_the_library(name: str) -> str:
     )
 
 
-def _general(name: str) -> str:
+def _general(name: str, directories: Sequence[str]) -> str:
+    there = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
+    if directories and not there:
+        near = did_you_mean(name, _below(directories))
+        return (
+            f"{name}: neither include-dirs, nor the toolkit, nor the host compiler has it;"
+            f"\n  {near or 'add its directory to include-dirs in [build] or in the script'}"
+        )
     return (
         f"{name}: a compile sees only those headers of include-dirs that it is seen to need;"
         f'\n  declare another one with headers = ["{name}"] in [build] or in the script'

@@ -237,4 +237,8 @@ def _syntax(error: TemplateSyntaxError, environment: Environment) -> TemplatePro
     if message.startswith("Unexpected end of template"):
         return TemplateProblem(message[0].lower() + message[1:])
     got = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
-    return TemplateProblem(message[0].lower() + message[1:], word=got[1] if got else None)
+    hint = None
+    if got is not None and got[1] in ("}", ",", ";", "{", "end of print statement"):
+        # What braces of C++ end in, read as an expression.
+        hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
+    return TemplateProblem(message[0].lower() + message[1:], hint, word=got[1] if got else None)

@@ -5,6 +5,7 @@ Pure: from the summary event to text. The paths of `compile.sh` are quoted for a
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
@@ -68,7 +69,7 @@ def _group(group: FailureGroup) -> str:
         f" … {more} more" if more else ""
     )
     lines = [head, f"  {labels}"]
-    sample = cleaned(group.message).strip("\n").splitlines()
+    sample = _relevant(cleaned(group.message).strip("\n").splitlines())
     if len(sample) > _SAMPLE_LINES:
         cut = len(sample) - _SAMPLE_LINES
         sample = [*sample[:_SAMPLE_LINES], f"… {counted(cut, 'more line')}"]
@@ -76,6 +77,15 @@ def _group(group: FailureGroup) -> str:
     if group.compile_sh is not None:
         lines.append(f"  reproduce: bash {shlex.quote(group.compile_sh)}")
     return "\n".join(lines) + "\n"
+
+
+_REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
+
+
+def _relevant(lines: list[str]) -> list[str]:
+    """Return a log without ptxas' report of resources, which is long and no error; whole if it is
+    nothing else."""
+    return [line for line in lines if not _REPORT.match(line)] or lines
 
 
 def _verdict(verdict: Verdict) -> str:

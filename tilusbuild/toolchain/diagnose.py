@@ -27,7 +27,7 @@ from tilusbuild.toolchain.discovery import (
     find_nvrtc,
 )
 from tilusbuild.toolchain.host import HostCompiler, find_host
-from tilusbuild.toolchain.probe import Probe, ProbeError
+from tilusbuild.toolchain.probe import Probe
 from tilusbuild.toolchain.reach import SANDBOX, sandbox_wanted
 
 Status = Literal["ok", "missing", "warning"]
@@ -66,12 +66,7 @@ def _findings(request: ToolchainRequest, probe: Probe) -> Iterator[Finding]:
     yield _driver()
     yield _tvm_ffi()
     yield _nvrtc(request, probe)
-    for name, gives in (
-        ("cuobjdump", "reading back the code of a library, to compare with our own reader"),
-        ("nvdisasm", "SASS in module/ir with --dump-ir"),
-    ):
-        yield _nvidia_tool(probe, cuda, name, gives)
-    yield _bubblewrap(probe)
+    yield _nvidia_tool(probe, cuda, NVDISASM, "SASS in module/ir with --dump-ir")
     yield _sandbox(probe.env)
 
 
@@ -176,15 +171,3 @@ def _sandbox(environment: Mapping[str, str]) -> Finding:
         detail = "this kernel, or what this process runs in, offers no Landlock"
         return Finding("sandbox", "warning", detail, gives, "Linux 5.13 has Landlock")
     return Finding("sandbox", "ok", f"Landlock {offered}", gives)
-
-
-def _bubblewrap(probe: Probe) -> Finding:
-    gives = "the same bytes with -lineinfo from any directory"
-    path = probe.which("bwrap")
-    if path is None:
-        return Finding("bubblewrap", "missing", "no bwrap", gives, "apt install bubblewrap")
-    try:
-        probe.ask(path, "--ro-bind", "/", "/", "--", "/bin/true", remember=False)
-    except ProbeError as error:
-        return Finding("bubblewrap", "warning", f"{path} {error}", gives)
-    return Finding("bubblewrap", "ok", path, gives)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tilusbuild.errors import input_error
+from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, integer_limits
 from tilusbuild.signature import Argument, Dim, Signature
@@ -51,7 +51,7 @@ def generate(
     `sizes` gives the dimensions, and may give scalars. Raises `InputError` when one is missing or
     out of its declared range.
     """
-    dims = {a.name: _dimension(a, sizes) for a in signature.dimensions}
+    dims = check_sizes(signature, sizes)
     random = np.random.default_rng(seed)
     made: dict[str, Input] = {}
     for argument in signature.callable_arguments:
@@ -65,12 +65,29 @@ def generate(
     return made
 
 
-def _dimension(argument: Argument, sizes: Mapping[str, Value]) -> int:
+def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
+    """Return the dimensions that sizes give. Raises `InputError` for one that is missing or outside
+    its range, and for a name that no argument has a size or a value for."""
+    given = [a.name for a in signature.arguments if not a.is_tensor]
+    for name in sizes:
+        if name not in given:
+            raise input_error(
+                f'there is no dimension or scalar argument "{name}"',
+                hint=did_you_mean(name, given) or "its arguments are all read off the tensors",
+            )
+    return {a.name: _dimension(a, sizes, signature) for a in signature.dimensions}
+
+
+def _dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
     value = sizes.get(argument.name)
     if not isinstance(value, int) or isinstance(value, bool):
+        whole = {a.name: sizes.get(a.name, 1024) for a in signature.dimensions}
+        example = ",".join(f"{name}={size}" for name, size in whole.items())
         raise input_error(
-            f'no size for dimension "{argument.name}"',
-            hint=f"give it in [script.….tune] sizes, or as --size {argument.name}=1024",
+            f'no size for dimension "{argument.name}"'
+            if value is None
+            else f"size {argument.name}={value} is not a whole number",
+            hint=f"give all in [script.….tune] sizes, or as --size {example}",
         )
     low = max(0, argument.low or 0)
     limits = integer_limits(argument.dtype)

@@ -130,23 +130,29 @@ def build(
     return ChosenProgram(job, schedule, f"{directory}/module/lib.so")
 
 
+def sizes_of(project: Project, wanted: RunRequest, job: ProgramJob) -> list[Mapping[str, Value]]:
+    """Return the sizes to call with: those asked for, else the manifest's. Raises `InputError`."""
+    tune = project.manifest.scripts[job.script].tune
+    signature = job.script_instance.signature
+    sizes = list(wanted.sizes) or [dict(size) for size in (tune.sizes if tune else ())]
+    if not sizes and signature.dimensions:
+        names = "--size " + ",".join(f"{a.name}=1024" for a in signature.dimensions)
+        raise input_error(
+            f"no sizes to call {job.script} with",
+            hint=f"give [script.{job.script}.tune] sizes, or {names}",
+        )
+    for size in sizes:
+        inputs.check_sizes(signature, size)
+    return sizes or [{}]
+
+
 def run(project: Project, wanted: RunRequest, chosen: ChosenProgram) -> list[CallResult]:
     """Call at each size. Raises `InputError`, `CallFailedError`, and `WorkerUnusableError` without
     a device."""
     name = chosen.job.script
     script = project.manifest.scripts[name]
-    sizes = list(wanted.sizes) or [
-        dict(size) for size in (script.tune.sizes if script.tune else ())
-    ]
+    sizes = sizes_of(project, wanted, chosen.job)
     signature = chosen.job.script_instance.signature
-    if not sizes:
-        if signature.dimensions:
-            names = " ".join(f"--size {a.name}=1024" for a in signature.dimensions)
-            raise input_error(
-                f"no sizes to call {name} with",
-                hint=f"give [script.{name}.tune] sizes, or {names}",
-            )
-        sizes = [{}]
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.checking(project.manifest, name, unchecked=unchecked)
     if chosen.job.script_instance.target.kind == "cpu":

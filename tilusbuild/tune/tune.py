@@ -24,7 +24,7 @@ from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.naming import Name
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.tune import prepare
+from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench.bench import WARMUP, Answer, DeviceBench, device_lock
 from tilusbuild.tune.bench.race import Decision, campaign, condemned_before, integers, run_note
 from tilusbuild.tune.bench.session import ROUNDS, Budget, SampleLog, TuningSession, lines
@@ -102,6 +102,9 @@ def built(
     stops."""
     selection = PlanSelection((wanted.name(target.name),), (), level)
     plan = project.plan(selection)
+    for script_instance in plan.script_instances:  # a mistake in them need not wait for a build
+        for size in sizes_of(project, wanted, script_instance):
+            inputs.check_sizes(script_instance.signature, size)
     result = build_planned(project, plan, selection, BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise KeyboardInterrupt
@@ -165,7 +168,7 @@ def sizes_of(
     sizes = [dict(size) for size in (wanted.sizes or declared)]
     if sizes or not script_instance.signature.dimensions:
         return sizes or [{}]
-    names = " ".join(f"--size {a.name}=1024" for a in script_instance.signature.dimensions)
+    names = "--size " + ",".join(f"{a.name}=1024" for a in script_instance.signature.dimensions)
     raise input_error(
         f"no sizes to tune {wanted.script} for",
         hint=f"give [script.{wanted.script}.tune] sizes, or {names}",

@@ -1,0 +1,189 @@
+"""Mistakes that were answered badly once: each is named, and the advice is one that works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.project import Project, needs_cxx
+from support.recipes import make_recipe
+from support.scale import TEMPLATE, manifest
+from tilusbuild.compile import checks
+from tilusbuild.engine.events import FailureGroup, Summary
+from tilusbuild.errors import InputError
+from tilusbuild.expr import ExprError, parse
+from tilusbuild.manifest import load
+from tilusbuild.render.messages import missing_header_help
+from tilusbuild.report.summary import summary_text
+from tilusbuild.signature import SignatureError, parse_argument
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    needs_cxx()
+    files = {"tilus.toml": manifest(), "kernels/scale.cu.j2": TEMPLATE}
+    return Project(tmp_path).write_all(files)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "column"),
+    [
+        ("a && b", 'written "and"', 3),
+        ("a||b", 'written "or"', 2),
+        ("!a", 'written "not"', 1),
+        ("a ? b : c", "a if c else b", 3),
+        ("a = 3", '"=="', 3),
+        ('a == "&&" &&', 'written "and"', 11),
+    ],
+)
+def test_operators_of_c_are_named(text: str, said: str, column: int) -> None:
+    with pytest.raises(ExprError) as caught:
+        parse(text)
+    assert said in caught.value.message
+    assert caught.value.column == column
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'args = {\n  a = "f32",\n}\n',
+        'args = { a = "f32", # why\n  b = "i32" }\n',
+        'args = { a = ["x", { b = 1,\n c = 2 }] }\n',
+    ],
+)
+def test_an_inline_table_of_several_lines_is_explained(tmp_path: Path, table: str) -> None:
+    (tmp_path / "tilus.toml").write_text(f"edition = 1\n[script.k]\n{table}")
+    with pytest.raises(InputError) as caught:
+        load(str(tmp_path / "tilus.toml"))
+    assert "an inline table stands in one line" in str(caught.value)
+
+
+def test_other_mistakes_of_toml_are_not_taken_for_one(tmp_path: Path) -> None:
+    for text in ("a = {b = 1}\nc = oops\n", "a = [\n1,\n2 3]\n", "[a\n"):
+        (tmp_path / "tilus.toml").write_text(text)
+        with pytest.raises(InputError) as caught:
+            load(str(tmp_path / "tilus.toml"))
+        assert "inline" not in str(caught.value), text
+
+
+def test_the_sizes_that_are_advised_are_taken(project: Project) -> None:
+    text = manifest().replace('y = { type = "f32*[n]"', 'z = "f32*[n, m]", y = { type = "f32*[n]"')
+    project.write("tilus.toml", text.replace('n = "i64" }', 'n = "i64", m = "i64" }'))
+    project.write(
+        "kernels/scale.cu.j2",
+        TEMPLATE.replace(
+            "float *y, long long n)", "const float *z, float *y, long long n, long long m)"
+        ),
+    )
+    for verb in ("run", "tune"):
+        refused = project.run(verb, "scale", "-t", "cpu", status=2).err
+        (advice,) = re.findall(r"--size \S+", refused)
+        more = ["--unchecked", "--budget", "2"] if verb == "tune" else []
+        project.run(verb, "scale", "-t", "cpu", *shlex.split(advice), *more, status=None)
+        assert (
+            "no size"
+            not in project.run(
+                verb, "scale", "-t", "cpu", *shlex.split(advice), *more, status=None
+            ).err
+        )
+        one = project.run(verb, "scale", "-t", "cpu", "--size", "n=64", status=2).err
+        assert "n=64,m=1024" in one
+
+
+@pytest.mark.parametrize("verb", ["run", "tune"])
+def test_a_size_that_nothing_has_is_refused_before_anything_is_built(
+    project: Project, verb: str
+) -> None:
+    refused = project.run(verb, "scale", "-t", "cpu", "--size", "n=64,k=2", status=2)
+    assert 'there is no dimension or scalar argument "k"' in refused.err
+    assert not project.programs
+
+
+def test_a_misspelt_header_and_one_that_is_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/tiles.cuh").write_text("")
+    directories = [str(tmp_path)]
+
+    def said(name: str) -> str:
+        log = f"source.cu:1:10: fatal error: {name}: No such file or directory"
+        return missing_header_help(log, (), directories=directories)
+
+    assert 'did you mean "deep/tiles.cuh"?' in said("deep/tile.cuh")
+    assert "headers = " not in said("cublasLt.h")
+    assert "include-dirs" in said("cublasLt.h")
+    assert 'headers = ["deep/tiles.cuh"]' in said("deep/tiles.cuh")
+
+
+def test_void_is_no_element_type() -> None:
+    with pytest.raises(SignatureError) as caught:
+        parse_argument("p", "void*")
+    assert "void*[n]" not in str(caught.value)
+    assert "u8*[n]" in str(caught.value.hint)
+
+
+def test_a_template_is_not_told_to_be_extern_c() -> None:
+    source = (
+        "template <class T>\n__global__ void saxpy(T a) {}\ntemplate __global__ void saxpy(float);"
+    )
+    said = checks.symbol_problem(make_recipe(source=source), ["_Z5saxpyIfEvT_"])
+    assert said is not None
+    assert "is a C++ template" in said
+    plain = checks.symbol_problem(make_recipe(), ["_Z5saxpyfPKfPfi"])
+    assert str(plain).endswith('declare it extern "C"')
+
+
+def test_the_constants_of_an_empty_space_are_said(project: Project) -> None:
+    text = manifest().replace("launch = {", "params = { k = [1, 7] }\nlaunch = {")
+    project.write("tilus.toml", text + '[script.scale.restrict]\nfew = "k < 5"\n')
+    assert "scale[k=7] for cpu: the space is empty" in project.run("plan", status=2).err
+
+
+def test_braces_of_cpp_in_a_template_get_a_hint(project: Project) -> None:
+    project.edit("kernels/scale.cu.j2", "constexpr", "int a[2][2] = {{1,2},{3,4}};\nconstexpr")
+    assert '"{ {"' in project.run("build", status=2).err
+
+
+def test_words_of_other_build_systems_are_understood(project: Project) -> None:
+    assert "cache gc" in project.run("clean", status=2).err
+    for flag in ("--force", "-B", "--rebuild"):
+        assert "what changed is built" in project.run("build", flag, status=2).err
+
+
+def test_a_text_is_not_quoted_as_bytes(project: Project) -> None:
+    said = project.run("verify", "tilus.toml", status=None)
+    assert "b'" not in said.out + said.err
+    assert "it is text" in said.out + said.err
+
+
+def test_a_failed_link_shows_what_is_not_defined() -> None:
+    link = "\n".join(
+        [f"ptxas info    : Used {n} registers" for n in range(30)]
+        + ["/usr/bin/ld: source.o: in function `f':", "undefined reference to `cublasCreate_v2'"]
+    )
+    assert "cublasCreate_v2" in str(checks.link_problem(make_recipe("host"), link))
+    rdc = "undefined reference to `__cudaRegisterLinkedBinary_3d5c'"
+    assert "-rdc=true" in str(checks.link_problem(make_recipe("host"), rdc))
+    group = FailureGroup("error: no", 1, ("f/0",), "failed", link, None)
+    summary = Summary(1, 0, 0, 1, 0, 0, 0, 1, 1.0, 1, failures=(group,))
+    text = summary_text(summary)
+    assert "cublasCreate_v2" in text
+    assert "ptxas info" not in text
+
+
+def test_compile_sh_refuses_what_the_build_refused(project: Project) -> None:
+    """The compilers accept it: a parameter of another type is our own finding."""
+    project.edit("kernels/scale.cu.j2", "const float *x, float *y", "const double *x, float *y")
+    project.build("-t", "cpu", status=1)
+    for directory in project.programs.values():
+        script = ["bash", str(directory / "module/compile.sh")]
+        done = subprocess.run(script, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "recorded it as failed" in done.stderr
+        assert "parameter 2 of" in done.stderr
+        assert not (directory / "module/lib.so").exists()
+        subprocess.run([*script, str(project.directory / "l.so")], check=True)
+    project.run("cache", "verify")
