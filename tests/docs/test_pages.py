@@ -19,6 +19,7 @@ import pytest
 from support import command_line
 from tilusbuild.cli.parser import VERBS, parse
 from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.names import RESERVED
 from tilusbuild.manifest.settings import Settings, variable
 
 if sys.version_info >= (3, 11):
@@ -209,3 +210,9 @@ def test_every_extra_is_declared_and_written_up() -> None:
     }
     assert named <= declared
     assert declared <= written
+
+
+def test_the_page_on_templates_lists_every_name_that_is_taken() -> None:
+    page = (ROOT / "docs" / "templates.md").read_text(encoding="utf-8")
+    listed = page.split("### Names that are taken")[1].split("\n## ")[0].split(":\n\n", 1)[1]
+    assert set(re.findall(r"`(\w+)`", listed)) == RESERVED

@@ -97,3 +97,19 @@ def test_of_a_gpu(new_project: NewProject):
         assert '//## File "source.cu", line ' in sass.out
     else:
         assert "nvdisasm not found" in sass.err
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("flags", [[], ["-lineinfo"]])
+def test_sass_is_dumped_for_the_architectures_of_the_target_and_no_other(
+    new_project: NewProject, flags: list[str]
+) -> None:
+    manifest = scale.manifest(
+        scale.script(target="gpu", schedules=1), build=f"flags = {flags}".replace("'", '"')
+    ).replace('arch = "sm_80"', 'arch = "sm_90a"')
+    project = new_project(manifest, {"kernels/scale.cu.j2": scale.TEMPLATE})
+    project.build("--dump-ir")
+    (program,) = project.programs.values()
+    made = {path.name for path in (program / "module/ir").iterdir()}
+    names = {"sm_90a.ptx", "sm_90a.sass", "device.sm_90a.ii"}
+    assert {name for name in made if "sm_" in name} == names

@@ -45,7 +45,6 @@ _LINE_INFO = frozenset(
 )
 # nvcc splits the value of -I at commas, and passes it to a shell in quotes of its own.
 _UNSAFE_IN_NVCC = frozenset("'\"`,$\\\n")
-_OUTPUT_MODES = ("-cubin", "-fatbin", "-ptx", "-c")
 
 _KEPT = "kept"
 _DEVICE_II = re.compile(r"source(?:\.compute_(\w+))?\.cpp1\.ii")
@@ -131,10 +130,9 @@ class NvccPipeline(Pipeline):
 
     def dump(self, recipe: Recipe, dump: Dump) -> None:
         """Run nvcc once for device and host, and keep its intermediate files."""
-        first = self.commands(recipe)[0].argv
-        source = list(first[: first.index("-o")])
-        mode = next(i for i, word in enumerate(source) if word in _OUTPUT_MODES)
-        source[mode] = "-c"
+        # From the recipe, not from its steps: those for line information have one architecture
+        # each, and begin with PTX.
+        source = (*self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx)), SOURCE)
         os.mkdir(os.path.join(dump.work, _KEPT))
         argv = (*source, "-lineinfo", "-keep", "-keep-dir", _KEPT, "-o", "kept.o")
         dump.run(Step("compile for host and device, with line numbers", argv, "kept.o"))
