@@ -18,7 +18,7 @@ import pytest
 import tilusbuild.cli
 from support.json_schema import valid
 from tilusbuild.cli import events_schema
-from tilusbuild.cli.boundary import InternalErrorLine
+from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.dispatch import PruneLine
 from tilusbuild.cli.main import main
 from tilusbuild.report.jsonl import JsonLine, json_line
@@ -163,7 +163,7 @@ def test_every_line_that_is_declared_belongs_to_a_verb() -> None:
         if isinstance(each, type) and issubclass(each, JsonLine) and each is not JsonLine
     }
     listed = {kind for kinds in events_schema.lines().values() for kind in kinds}
-    assert declared - {InternalErrorLine} <= listed
+    assert declared - {ErrorLine, InternalErrorLine} <= listed
 
 
 def test_the_documents_name_every_line_of_a_verb() -> None:

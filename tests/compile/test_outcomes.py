@@ -155,7 +155,8 @@ def test_a_function_that_nobody_defines_is_found_at_the_link(compile_in, tmp_pat
     source = "float other(float);\n" + make_recipe("cpu").source.replace("a * x[i]", "other(x[i])")
     outcome = compile_in(make_recipe("cpu", source=source), make_toolchain(), tmp_path / "stage")
     assert outcome.status == "failed"
-    assert "undefined reference to `other(float)'" in outcome.reason
+    assert outcome.reason == "error: nothing that is linked defines other(float)"
+    assert "undefined reference to `other(float)'" in outcome.log
     assert "/ld:" not in outcome.log
 
 

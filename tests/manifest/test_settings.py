@@ -76,7 +76,7 @@ def test_a_persons_cache_dir_is_relative_to_where_they_are(
 def test_bad_settings_name_the_culprit(environment: Mapping[str, str], message: str) -> None:
     with pytest.raises(InputError) as raised:
         settings("/", {}, environment)
-    assert str(raised.value) == message
+    assert raised.value.message == message
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

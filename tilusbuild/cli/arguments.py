@@ -202,6 +202,20 @@ class Common:
         help="use the cache in DIR (default: cache-dir in [build] of the manifest)",
         setting="cache-dir",
     )
+    color: str = option(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour messages; auto (the default) does on a terminal, unless NO_COLOR is set, and"
+        " where FORCE_COLOR is",
+    )
+    progress: str = option(
+        "--progress",
+        choices=("auto", "plain", "none"),
+        default="auto",
+        help="show progress on a live display or in lines, whichever suits (auto, the default);"
+        " in lines; or not at all",
+    )
     json: bool = flag("--json", help="print one JSON object per line")
     quiet: bool = flag("-q", "--quiet", help="print errors only")
     verbose: bool = flag(
@@ -346,6 +360,16 @@ def fill(
             value = _from_environment(value, environment.get(spec.variable, ""))
         values[each.name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
+
+
+def variables(kind: type[Common]) -> list[str]:
+    """Return the environment variables that say what is not given."""
+    specs = (each.metadata.get(_SPEC) for each in fields(kind))
+    return [
+        spec.variable or "TILUSBUILD_" + str(spec.setting).upper().replace("-", "_")
+        for spec in specs
+        if spec is not None and (spec.variable or spec.setting)
+    ]
 
 
 def _from_environment(missing: object, word: str) -> object:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilusbuild import __version__
+from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -36,6 +37,47 @@ _HINTS = {
 
 _NO_THREAD = "can't start new thread"
 """How Python says so, in a `RuntimeError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, of an `error` line."""
+
+    message: str
+    path: str | None
+    line: int | None
+    column: int | None
+    text: str | None
+    """The line itself."""
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorLine(JsonLine):
+    """A command ended with an error: what stderr says, and its parts."""
+
+    event: ClassVar[str] = "error"
+    message: str
+    """All of it, as it is printed."""
+    problems: tuple[Problem, ...]
+    exit_status: int
+
+
+def error_line(error: TilusbuildError) -> ErrorLine:
+    """Return the line of `--json` for an error."""
+    found = error.diagnostics if isinstance(error, InputError) else ()
+    problems = (
+        Problem(
+            each.message,
+            each.place.path if each.place else None,
+            each.place.line if each.place else None,
+            each.place.column if each.place else None,
+            each.place.text if each.place else None,
+            each.hint,
+        )
+        for each in found
+    )
+    return ErrorLine(error.render(), tuple(problems), error.exit_status)
 
 
 @dataclass(frozen=True, slots=True)

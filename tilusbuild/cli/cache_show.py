@@ -225,7 +225,9 @@ def _page(text: str, lexer: str | None) -> None:
 
 
 def _coloured(text: str, lexer: str | None) -> str:
-    if lexer is None or os.environ.get("NO_COLOR"):
+    from tilusbuild.report.colour import wanted
+
+    if lexer is None or not wanted(sys.stdout, os.environ):
         return text
     import io
 

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from tilusbuild.cli.boundary import InternalErrorLine
+from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.parser import VERBS, actions_of
 from tilusbuild.engine import events
 from tilusbuild.report.jsonl import JsonLine
@@ -68,11 +68,13 @@ def schema() -> dict[str, Any]:
         verbs[verb.replace(" ", "-")] = {one: [_ref(kind.__name__) for kind in kinds]}
         for kind in kinds:
             _line(kind, classes)
-    _line(InternalErrorLine, classes)
+    endings = (ErrorLine, InternalErrorLine)
+    for ending in endings:
+        _line(ending, classes)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"A line of tilusbuild --json, schema {events.SCHEMA}",
-        "anyOf": [_ref(verb) for verb in [*verbs, InternalErrorLine.__name__]],
+        "anyOf": [_ref(verb) for verb in [*verbs, *(each.__name__ for each in endings)]],
         "$defs": verbs | dict(sorted(classes.items())),
     }
 

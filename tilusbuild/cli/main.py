@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
+    from tilusbuild.cli.arguments import Common
+    from tilusbuild.errors import TilusbuildError
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
@@ -123,12 +126,29 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
             _enter(command.arguments.directory)
             return command.verb, command.run()
         except TilusbuildError as error:
-            _say(error.render() + "\n")
+            _report(error, command.arguments)
             if os.environ.get("GITHUB_ACTIONS") == "true":
                 from tilusbuild.report.ci import annotate
 
                 annotate(error, sys.stderr, os.environ)
             return command.verb, error.exit_status
+
+
+def _report(error: TilusbuildError, arguments: Common) -> None:
+    """Print an error, and with `--json` its line, too."""
+    from tilusbuild.cli.boundary import error_line
+    from tilusbuild.cli.options import emit
+    from tilusbuild.report import colour
+    from tilusbuild.report.text import visible
+
+    if arguments.json:
+        emit(error_line(error), flush=True)
+    if not colour.wanted(sys.stderr, os.environ, arguments.color):
+        _say(error.render() + "\n")
+        return
+    text = colour.coloured(visible(error.render())) + "\n"
+    getattr(sys.stderr, "write_styled", sys.stderr.write)(text)
+    _say("")
 
 
 def _enter(directory: str | None) -> None:

@@ -109,6 +109,8 @@ def reporter(arguments: Common) -> Reporter:
         json=arguments.json,
         quiet=arguments.quiet,
         verbose=arguments.verbose,
+        progress=arguments.progress,
+        color=arguments.color,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill
+from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill, variables
 from tilusbuild.errors import did_you_mean
 
 VERBS = {
@@ -38,6 +38,42 @@ VERBS = {
     "doctor": "show which tools were found, and which are missing",
 }
 
+
+GROUPS = {
+    "begin": ("init", "doctor", "schema"),
+    "build": ("build", "watch", "plan", "explain", "report", "graph", "compdb"),
+    "measure and choose": ("run", "tune", "dispatch"),
+    "ship": ("package", "verify", "preflight", "install", "diff"),
+    "look after": ("cache",),
+}
+EXAMPLES = {
+    "init": "init my-kernels",
+    "build": "build 'gemm[dtype=f16]' -t sm_90a -j 8",
+    "plan": "plan --space gemm",
+    "watch": "watch gemm --level 0",
+    "explain": "explain gemm/12",
+    "run": "run gemm/12 --size m=4096,n=4096,k=4096",
+    "tune": "tune gemm --grid m=1,16,4096 --budget 10m",
+    "dispatch": "dispatch coverage gemm",
+    "package": "package --format wheel -o dist",
+    "verify": "verify dist/kernels-1.0.tar.zst --key release.pem",
+    "preflight": "preflight dist/kernels-1.0.tar.zst --device sm_90",
+    "install": "install dist/kernels-1.0.tar.zst",
+    "diff": "diff old.tar.zst new.tar.zst",
+    "cache": "cache show gemm/12 --sass",
+    "graph": "graph gemm",
+    "report": "report --top 5",
+    "compdb": "compdb -o compile_commands.json",
+    "schema": "schema",
+    "doctor": "doctor",
+}
+_STATUSES = (
+    ("0", "done"),
+    ("1", "something did not build, verify or agree"),
+    ("2", "the command line, the manifest or a template is wrong"),
+    ("70", "a bug of tilusbuild"),
+    ("130", "interrupted; 128 + n for signal n"),
+)
 
 _AGAIN = (
     "what changed is built, and nothing else has to be: a program is named by all that it is made"
@@ -116,22 +152,49 @@ def _parser(verb: str | None, actions: Mapping[str, Verb[Any]]) -> argparse.Argu
     parser = _Parser(
         prog="tilusbuild",
         description="The build system for projects of tuned CUDA kernels.",
+        epilog=_listing(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     declare_common(parser, defaults=True)
-    parser.add_argument("--version", action="version", version=f"tilusbuild {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for name, summary in VERBS.items():
         child = verbs.add_parser(
             name,
-            help=summary,
             description=_sentence(summary) if name == verb else None,
+            epilog=_epilog(name, actions) if name == verb else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         if name == verb:
             declare_common(child, defaults=False)
             _configure(child, actions)
     return parser
+
+
+def _listing() -> str:
+    """Return the verbs in groups."""
+    width = max(map(len, VERBS)) + 2
+    lines = []
+    for title, names in GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:<{width}}{VERBS[name]}" for name in names), ""]
+    return "\n".join([*lines, "`tilusbuild help VERB` shows the options of a verb."])
+
+
+def _epilog(verb: str, actions: Mapping[str, Verb[Any]]) -> str:
+    """Return what `--help` of a verb ends with."""
+    found = sorted({name for action in actions.values() for name in variables(action.arguments)})
+    return "\n".join(
+        [
+            "exit status:",
+            *(f"  {status:<4}{text}" for status, text in _STATUSES),
+            *(["", "variables:", *(f"  {name}" for name in found)] if found else []),
+            "",
+            "example:",
+            f"  tilusbuild {EXAMPLES[verb]}",
+        ]
+    )
 
 
 def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
@@ -157,7 +220,7 @@ def _verb(words: Sequence[str]) -> str | None:
     for word in words:
         if skip:
             skip = False
-        elif word in ("-C", "--cache-dir"):
+        elif word in ("-C", "--cache-dir", "--color", "--progress"):
             skip = True
         elif not word.startswith("-"):
             return word
@@ -169,6 +232,9 @@ def parse(words: Sequence[str], **given: object) -> ParsedCommand:
 
     `given` are values for fields that are not options, for verbs that have such fields.
     """
+    if _verb(words) == "help":
+        # `help`, `help VERB` and `help VERB ACTION`.
+        words = [*(word for word in words if word != "help"), "--help"]
     verb = _verb(words)
     if verb is not None and verb not in VERBS:
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, VERBS)

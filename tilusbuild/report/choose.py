@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from tilusbuild.engine.events import CompositeReporter, Reporter
+from tilusbuild.report.colour import wanted
 from tilusbuild.report.plain import PlainReporter
 
 
@@ -36,15 +37,19 @@ def choose(
     json: bool = False,
     quiet: bool = False,
     verbose: bool = False,
+    progress: str = "auto",
+    color: str = "auto",
 ) -> Reporter:
     """Return the reporter for a command. Imports no display that it does not need."""
+    if progress == "none" and not json:
+        return PlainReporter(stderr, quiet=True)
     if json:
         others = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
         return ResultReporter(stdout, others)
-    if not quiet and can_redraw(stderr, env):
+    if not quiet and progress == "auto" and can_redraw(stderr, env):
         from tilusbuild.report.live import LiveReporter
 
-        return LiveReporter(stderr, colour=not env.get("NO_COLOR"), verbose=verbose)
+        return LiveReporter(stderr, colour=wanted(stderr, env, color), verbose=verbose)
     return PlainReporter(stderr, quiet=quiet, verbose=verbose)
 
 
@@ -71,7 +76,10 @@ def with_files(
 
 
 def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return whether a stream is a terminal that understands cursor movement."""
+    """Return whether a stream is a terminal that understands cursor movement, and is read as one: a
+    CI system that gives its jobs a terminal keeps all that is written to it."""
+    if env.get("CI", "").lower() in ("true", "1"):
+        return False
     try:
         terminal = stream.isatty()
     except (OSError, ValueError):

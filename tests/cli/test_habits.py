@@ -1,0 +1,109 @@
+"""What users of other tools type without thinking: help, versions, colours, progress, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run
+from support.scale import TEMPLATE, manifest
+from tilusbuild.cli.arguments import variables
+from tilusbuild.cli.parser import EXAMPLES, GROUPS, VERBS, actions_of, parse
+from tilusbuild.report import colour
+from tilusbuild.report.choose import can_redraw
+
+
+def test_every_verb_is_in_a_group_and_has_an_example_that_parses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(VERBS)
+    import shlex
+
+    for verb, example in EXAMPLES.items():
+        assert parse(shlex.split(example)).verb == verb
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_names_statuses_variables_and_an_example(verb: str, tmp_path: Path) -> None:
+    text = run(tmp_path, "help", verb).out
+    assert text == run(tmp_path, verb, "--help").out
+    assert "exit status:" in text
+    assert f"  tilusbuild {EXAMPLES[verb]}" in text
+    for action in actions_of(verb).values():
+        for name in variables(action.arguments):
+            assert name in text
+
+
+def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> None:
+    assert run(tmp_path, "-V").out == run(tmp_path, "--version").out
+    listed = run(tmp_path, "help").out
+    assert all(f"{title}:" in listed for title in GROUPS)
+    assert all(f"  {verb} " in listed for verb in VERBS)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("env", "choice", "on_terminal", "in_file"),
+    [
+        ({"TERM": "xterm"}, "auto", True, False),
+        ({"TERM": "dumb"}, "auto", False, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, "auto", False, False),
+        ({"FORCE_COLOR": "1"}, "auto", True, True),
+        ({"FORCE_COLOR": "0", "TERM": "xterm"}, "auto", True, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, "auto", False, False),
+        ({"NO_COLOR": "1"}, "always", True, True),
+        ({"FORCE_COLOR": "1"}, "never", False, False),
+    ],
+)
+def test_who_decides_on_colour(
+    env: dict[str, str], choice: str, on_terminal: bool, in_file: bool
+) -> None:
+    assert colour.wanted(Terminal(), env, choice) == on_terminal
+    assert colour.wanted(io.StringIO(), env, choice) == in_file
+
+
+def test_errors_are_coloured_and_what_they_quote_is_not(tmp_path: Path) -> None:
+    (tmp_path / "tilus.toml").write_text('edition = 1\n[project]\nname = "\\u001b[31mred" oops\n')
+    plain = run(tmp_path, "plan", status=2).err
+    shown = run(tmp_path, "plan", "--color", "always", status=2).err
+    assert "\x1b[1;31merror:\x1b[0m" in shown
+    assert "\x1b" not in plain
+    import re
+
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain
+
+
+def test_ci_keeps_what_is_written_to_its_terminal() -> None:
+    assert can_redraw(Terminal(), {"TERM": "xterm"})
+    assert not can_redraw(Terminal(), {"TERM": "xterm", "CI": "true"})
+
+
+def test_an_error_is_a_line_of_json_too(tmp_path: Path) -> None:
+    (tmp_path / "tilus.toml").write_text(manifest().replace('kernel = "scale"', 'kernal = "scale"'))
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/scale.cu.j2").write_text(TEMPLATE)
+    ran = run(tmp_path, "plan", "--json", status=2)
+    (line,) = map(json.loads, ran.out.splitlines())
+    assert (line["event"], line["exit_status"]) == ("error", 2)
+    assert line["message"] + "\n" == ran.err
+    problem = line["problems"][0]
+    assert problem["path"] == "tilus.toml"
+    assert "kernal" in problem["text"]
+    assert (tmp_path / "tilus.toml").read_text().splitlines()[problem["line"] - 1] == problem[
+        "text"
+    ]
+
+
+def test_no_progress_leaves_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "tilus.toml").write_text(manifest())
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/scale.cu.j2").write_text(TEMPLATE)
+    lines = run(tmp_path, "build", "--progress", "plain").err.splitlines()
+    assert len(lines) > 1
