@@ -95,10 +95,8 @@ def test_an_error_is_a_line_of_json_too(tmp_path: Path) -> None:
     assert line["message"] + "\n" == ran.err
     problem = line["problems"][0]
     assert problem["path"] == "tilus.toml"
-    assert "kernal" in problem["text"]
-    assert (tmp_path / "tilus.toml").read_text().splitlines()[problem["line"] - 1] == problem[
-        "text"
-    ]
+    lines = (tmp_path / "tilus.toml").read_text().splitlines()
+    assert lines[problem["line"] - 1] == problem["text"]
 
 
 def test_no_progress_leaves_the_summary(tmp_path: Path) -> None:
