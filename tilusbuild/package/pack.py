@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from tilusbuild.builder.project import Project
@@ -33,6 +31,7 @@ from tilusbuild.package.formats.streams import MAGIC as ZSTD_MAGIC
 from tilusbuild.package.formats.wheel_code import INSIDE, RUNTIME
 from tilusbuild.package.formats.wheels import write_wheels
 from tilusbuild.package.listing import Layer, named_layers
+from tilusbuild.package.staging import private_directory
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.runtime.regular import open_file
@@ -169,7 +168,6 @@ def source_date() -> int:
 # Putting packages in their place.
 
 
-_PREFIX = ".tmp-"
 _ASIDE = ".old"
 """In the private directory: the packages that were replaced."""
 
@@ -178,17 +176,16 @@ _ASIDE = ".old"
 def _staging(output: str) -> Iterator[str]:
     """Make a private directory in `output`, removed after the block. Raises `InputError` for a
     place that cannot be written, and `CannotPackError` when the disk refuses."""
-    try:
-        os.makedirs(output, exist_ok=True)
-        staged = tempfile.mkdtemp(prefix=_PREFIX, dir=output)
-    except OSError as error:
-        raise input_error(f"--output {output}: {error.strerror}") from None
-    try:
-        yield staged
-    except OSError as error:
-        raise CannotPackError(f"{error.filename or output}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            os.makedirs(output, exist_ok=True)
+            staged = stack.enter_context(private_directory(output))
+        except OSError as error:
+            raise input_error(f"--output {output}: {error.strerror}") from None
+        try:
+            yield staged
+        except OSError as error:
+            raise CannotPackError(f"{error.filename or output}: {error.strerror}") from None
 
 
 def _publish(staged: str, output: str, made: Sequence[str]) -> None:
