@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import InputError
+from tilusbuild.manifest.settings import Setting
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import jobs
 from tilusbuild.toolchain import discovery, nvrtc
@@ -256,3 +258,12 @@ def test_a_cpu_target_asks_for_neither(directory: Path, opened: Opened) -> None:
     )
     with opened(CUDA_HOME="/nowhere", PATH="/usr/bin:/bin") as project:
         assert project.planner(PlanSelection()).toolchain.nvrtc is None
+
+
+def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened) -> None:
+    """An unknown one was planned as nvcc."""
+    with opened("nvcc") as project:
+        project.settings = replace(project.settings, device_compiler=Setting("ptxjit", "a test"))
+        assert project.toolchain(cuda=False).device_compiler == "ptxjit"
+        with pytest.raises(LookupError, match="with ptxjit"):
+            project.planner(PlanSelection())

@@ -313,3 +313,11 @@ def test_options_say_everything_and_no_place(tmp_path):
     assert text.endswith("[toolchain]\nnvcc 0 test\n")
     assert text == options_text(made, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
     assert text != options_text(replace(made, flags=("-O2",)), make_toolchain("/nvcc"))
+
+
+def test_a_device_compiler_that_no_pipeline_knows_is_an_error():
+    from tilusbuild.compile.pipelines import pipeline_for
+
+    with pytest.raises(LookupError, match="no pipeline compiles a kernel for cuda with ptxjit"):
+        pipeline_for("cuda", True, "ptxjit")
+    assert pipeline_for("cuda", False, "ptxjit").name == "host"

@@ -167,6 +167,7 @@ class Project:
                 nvcc=declared.nvcc,
                 needs_cuda=cuda,
                 needs_nvrtc=nvrtc,
+                device_compiler=self.settings.device_compiler.value,
                 project_root=self.manifest.root,
                 place=self._place_of_nvcc(),
             )

@@ -296,7 +296,7 @@ class Compile:
     def _program(self) -> Program:
         """Return what tools were given of the program."""
         recipe = self.recipe
-        march = f"-march={host_march(recipe)}" if recipe.pipeline.compiler != "NVRTC" else ""
+        march = f"-march={host_march(recipe)}" if recipe.pipeline.host_code else ""
         ours = {LAUNCHER, *recipe.pipeline.fixed_files, *recipe.pipeline.generated(recipe)}
         return Program(
             flags=(*recipe.flags, *defines(recipe), f"-std={recipe.std}", march),

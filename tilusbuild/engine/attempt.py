@@ -202,7 +202,8 @@ def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], Non
         except OSError as error:
             # Writing to an open file does not say which disk is full.
             if error.strerror is not None:
-                error.filename = error.filename or stage.path
+                # Of a link or a rename, the second name is what is made.
+                error.filename = error.filename2 or error.filename or stage.path
             raise
         finally:
             if not published:

@@ -122,6 +122,7 @@ def _toolchain(project: Project) -> Toolchain:
         fingerprint_host=(),
         searched=(),
         nvrtc=nvrtc,
+        device_compiler="nvrtc",
         fingerprint_nvrtc=nvrtc.fingerprint(project.digests),
         fingerprint_joiner=nvrtc.joiner_fingerprint(project.digests),
         sandboxed=sandbox_wanted(project.environment),

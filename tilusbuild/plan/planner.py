@@ -299,7 +299,7 @@ class ProgramJob:
         helping = missing_header_help(
             log,
             notes,
-            nvrtc=pipeline.compiler == "NVRTC",
+            nvrtc=not pipeline.host_code,
             directories=self.script_instance.header_directories,
         )
         return text.rstrip("\n") + "\n" + helping

@@ -52,6 +52,8 @@ class ToolchainRequest:
     project_root: str = "."
     place: Place | None = None
     needs_nvrtc: bool = False
+    device_compiler: str = "nvcc"
+    """Which compiles kernels; what it needs is in the other fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Toolchain:
     """Further lines for programs of several architectures."""
     sandboxed: bool = True
     """Whether compiles are held to what they need, where the machine can do that."""
+    device_compiler: str = "nvcc"
+    """Which compiles kernels: what `Pipeline.applies` is asked with."""
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
     """What the fingerprints were made of; None: nobody looks whether it changes."""
 
@@ -118,11 +122,6 @@ class Toolchain:
         ]
         path = os.pathsep.join(dict.fromkeys((*directories, *_SYSTEM_PATH)))
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
-
-    @property
-    def device_compiler(self) -> str:
-        """ "nvcc" or "nvrtc", which compiles kernels. NVRTC is searched for only on request."""
-        return "nvcc" if self.nvrtc is None else "nvrtc"
 
     def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
         """Return the directories that a compile searches besides a program's own."""
@@ -194,6 +193,7 @@ def discover(
         fingerprint,
         fingerprint_host,
         tuple(searched),
+        device_compiler=request.device_compiler,
         evidence=evidence,
         sandboxed=sandbox_wanted(env),
     )

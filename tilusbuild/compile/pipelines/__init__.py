@@ -10,8 +10,13 @@ PIPELINES: list[Pipeline] = [CPU, KERNEL_NVRTC, KERNEL_NVCC, HOST]
 
 
 def pipeline_for(target: str, has_kernel: bool, device_compiler: str) -> Pipeline:
-    """Return the pipeline of a script for a target; the arguments are those of `applies`."""
-    return next(each for each in PIPELINES if each.applies(target, has_kernel, device_compiler))
+    """Return the pipeline of a script for a target; the arguments are those of `applies`. Raises
+    `LookupError` when none compiles it."""
+    for each in PIPELINES:
+        if each.applies(target, has_kernel, device_compiler):
+            return each
+    what = "a kernel" if has_kernel else "an entry"
+    raise LookupError(f"no pipeline compiles {what} for {target} with {device_compiler}")
 
 
 __all__ = ["CPU", "HOST", "KERNEL_NVCC", "KERNEL_NVRTC", "PIPELINES", "Pipeline", "pipeline_for"]

@@ -28,6 +28,8 @@ class Pipeline(ABC):
     name: ClassVar[str]  # as in options.txt
     compiler: ClassVar[str]  # of the source: "nvcc", "NVRTC" or a host compiler
     launcher: ClassVar[LauncherKind]
+    host_code: ClassVar[bool] = True
+    """Whether the compiler compiles host code too, and so searches the system's headers."""
     fixed_files: ClassVar[Mapping[str, str]] = {EXPORTS_MAP: EXPORTS_MAP_TEXT}
     """Files beside the source, by name. The same for all programs, so they are in no identity."""
     script: ClassVar[ScriptParts] = ScriptParts()

@@ -137,6 +137,7 @@ if [ -n "$headers" ]; then ln -s -- "$headers" "$work/{CUDA_HEADERS}"; fi
 
 class KernelNvrtc(KernelPipeline):
     compiler = "NVRTC"
+    host_code = False
     script = ScriptParts(
         "NVRTC, PYTHON, AS and LD", _SCRIPT_START, _SCRIPT_HEADERS, ships_launcher=True
     )
