@@ -118,4 +118,4 @@ def _of_one(words: tuple[str, ...], ended: Ended) -> list[Finding]:
 
 
 KEEPING = Lives("lives", removes=False)
-REMOVING = Lives("removals", removes=True)
+REMOVING = Lives("removals", removes=True, sample=0)
