@@ -108,6 +108,13 @@ def test_what_the_machine_refuses_is_no_bug(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_stands_for_the_machines_refusal_is_no_bug_either(ends: Any, capsys: Any) -> None:
+    error = RuntimeError("make's jobserver cannot be opened")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files", "/proc/self/fd/6")
+    assert ends(error) == 1
+    assert "error: /proc/self/fd/6: Too many open files\n" in capsys.readouterr().err
+
+
 def test_a_working_directory_that_was_deleted(tmp_path: Path) -> None:
     gone = ("sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh")
     tmp_path.joinpath("gone").mkdir()
@@ -119,3 +126,7 @@ def test_streams_that_are_closed(tmp_path: Path) -> None:
     closed = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
     run(tmp_path, "schema", before=closed)
     run(tmp_path, "plan", before=closed, status=2)
+
+
+def test_an_argument_of_blanks_is_only_unrecognized(tmp_path: Path) -> None:
+    assert "unrecognized arguments" in run(tmp_path, "package", "one", "  ", status=2).err

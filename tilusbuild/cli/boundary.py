@@ -16,6 +16,7 @@ import platform
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,6 +38,9 @@ _HINTS = {
 
 _NO_THREAD = "can't start new thread"
 """How Python says so, in a `RuntimeError`."""
+
+_SHORT = {*_HINTS, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.EROFS}
+"""What a machine is short of, whatever was made of it on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +102,26 @@ def answer(error: Exception, words: list[str]) -> int:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
         return _machine(_sentence(error), _HINTS.get(error.errno))
-    if isinstance(error, MemoryError):
-        return _machine("there is not enough memory for this")
+    for each in _chain(error):
+        if isinstance(each, MemoryError):
+            return _machine("there is not enough memory for this")
+        if isinstance(each, OSError) and each.errno in _SHORT:
+            return _machine(_sentence(each), _HINTS.get(each.errno))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return _machine("no further thread can be started", "raise the limit of processes")
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it: one of ours may stand for the machine's."""
+    seen: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in seen:
+        yield at
+        seen.append(at)
+        at = at.__cause__ or at.__context__
 
 
 def _machine(message: str, hint: str | None = None) -> int:

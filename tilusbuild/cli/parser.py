@@ -118,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         hint = None
         if message.startswith("unrecognized arguments: "):
-            word = message.removeprefix("unrecognized arguments: ").split()[0]
+            word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]
             known = _options(self)
             hint = _ELSEWHERE.get(word) or (
                 did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
