@@ -1,7 +1,11 @@
 """Locks exclude threads and processes alike, and vanish with their holders."""
 
+import fcntl
 import os
 import signal
+import struct
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,16 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample
+from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.locks import LockFile, LockRange
+from tilusbuild.cache.locks import KINDS, LockName, Locks
 from tilusbuild.state.files import sha256_text
 
-A, B = LockRange("program", "a" * 64), LockRange("program", "b" * 64)
+A, B = LockName("program", "a" * 64), LockName("program", "b" * 64)
 
 
 @pytest.fixture
 def locks(tmp_path: Path):
-    return LockFile(str(tmp_path / "lock"))
+    (tmp_path / "locks").mkdir()
+    return Locks(str(tmp_path))
 
 
 def in_child(work) -> int:
@@ -46,10 +52,10 @@ def test_one_holder_at_a_time_also_within_a_process(locks):
 
 
 def test_shared_holders_keep_an_exclusive_one_out(locks):
-    shared = LockRange("use", shared=True)
+    shared = LockName("use", shared=True)
     with locks.take(shared), locks.take(shared):
-        assert locks.take(LockRange("use"), wait=False) is None
-    with locks.take(LockRange("use")):
+        assert locks.take(LockName("use"), wait=False) is None
+    with locks.take(LockName("use")):
         assert locks.take(shared, wait=False) is None
 
 
@@ -99,18 +105,20 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     waiter = threading.Thread(target=lambda: got.append(locks.take(A)))
     waiter.start()
     time.sleep(0.05)
-    os.unlink(locks.path)
+    os.unlink(os.path.join(locks.path, A.file))
     first.release()
     waiter.join()
     assert locks.take(A, wait=False) is None
     got[0].release()
 
 
-def test_no_lock_files_are_left_behind(locks, tmp_path: Path):
-    for name in ("a", "b", "c"):
-        locks.take(LockRange("program", sha256_text(name))).release()
-    assert os.listdir(tmp_path) == ["lock"]
-    assert os.path.getsize(locks.path) == 0
+def test_there_are_few_lock_files_and_they_are_empty(locks):
+    for number in range(300):
+        locks.take(LockName("program", sha256_text(str(number % 100)))).release()
+    names = os.listdir(locks.path)
+    assert len(names) <= 100
+    assert all(layout.is_lock(name) for name in names)
+    assert {os.path.getsize(os.path.join(locks.path, name)) for name in names} == {0}
 
 
 def test_descriptors_are_closed(locks):
@@ -122,15 +130,69 @@ def test_descriptors_are_closed(locks):
 
 
 @settings(deadline=None)
-@given(
-    st.sampled_from(["use", "index", "program", "include", "script", "stage"]),
-    st.integers(0, 2**256 - 1),
-)
-def test_offsets_of_different_kinds_never_meet_and_fit(kind, number):
-    offset = LockRange(kind, f"{number:064x}").offset
-    assert 0 <= offset < 2**63
-    region = ["use", "index", "program", "include", "script", "stage"].index(kind)
-    assert offset >> 60 == region
+@given(st.sampled_from(KINDS[2:]), st.integers(0, 2**256 - 1))
+def test_there_are_4096_stripes_of_a_kind(kind, number):
+    name = LockName(kind, f"{number:064x}")
+    assert name.file == f"{kind}-{number >> 244:03x}"
+    assert layout.is_lock(name.file)
+
+
+def test_two_of_a_stripe_wait_for_each_other(locks):
+    one, other = (LockName("program", "abc" + digit * 61) for digit in "01")
+    with locks.take(one):
+        assert locks.take(other, wait=False) is None
+    with locks.take(other, wait=False):
+        pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_versions_up_to_0_1_and_this_one_exclude_each_other(locks, tmp_path: Path, kind):
+    """Those lock a byte of the file `lock`: 15 digits after a region's number."""
+    name = "123456789abcdef" + "0" * 49 if kind not in ("use", "index") else ""
+    region = {"use": 0, "index": 1, "program": 2, "include": 3, "script": 4, "stage": 5, "read": 6}
+    offset = (region[kind] << 60) + int(name[:15] or "0", 16)
+    older = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+
+    def lock_older(how: int) -> None:
+        fcntl.fcntl(older, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", how, 0, offset, 1, 0))
+
+    try:
+        lock_older(fcntl.F_RDLCK)
+        assert locks.take(LockName(kind, name), wait=False) is None
+        assert not locks.is_free(LockName(kind, name))
+        locks.take(LockName(kind, name, shared=True), wait=False).release()
+        lock_older(fcntl.F_UNLCK)
+        assert locks.is_free(LockName(kind, name))
+        with locks.take(LockName(kind, name, shared=True)):
+            lock_older(fcntl.F_RDLCK)
+            with pytest.raises(BlockingIOError):
+                lock_older(fcntl.F_WRLCK)
+        lock_older(fcntl.F_UNLCK)
+        with locks.take(LockName(kind, name)), pytest.raises(BlockingIOError):
+            lock_older(fcntl.F_RDLCK)
+    finally:
+        os.close(older)
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(locks, tmp_path: Path):
+    os.symlink(tmp_path / "elsewhere", os.path.join(locks.path, A.file))
+    with pytest.raises(OSError, match="is a link"):
+        locks.take(A)
+    assert os.listdir(tmp_path) == ["locks"]
+
+
+def test_an_idle_build_imports_no_filelock(sample: Sample):
+    """Shared locks, as a build without anything to compile takes them, need the kernel only."""
+    sample.program("a")
+    code = (
+        "import sys; from tilusbuild.cache.cache import Cache\n"
+        "cache = Cache(sys.argv[1])\n"
+        "with cache.in_use(): assert cache.lookup(sys.argv[2])\n"
+        "assert 'filelock' not in sys.modules\n"
+        "with cache.locked(sys.argv[2]): assert 'filelock' in sys.modules"
+    )
+    words = [sys.executable, "-c", code, sample.cache.root, sample.hash("a")]
+    subprocess.run(words, check=True)
 
 
 def test_eight_builders_compile_a_program_once(sample: Sample, tmp_path: Path):

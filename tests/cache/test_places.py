@@ -197,8 +197,9 @@ def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(
     assert snapshot(str(tmp_path)) == before
 
 
-def test_a_cache_may_lose_its_tag(cache: Cache, sample: Sample):
+def test_an_index_of_ours_is_a_mark_too(cache: Cache, sample: Sample):
     sample.program("a")
+    cache.record_build("/p/tilus.toml", "p", [])
     os.unlink(cache.tree.path("CACHEDIR.TAG"))
     sample.program("b")
     assert os.path.exists(cache.tree.path("CACHEDIR.TAG"))

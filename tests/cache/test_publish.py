@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_what_does_not_compile_is_an_answer_too(cache: Cache, sample: Sample, st
 
 def test_a_hit_takes_no_lock_and_writes_nothing(cache: Cache, sample: Sample):
     program = sample.program("a").hash
-    os.unlink(cache.tree.path("lock"))
+    shutil.rmtree(cache.tree.path("locks"))
     before = snapshot(cache.root)
     entry = Cache(cache.root).lookup(program)
     assert entry is not None

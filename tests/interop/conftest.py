@@ -106,6 +106,12 @@ MAKERS = {"tilus": tilus, "tilelang": tilelang, "hidet": hidet, "triton": triton
 Made = Callable[..., Path]
 
 
+@pytest.fixture(scope="session")
+def make_at() -> Callable[[str, Path], Path]:
+    """make_at("tilus", path) writes a cache of that system in a new directory, and returns it."""
+    return lambda system, path: MAKERS[system](path)
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Made:
     """make("tilus", …) writes a cache of that system and gives its directory."""

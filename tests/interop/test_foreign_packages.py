@@ -198,6 +198,26 @@ def test_a_place_that_cannot_be_written(make: Made, tmp_path: Path) -> None:
         install(package, tmp_path / "file" / "cache")
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("system", ["tilus", "tilelang", "hidet"])
+def test_a_link_in_the_place_is_refused(
+    make: Made, tmp_path: Path, system: str, depth: int
+) -> None:
+    """Each directory above an entry, from the first on."""
+    package = packed(make(system), tmp_path / "dist")
+    units = sorted(cache_of(listed(package)).units)
+    above = ["/".join(unit.split("/")[:depth]) for unit in units if unit.count("/") >= depth]
+    if not above:
+        pytest.skip("no entry lies so deep")
+    place, outside = tmp_path / "place", tmp_path / "outside"
+    (place / above[0]).parent.mkdir(parents=True)
+    outside.mkdir()
+    (place / above[0]).symlink_to(outside)
+    with pytest.raises(CannotInstallError, match="is a link or a file"):
+        install(package, place)
+    assert os.listdir(outside) == []
+
+
 def test_what_would_run_elsewhere(make: Made, tmp_path: Path) -> None:
     package = listed(packed(make("tilelang"), tmp_path / "dist"))
 

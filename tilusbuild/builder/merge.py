@@ -27,8 +27,6 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.tables import FILE as TABLE
 from tilusbuild.state.files import write_atomic
 
-_TUNED = "tune"
-
 ScriptKey = tuple[str, str]
 """A script's directory and hash."""
 
@@ -132,10 +130,10 @@ def _join_state(cache: Cache, tree: Tree) -> None:
         history.absorb(History.of_file(os.path.join(theirs, "history")))
         history.save()
     with suppress(OSError):
-        for name in layout.files_below(os.path.join(theirs, _TUNED)):
-            _join_log(
-                os.path.join(theirs, _TUNED, name), os.path.join(cache.state_path, _TUNED, name)
-            )
+        tuned = os.path.join(theirs, layout.TUNED)
+        for name in layout.files_below(tuned):
+            ours = os.path.join(cache.state_path, layout.TUNED, name)
+            _join_log(os.path.join(tuned, name), ours)
 
 
 def _join_log(theirs: str, ours: str) -> None:

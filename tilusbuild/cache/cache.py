@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
 from tilusbuild.cache.entries import Entry, Stage, find_entry
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_text
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilusbuild.cache.garbage import Collected
     from tilusbuild.cache.index import BuiltProject, CacheStats, ScriptListing
     from tilusbuild.cache.scripts import ScriptRecord
+    from tilusbuild.cache.strangers import Stranger
     from tilusbuild.cache.verify import CacheProblem
 
 
@@ -70,7 +71,7 @@ class Cache:
         """Take the lock of a program for a block; yield whether we have it. Raises `CacheError`."""
         self.tree.ensure_exists()
         with wrap_oserror(self.tree.locks.path):
-            held = self.tree.locks.take(LockRange("program", program), wait=wait)
+            held = self.tree.locks.take(LockName("program", program), wait=wait)
         if held is None:
             yield False
         else:
@@ -90,9 +91,10 @@ class Cache:
         self.tree.ensure()
         try:
             with wrap_oserror(self.tree.locks.path):
-                held = self.tree.locks.take(LockRange("use", shared=True))
+                held = self.tree.locks.take(LockName("use", shared=True))
         except CacheReadOnlyError:
             held = None
+        self.tree.sweep()
         if held is None:
             yield
         else:
@@ -167,11 +169,11 @@ class Cache:
 
         return gc(self.tree, older_than=older_than, max_size=max_size, dry_run=dry_run, wait=wait)
 
-    def clear(self, *, wait: bool = False) -> None:
-        """As `garbage.clear`: remove everything."""
+    def clear(self, *, wait: bool = False) -> list[Stranger]:
+        """As `garbage.clear`: remove everything that is ours; what is left."""
         from tilusbuild.cache.garbage import clear
 
-        clear(self.tree, wait=wait)
+        return clear(self.tree, wait=wait)
 
     def scripts(self) -> list[ScriptListing]:
         """As `listing.scripts`."""

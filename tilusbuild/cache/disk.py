@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import open_regular
+from tilusbuild.state.directories import is_directory, remove
 from tilusbuild.state.files import sync_directory
 
 
@@ -61,8 +62,9 @@ class RealDisk:
         try:
             os.mkdir(path)
         except FileExistsError:
-            if not os.path.isdir(path):
-                raise
+            if not is_directory(path):
+                what = "a link or a file is in the way"
+                raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
     def write(self, path: str, data: bytes) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -96,15 +98,7 @@ class RealDisk:
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return
-        except (IsADirectoryError, PermissionError):
-            # A directory: unlink gives EISDIR on Linux, and EPERM where it goes by POSIX.
-            import shutil
-
-            shutil.rmtree(path)
+        remove(path)
 
 
 def _begin_writing(handle: int) -> None:

@@ -16,14 +16,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError, wrap_oserror
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.strangers import Stranger, litter, script_entries, strangers
+from tilusbuild.cache.strangers import entries as names_of_entries
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -50,6 +52,8 @@ class Collected:
     """Bytes of the entries that are left."""
     root_size: int
     """Bytes of those that the roots and running processes keep; `max_size` cannot go below."""
+    left: tuple[Stranger, ...] = ()
+    """What is in the tree and not ours: it stays."""
 
 
 def gc(
@@ -70,35 +74,94 @@ def gc(
     if not tree.exists():
         return Collected((), 0, 0)
     if dry_run:
-        entries = _survey(tree)
-        rooted = _rooted(tree, entries)
-        with wrap_oserror(tree.locks.path):
-            read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_span(name))]
-        return _decide(entries, _spread(entries, rooted, read), older_than, max_size)
-    with exclusive_use(tree, wait=wait):
-        sweep(tree.path(layout.STATE), deep=True)
-        entries = _survey(tree)
-        rooted = _rooted(tree, entries)
-        with locked_unloaded(tree, _loose(entries, rooted)) as read, wrap_oserror(tree.root):
-            decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
-            for item in decided.removed:
-                tree.remove_entry(tree.path(item.name))
-            for directory in tree.names(layout.SCRIPTS):
-                if not tree.names(layout.SCRIPTS, directory):
-                    tree.remove_entry(tree.path(layout.SCRIPTS, directory))
-    return decided
-
-
-def clear(tree: Tree, *, wait: bool = False) -> None:
-    """Remove everything but the cache itself. Raises `CacheBusyError`, `CacheError`."""
-    if not tree.exists():
-        return
+        return _planned(tree, older_than, max_size)[0]
     with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
-        names = (layout.INDEX, layout.SCRIPTS, layout.PROGRAMS, layout.INCLUDE, layout.STATE)
-        for name in names:
-            if os.path.lexists(tree.path(name)):
-                tree.remove_entry(tree.path(name))
+        sweep(tree.path(layout.STATE), deep=True)
+        planned, entries = _planned(tree, older_than, max_size)
+        removed, kept = [], set[str]()
+        for item in planned.removed:  # scripts come first
+            if item.name in kept:
+                continue
+            if _remove(tree, item.name):
+                removed.append(item)
+            else:
+                kept = _spread(entries, kept, [item.name])
+        for directory in {os.path.dirname(item.name) for item in removed}:
+            if directory.startswith(f"{layout.SCRIPTS}/"):
+                with suppress(OSError):  # it is not empty
+                    os.rmdir(tree.path(directory))
+    spared = sum(item.size for item in planned.removed) - sum(item.size for item in removed)
+    return replace(planned, removed=tuple(removed), kept_size=planned.kept_size + spared)
+
+
+def _planned(
+    tree: Tree, older_than: float | None, max_size: int | None
+) -> tuple[Collected, _Entries]:
+    entries = _survey(tree)
+    rooted = _rooted(tree, entries)
+    left = strangers(tree)
+    mounted = [name for name in entries.sizes if _has_stranger(name, left)]
+    with wrap_oserror(tree.locks.path):
+        read = [name for name in _loose(entries, rooted) if not tree.locks.is_free(_lock(name))]
+        stale = [name for name in litter(tree) if not _has_stranger(name, left)]
+    decided = _decide(entries, _spread(entries, rooted, [*read, *mounted]), older_than, max_size)
+    items = tuple(GarbageItem(name, layout.measured(tree.path(name))[0], 0.0) for name in stale)
+    return replace(decided, removed=(*decided.removed, *items), left=tuple(left)), entries
+
+
+def _has_stranger(name: str, left: Sequence[Stranger]) -> bool:
+    return any(each.name == name or each.name.startswith(f"{name}/") for each in left)
+
+
+def _remove(tree: Tree, name: str) -> bool:
+    """Return whether it was removed: not a script that a process has loaded meanwhile."""
+    above, _, last = name.rpartition("/")
+    if above == layout.STAGING:
+        tree.disk.remove(tree.path(name))
+    elif above.startswith(f"{layout.SCRIPTS}/"):
+        return remove_unread(tree, above.removeprefix(f"{layout.SCRIPTS}/"), last)
+    else:
+        tree.remove_entry(tree.path(name))
+    return True
+
+
+def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
+    """Remove a script unless a process has loaded it; return whether it is gone. Who loads it now
+    waits, and then does not find it. Raises `CacheError`."""
+    path = tree.script_path(directory, digest)
+    with wrap_oserror(path):
+        held = tree.locks.take(LockName("read", digest), wait=False)
+        if held is None:
+            return False
+        with held:
+            tree.remove_entry(path)
+    return True
+
+
+def clear(tree: Tree, *, wait: bool = False) -> list[Stranger]:
+    """Remove everything but the cache itself and what is not ours, which is returned. Raises
+    `CacheBusyError`, `CacheError`."""
+    if not tree.exists():
+        return []
+    with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
+        left = strangers(tree)
+        tree.remove_entry(tree.path(layout.INDEX))
+        for directory in (layout.SCRIPTS, layout.PROGRAMS, layout.INCLUDE, layout.STATE):
+            _clear(tree, directory, left)
+        tree.sweep(again=True)
     tree.ensure()
+    return left
+
+
+def _clear(tree: Tree, name: str, left: Sequence[Stranger]) -> None:
+    """Remove something with what is in it, but for what is not ours."""
+    if any(stranger.name == name for stranger in left):
+        return
+    if not _has_stranger(name, left):
+        tree.remove_entry(tree.path(name))
+        return
+    for each in tree.names(*name.split("/")):
+        _clear(tree, f"{name}/{each}", left)
 
 
 @contextmanager
@@ -106,7 +169,7 @@ def exclusive_use(tree: Tree, *, wait: bool) -> Iterator[None]:
     """Keep everybody else out of the cache for a block. Raises `CacheBusyError`, `CacheError`."""
     tree.ensure()
     with wrap_oserror(tree.locks.path):
-        held = tree.locks.take(LockRange("use"), wait=wait)
+        held = tree.locks.take(LockName("use"), wait=wait)
     if held is None:
         raise CacheBusyError(f"a build is using {tree.root}\n  try again when it is done")
     with held:
@@ -129,17 +192,8 @@ def _loose(entries: _Entries, rooted: Container[str]) -> list[str]:
     return [name for name in scripts if name not in rooted]
 
 
-def _span(script: str) -> LockRange:
-    return LockRange("read", script.rpartition("/")[2])
-
-
-@contextmanager
-def locked_unloaded(tree: Tree, scripts: Sequence[str]) -> Iterator[list[str]]:
-    """Keep scripts from being loaded during the block; yields those that are loaded already."""
-    with wrap_oserror(tree.locks.path):
-        held, free = tree.locks.take_free(map(_span, scripts))
-    with held:
-        yield [name for name in scripts if _span(name) not in free]
+def _lock(script: str) -> LockName:
+    return LockName("read", script.rpartition("/")[2])
 
 
 def _decide(
@@ -169,18 +223,17 @@ def _decide(
 
 def _survey(tree: Tree) -> _Entries:
     entries = _Entries({}, {}, {})
-    for directory in tree.names(layout.SCRIPTS):
-        for digest in filter(layout.is_hash, tree.names(layout.SCRIPTS, directory)):
-            name = f"{layout.SCRIPTS}/{directory}/{digest}"
-            try:
-                programs = read_script(tree.path(name), digest).programs
-            except (FileNotFoundError, CorruptFileError):
-                programs = ()
-            _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
-    for program in filter(layout.is_hash, tree.names(layout.PROGRAMS)):
+    for directory, digest in script_entries(tree):
+        name = f"{layout.SCRIPTS}/{directory}/{digest}"
+        try:
+            programs = read_script(tree.path(name), digest).programs
+        except (FileNotFoundError, CorruptFileError):
+            programs = ()
+        _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
+    for program in names_of_entries(tree, layout.PROGRAMS):
         name = f"{layout.PROGRAMS}/{program}"
         _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in headers_used(tree.path(name))])
-    for digest in filter(layout.is_hash, tree.names(layout.INCLUDE)):
+    for digest in names_of_entries(tree, layout.INCLUDE):
         _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
     for name in entries.sizes:  # scripts come before programs, programs before headers
         for needed in entries.needs[name]:

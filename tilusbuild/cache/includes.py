@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -93,7 +93,7 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
         raise ValueError(str(error)) from None
     if files.keys() - {layout.MANIFEST} != listed.keys():
         raise ValueError("the manifest does not list these files")
-    with tree.held(LockRange("include", digest)):
+    with tree.held(LockName("include", digest)):
         if not _is_whole(path, digest):
             _make(tree, path, digest, files, listed)
     return path

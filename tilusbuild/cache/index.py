@@ -16,7 +16,7 @@ from typing import Any
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import Entry, find_entry
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.naming import instance_name, program_name
@@ -73,7 +73,7 @@ def record_build(
     ):
         return
     with (
-        tree.held(LockRange("use", shared=True), LockRange("index")),
+        tree.held(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
         merged = _merged(tree, _or_begun(tree), manifest, name, scripts, replace)
@@ -86,7 +86,7 @@ def forget(tree: Tree, manifests: Sequence[str]) -> None:
     Raises `CorruptFileError`, `CacheError`.
     """
     with (
-        tree.held(LockRange("use", shared=True), LockRange("index")),
+        tree.held(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
         found = read_index(tree)

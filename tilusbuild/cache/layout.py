@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 
+from tilusbuild.runtime.places import LOCK_FILE, LOCKS
 from tilusbuild.runtime.regular import read_bytes
 
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
-INDEX, LOCK, TAG, IGNORE = "index.json", "lock", "CACHEDIR.TAG", ".gitignore"
+INDEX, TAG, IGNORE = "index.json", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
@@ -23,17 +24,25 @@ TABLE_JSON, TABLE_TXT = "dispatch_table.json", "dispatch_table.txt"
 LATENCY, LATENCY_REPORT = "latency", "report.txt"
 """In a script's directory: what was measured, a directory for each key."""
 
-DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE)
+TUNED = "tune"
+"""In `state`: what was measured, a directory for each script."""
+
+DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
+TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE, LOCK_FILE))
+"""What is in a tree: all else is somebody else's."""
 
 TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 # A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.
 # What the signature means: https://bford.info/cachedir/
 """
+_TAG_START = TAG_TEXT[: TAG_TEXT.index(b".", 60)]
 IGNORE_TEXT = b"*\n"
 
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DIRECTORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_STAGING = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_STAGING = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{4})?", re.ASCII)
+"""With 16 digits it is of a version up to 0.1, which removes such that it has not locked."""
+_LOCK = re.compile(r"use|index|(?:program|include|script|stage|read)-[0-9a-f]{3}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _HEADERS = re.compile(rb"include/([0-9a-f]{64})")
 
@@ -51,6 +60,16 @@ def is_script_directory(name: str) -> bool:
 def is_staging(name: str) -> bool:
     """Return whether this is a private directory below `staging`."""
     return _STAGING.fullmatch(name) is not None
+
+
+def is_lock(name: str) -> bool:
+    """Return whether this is a file that is locked."""
+    return _LOCK.fullmatch(name) is not None
+
+
+def is_our_tag(data: bytes) -> bool:
+    """Return whether a CACHEDIR.TAG is one that tilusbuild wrote: many programs make such files."""
+    return data.startswith(_TAG_START)
 
 
 def is_index(name: str) -> bool:
@@ -110,11 +129,6 @@ def measured(path: str) -> tuple[int, float]:
         size += found.st_size if name else 0
         latest = max(latest, found.st_mtime)
     return size, latest
-
-
-def is_real_directory(path: str) -> bool:
-    """Return whether there is a directory, and not only a link to one."""
-    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def read_or_none(path: str) -> bytes | None:

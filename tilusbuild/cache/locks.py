@@ -1,66 +1,83 @@
-"""Locks of a cache: byte ranges of one file, held by the kernel for an open file description.
+"""Locks of a cache: whole files in `locks/`, held by the kernel for an open file description.
 
 - A lock vanishes with its holder, however the holder dies: none is ever stale.
-- A holder is an open of the file, not a process: two threads exclude each other, and closing one
-  file does not drop the locks of another, as it would with classic POSIX locks.
-- There is one file, whatever is locked: no litter. It is empty; offsets stand for things.
-- They work over NFS, where `flock` on a directory does not.
+- A holder is an open of the file, not a process: two threads exclude each other.
+- The files are never removed, so nobody locks one that is no longer there, and they are few: names
+  are striped by their first three digits. Two that share a stripe wait for each other without need.
+- They work over NFS, where a lock of a directory does not.
 
-Two things that share an offset (60 bits of a sha256) wait for each other without need, no more.
+Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`. Up to 0.1
+a lock was a byte range of the file `lock`; where a tree has that file, its bytes are locked, too,
+so that builds of both versions may run at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-from tilusbuild.runtime.places import FLOCK, SCRIPTS_IN_USE, lock_offset
+from tilusbuild.runtime.places import (
+    FLOCK,
+    LOCK_FILE,
+    LOCKS,
+    SCRIPTS_IN_USE,
+    lock_offset,
+    stripe,
+)
 from tilusbuild.runtime.regular import open_regular
 
 Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
-_REGION = {
-    "use": 0,
-    "index": 1,
-    "program": 2,
-    "include": 3,
-    "script": 4,
-    "stage": 5,
-    "read": SCRIPTS_IN_USE,
-}
+KINDS: tuple[Kind, ...] = ("use", "index", "program", "include", "script", "stage", "read")
+_REGION = {kind: number for number, kind in enumerate(KINDS)} | {"read": SCRIPTS_IN_USE}
+_POLL = 0.01
+"""Seconds between two attempts at an exclusive lock that somebody has."""
 
 
 @dataclass(frozen=True, slots=True)
-class LockRange:
-    """One thing to lock. `name` is a hex number of 15 digits or more; the rest is ignored."""
+class LockName:
+    """One thing to lock. `name` is a hex number of 15 digits or more, of which the first count."""
 
     kind: Kind
-    name: str = "0" * 15
+    name: str = ""
     shared: bool = False
 
     @property
+    def file(self) -> str:
+        """The name in `locks/`."""
+        return stripe(self.kind, self.name) if self.name else self.kind
+
+    @property
     def offset(self) -> int:
-        return lock_offset(_REGION[self.kind], self.name)
+        """The byte of the file `lock` that versions up to 0.1 lock."""
+        return lock_offset(_REGION[self.kind], self.name or "0" * 15)
 
 
 class Held:
     """Locks in hand; released by `release`, at the end of a `with` block, or by our death."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, handles: Iterable[int] = ()) -> None:
+        self._handles = list(handles)
+
+    def add(self, other: Held) -> None:
+        """Take over another's locks."""
+        self._handles += other._handles
+        other._handles = []
 
     def release(self) -> None:
         """Let go; a second time does nothing."""
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
+        handles, self._handles = self._handles, []
+        for handle in reversed(handles):
             # Unlock before closing: a forked child may hold the same open file description.
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            with suppress(OSError):
                 fcntl.fcntl(handle, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
             os.close(handle)
 
@@ -76,81 +93,147 @@ class Held:
         self.release()
 
 
-class LockFile:
-    """The file at `path`, made when a lock is first taken."""
+class Locks:
+    """The locks of the tree at `root`. The directory `locks/` is there; its files are made when
+    they are first locked."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, root: str) -> None:
+        self.path = os.path.join(root, LOCKS)
+        self._older = os.path.join(root, LOCK_FILE)
 
-    def take(self, *spans: LockRange, wait: bool = True) -> Held | None:
+    def take(self, *names: LockName, wait: bool = True) -> Held | None:
         """Take all or, without `wait`, nothing (None) when somebody has one of them.
 
-        Raises `OSError`: the file cannot be made, or the file system has no locks (ENOLCK).
+        Raises `OSError`: a file cannot be made, or the file system has no locks (ENOLCK).
         """
-        while True:
-            handle = self._open(all(span.shared for span in spans))
-            held = Held(handle)
-            try:
-                if not all(_lock(handle, span, wait) for span in spans):
+        held = Held()
+        try:
+            for name in names:
+                taken = self._take(name, wait)
+                if taken is None:
                     held.release()
                     return None
-                if self._is_current(handle):
-                    return held
-            except BaseException:
-                held.release()
-                raise
-            held.release()  # the cache was deleted and made again while we waited
-
-    def take_free(self, spans: Iterable[LockRange]) -> tuple[Held, set[LockRange]]:
-        """Take, without waiting, those that nobody has: which they are, in one hand.
-
-        Raises `OSError`.
-        """
-        handle = self._open(shared=False)
-        held = Held(handle)
-        try:
-            return held, {span for span in spans if _lock(handle, span, wait=False)}
+                held.add(taken)
         except BaseException:
             held.release()
             raise
+        return held
 
-    def is_free(self, span: LockRange) -> bool:
-        """Return whether nobody has it, without taking it. Raises `OSError`."""
+    def is_free(self, name: LockName) -> bool:
+        """Return whether nobody has it; nothing is written. Raises `OSError`."""
+        held = Held()
         try:
-            handle = open_regular(self.path, follow=False)
-        except FileNotFoundError:
-            return True
-        try:
-            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, span.offset, 1, 0)
-            found = FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
-            return bool(found[0] == fcntl.F_UNLCK)
+            with suppress(FileNotFoundError):
+                handle = self._open(name, os.O_RDWR)
+                held.add(Held([handle]))
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return self._is_free_of_older(name)
+        except OSError as error:
+            # EBADF: over NFS, a file that we may only read.
+            if _is_taken(error) or error.errno == errno.EBADF:
+                return False
+            raise
         finally:
-            os.close(handle)
+            held.release()
 
-    def _open(self, shared: bool) -> int:
-        try:
-            return open_regular(self.path, os.O_RDWR | os.O_CREAT, follow=False)
-        except OSError:
-            if not shared:
+    def make(self, name: LockName) -> None:
+        """Make a lock's file, for those who may only read. Raises `OSError`."""
+        os.close(self._open(name))
+
+    def _take(self, name: LockName, wait: bool) -> Held | None:
+        while True:
+            handle = self._open(name)
+            held = Held([handle])
+            try:
+                if not lock_file(handle, shared=name.shared, wait=wait):
+                    held.release()
+                    return None
+                if not self._is_current(handle, name):
+                    held.release()  # the cache was deleted and made again while we waited
+                    continue
+                older = self._take_older(name, wait)
+                if older is None:
+                    held.release()
+                    return None
+                held.add(older)
+                return held
+            except BaseException:
+                held.release()
                 raise
-            return open_regular(self.path, follow=False)
 
-    def _is_current(self, handle: int) -> bool:
+    def _open(self, name: LockName, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        path = os.path.join(self.path, name.file)
+        try:
+            return open_regular(path, flags, follow=False)
+        except OSError:
+            if not name.shared and flags & os.O_CREAT:
+                raise
+            with suppress(FileNotFoundError):
+                return open_regular(path, follow=False)
+            raise
+
+    def _is_current(self, handle: int, name: LockName) -> bool:
         ours = os.fstat(handle)
         try:
-            there = os.stat(self.path)
+            there = os.lstat(os.path.join(self.path, name.file))
         except FileNotFoundError:
             return False
         return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
+    # Versions up to 0.1.
 
-def _lock(handle: int, span: LockRange, wait: bool) -> bool:
-    kind = fcntl.F_RDLCK if span.shared else fcntl.F_WRLCK
-    request = FLOCK.pack(kind, os.SEEK_SET, span.offset, 1, 0)
-    try:
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, request)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES) and not wait:
-            return False
-        raise
-    return True
+    def _take_older(self, name: LockName, wait: bool) -> Held | None:
+        handle = self._open_older(name.shared)
+        if handle < 0:
+            return Held()
+        held = Held([handle])
+        kind = fcntl.F_RDLCK if name.shared else fcntl.F_WRLCK
+        request = FLOCK.pack(kind, os.SEEK_SET, name.offset, 1, 0)
+        try:
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, request)
+        except BaseException as error:
+            held.release()
+            if isinstance(error, OSError) and _is_taken(error) and not wait:
+                return None
+            raise
+        return held
+
+    def _is_free_of_older(self, name: LockName) -> bool:
+        handle = self._open_older(shared=True)
+        if handle < 0:
+            return True
+        with Held([handle]):
+            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, name.offset, 1, 0)
+            found = FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+            return bool(found[0] == fcntl.F_UNLCK)
+
+    def _open_older(self, shared: bool) -> int:
+        try:
+            return open_regular(self._older, os.O_RDWR, follow=False)
+        except FileNotFoundError:
+            return -1
+        except OSError:
+            if not shared:
+                raise
+            return open_regular(self._older, follow=False)
+
+
+def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
+    """Lock a whole open file; return whether it is ours, which it is when we `wait`. An exclusive
+    lock needs a file that is open for writing. Raises `OSError`."""
+    if shared:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if _is_taken(error) and not wait:
+                return False
+            raise
+        return True
+    # Here, because a build that finds everything up to date takes no exclusive lock.
+    from filelock import lock_descriptor
+
+    return lock_descriptor(handle, blocking=wait, poll_interval=_POLL)
+
+
+def _is_taken(error: OSError) -> bool:
+    return error.errno in (errno.EAGAIN, errno.EACCES)

@@ -19,7 +19,7 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import ADDED_KEYS, Entry, find_entry, listed
 from tilusbuild.cache.includes import include_problems, make_directories
 from tilusbuild.cache.index import programs
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import links_of, parse_script, put_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import program_problems
@@ -57,7 +57,7 @@ def sources(cache: Cache, paths: Iterable[str]) -> list[Tree]:
     `cache`."""
     found = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
     for tree in found:
-        if not tree.exists() or not os.path.isfile(tree.path(layout.TAG)):
+        if not tree.exists():
             there = "is empty" if os.path.isdir(tree.root) else "is not there"
             raise input_error(
                 f"{tree.root} is not a cache of tilusbuild: it {there}",
@@ -233,7 +233,7 @@ def install_script(
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
     links = links_of(tree, parse_script(text).programs)
     put_script(tree, directory, digest, files, links)
-    with tree.held(LockRange("use", shared=True), LockRange("script", digest)), wrap_oserror(path):
+    with tree.held(LockName("use", shared=True), LockName("script", digest)), wrap_oserror(path):
         for name in _OPTIONAL:
             given = name in files or (name == layout.DISPATCH and dispatcher is not None)
             if not given and os.path.lexists(os.path.join(path, name)):

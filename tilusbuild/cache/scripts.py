@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import find_entry
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.semantics import Value
+from tilusbuild.state.directories import is_directory
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, table
@@ -168,7 +169,7 @@ def put_script(
     path = tree.script_path(directory, digest)
     if not _is_up_to_date(path, files, links):
         with (
-            tree.held(LockRange("use", shared=True), LockRange("script", digest)),
+            tree.held(LockName("use", shared=True), LockName("script", digest)),
             wrap_oserror(path),
         ):
             _publish(tree, directory, path, digest, files, links)
@@ -187,7 +188,10 @@ def _publish(
     files: Mapping[str, bytes],
     links: Mapping[str, str],
 ) -> None:
+    tree.locks.make(LockName("read", digest))
     try:
+        if os.path.islink(path):
+            raise CorruptFileError("it is a link")
         read_script(path, digest)
     except FileNotFoundError:
         pass
@@ -216,7 +220,7 @@ def _publish(
 def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
     """Bring an existing directory to what it should say, each name by one rename."""
     for part in (layout.PROGRAMS, layout.FAILED):
-        if not layout.is_real_directory(os.path.join(path, part)):
+        if not is_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
         tree.disk.make_directory(os.path.join(path, part))
         for name in os.listdir(os.path.join(path, part)):

@@ -1,11 +1,13 @@
 """The directory of a cache and the one way anything gets into it.
 
+- A tree is ours by its mark: a CACHEDIR.TAG that names us, written when it was made, or an index
+  with our seal. A directory that is not empty and has none is never written.
+- No link and no mount inside leads a change elsewhere: the tree's directories are directories.
 - A change is made in a private directory below `staging` and moved into place by one rename; a
   reader sees the old or the new, whoever is killed.
 - A private directory belongs to who holds its lock. One that nobody holds is what a killed builder
   left, and the next builder removes it.
 - What is replaced or removed is moved to `staging` first, so that no half-removed entry is seen.
-- A directory that is not empty and not a cache is never written.
 """
 
 from __future__ import annotations
@@ -16,11 +18,17 @@ from contextlib import contextmanager, suppress
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
-from tilusbuild.cache.locks import Held, LockFile, LockRange
+from tilusbuild.cache.locks import Held, LockName, Locks
 from tilusbuild.errors import InputError, input_error
+from tilusbuild.runtime.places import LOCK_FILE, LOCKS
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.state.directories import below, is_directory, names_below
 from tilusbuild.state.files import OCCUPIED
 
-_OURS = frozenset((*layout.DIRECTORIES, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
+_BEGUN = frozenset((layout.STAGING, LOCKS, LOCK_FILE))
+"""What there is before the mark."""
+_MAX_MARK = 1 << 12
 _ATTEMPTS = 10
 """How often a place is made free for a move: others may fill it again if they hold no lock."""
 _ELSEWHERE = "name another directory with --cache-dir or `build.cache-dir`"
@@ -47,7 +55,7 @@ class Tree:
     def __init__(self, root: str, disk: Disk | None = None) -> None:
         self.root = os.path.abspath(root)
         self.disk: Disk = disk or RealDisk()
-        self.locks = LockFile(self.path(layout.LOCK))
+        self.locks = Locks(self.root)
         self._swept = False
         self._was_whole = False
 
@@ -64,30 +72,70 @@ class Tree:
         return self.path(layout.SCRIPTS, directory, digest)
 
     def names(self, *directory: str) -> list[str]:
-        """Return the names in a directory of the tree, sorted; none when it is missing."""
-        try:
-            return sorted(os.listdir(self.path(*directory)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        """Return the names in a directory of the tree, sorted; none when it is missing, or is a
+        link or behind one."""
+        return names_below(self.root, *directory)
 
     # Being there at all.
 
     def exists(self) -> bool:
-        """Return whether there is a directory. Raises `InputError` when there cannot be one, or it
-        is not a cache."""
+        """Return whether there is a tree. Raises `InputError` when there is something else, or the
+        tree's directories lead elsewhere."""
         try:
-            names = os.listdir(self.root)
+            names = set(os.listdir(self.root))
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
             raise self._unusable(error) from None
-        strangers = sorted(set(names) - _OURS)
-        if layout.TAG not in names and strangers:
+        if not self._is_marked():
+            if self._is_begun(names):
+                return False
+            strangers = sorted(names - layout.TOP) or sorted(names - _BEGUN) or sorted(names)
             raise input_error(
-                f"{self.root} is not a cache of tilusbuild: it holds {strangers[0]!r}",
+                f"{self.root} is not a cache of tilusbuild: it holds {strangers[0]!r}, and no"
+                f" {layout.TAG} of tilusbuild",
                 hint=f"a cache needs a directory of its own; {_ELSEWHERE}",
             )
+        for name in names.intersection(layout.DIRECTORIES):
+            self._check_directory(name)
         return True
+
+    def _is_marked(self) -> bool:
+        with suppress(OSError):
+            if layout.is_our_tag(read_bytes(self.path(layout.TAG), _MAX_MARK, follow=False)):
+                return True
+        with suppress(OSError, CorruptFileError):
+            return "projects" in unseal(read_bytes(self.path(layout.INDEX), follow=False))
+        return False
+
+    def _is_begun(self, names: set[str]) -> bool:
+        """Return whether nothing is there but what is made before the mark."""
+        return (
+            names <= _BEGUN
+            and all(map(layout.is_staging, self.names(layout.STAGING)))
+            and all(map(layout.is_lock, self.names(LOCKS)))
+            and all(is_directory(self.path(name)) for name in names - {LOCK_FILE})
+            and (LOCK_FILE not in names or _has_size(self.path(LOCK_FILE), 0))
+        )
+
+    def _check_links(self, directory: str) -> None:
+        """Refuse a link to another directory in one that is written by path."""
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(self.path(directory)) as all_,
+        ):
+            for entry in all_:
+                if entry.is_symlink():
+                    self._check_directory(f"{directory}/{entry.name}")
+
+    def _check_directory(self, name: str) -> None:
+        path = self.path(name)
+        if not is_directory(path):
+            what = "a link" if os.path.islink(path) else "not a directory"
+            raise input_error(
+                f"{path} is {what}: nothing is written or removed through it",
+                hint=f"remove it; a cache as a whole may be a link. Or {_ELSEWHERE}",
+            )
 
     def ensure(self) -> None:
         """Make what is missing of the tree.
@@ -101,25 +149,28 @@ class Tree:
             except OSError as error:
                 raise self._unusable(error) from None
         with suppress(CacheReadOnlyError), wrap_oserror(self.root):
-            self.disk.make_directory(self.path(layout.STAGING))
+            for name in (LOCKS, layout.STAGING):
+                self.disk.make_directory(self.path(name))
             for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
                 if not _has_size(self.path(name), len(text)):
                     self.put_file(self.path(name), text)
             for name in layout.DIRECTORIES:
-                if not os.path.isdir(self.path(name)):
+                if not is_directory(self.path(name)):
                     self.disk.make_directory(self.path(name))
             self._was_whole = True
+        for directory in (layout.STATE, f"{layout.STATE}/{layout.TUNED}"):
+            self._check_links(directory)
 
     def ensure_exists(self) -> None:
-        """Do what `ensure` does, but check a tree that was whole only for having been deleted:
-        cheap enough to be called for each program. Raises the same."""
-        needed = (layout.STAGING, layout.TAG)
-        if not self._was_whole or not all(os.path.exists(self.path(name)) for name in needed):
+        """Do what `ensure` does, but check a tree that was whole only for having been deleted or
+        led elsewhere: cheap enough to be called for each program. Raises the same."""
+        directories = all(is_directory(self.path(name)) for name in layout.DIRECTORIES)
+        if not self._was_whole or not directories or not os.path.exists(self.path(layout.TAG)):
             self.ensure()
 
     def _make_root(self) -> None:
-        missing = [self.root]
-        while not os.path.isdir(parent := os.path.dirname(missing[-1])):
+        missing = [] if os.path.isdir(self.root) else [self.root]
+        while missing and not os.path.isdir(parent := os.path.dirname(missing[-1])):
             if parent == missing[-1]:
                 break
             missing.append(parent)
@@ -137,11 +188,11 @@ class Tree:
     # Locks.
 
     @contextmanager
-    def held(self, *spans: LockRange) -> Iterator[None]:
+    def held(self, *names: LockName) -> Iterator[None]:
         """Hold locks during a block; waits for them. Raises `CacheError`."""
         self.ensure_exists()
         with wrap_oserror(self.locks.path):
-            held = self.locks.take(*spans)
+            held = self.locks.take(*names)
         if held is not None:
             with held:
                 yield
@@ -155,32 +206,42 @@ class Tree:
         return self._private(uses)
 
     def _private(self, uses: bool) -> Private:
-        name = os.urandom(8).hex()
-        spans = [LockRange("use", shared=True)] if uses else []
-        path = self.path(layout.STAGING, name)
+        self.sweep()
         with wrap_oserror(self.path(layout.STAGING)):
-            held = self.locks.take(*spans, LockRange("stage", name))
+            held = self.locks.take(*([LockName("use", shared=True)] if uses else []))
             assert held is not None  # noqa: S101 - it waits
             try:
-                self.disk.make_directory(path)
+                path = self._make_private(held)
             except BaseException:
                 held.release()
                 raise
-        self._sweep()
         return Private(path, self.disk, held)
 
-    def _sweep(self) -> None:
-        """Once: remove the private directories that nobody holds."""
-        if self._swept:
-            return
+    def _make_private(self, held: Held) -> str:
+        while True:
+            name = os.urandom(10).hex()
+            # A stripe that another has is no reason to wait: there are other names.
+            if (stage := self.locks.take(LockName("stage", name), wait=False)) is not None:
+                held.add(stage)
+                path = self.path(layout.STAGING, name)
+                self.disk.make_directory(path)
+                return path
+
+    def sweep(self, *, again: bool = False) -> list[str]:
+        """Once, or `again`: remove the private directories that nobody holds, and return their
+        names. What cannot be removed stays."""
+        if self._swept and not again:
+            return []
         self._swept = True
-        staging = self.path(layout.STAGING)
+        removed = []
         with suppress(OSError):
-            for name in filter(layout.is_staging, os.listdir(staging)):
-                held = self.locks.take(LockRange("stage", name), wait=False)
+            for name in filter(layout.is_staging, self.names(layout.STAGING)):
+                held = self.locks.take(LockName("stage", name), wait=False)
                 if held is not None:
-                    with held:
-                        self.disk.remove(os.path.join(staging, name))
+                    with held, suppress(OSError):
+                        self.disk.remove(self.path(layout.STAGING, name))
+                        removed.append(name)
+        return removed
 
     def put_file(self, path: str, data: bytes) -> None:
         """Make or replace a file by one rename. Its directory is there. Raises `OSError`."""
@@ -210,7 +271,14 @@ class Tree:
             self.disk.sync_directory(os.path.dirname(path))
 
     def remove_entry(self, path: str) -> None:
-        """Remove an entry: at once for readers, from the disk thereafter."""
+        """Remove an entry: at once for readers, from the disk thereafter. Raises `OSError`, also
+        when a link is on the way from the root to it."""
+        above = os.path.relpath(os.path.dirname(path), self.root)
+        try:
+            with below(self.root, *(name for name in above.split("/") if name != ".")):
+                pass
+        except FileNotFoundError:
+            return
         private = self._private(uses=False)
         try:
             with suppress(FileNotFoundError):

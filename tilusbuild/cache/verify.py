@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
@@ -16,18 +17,21 @@ from tilusbuild.cache.disk import CacheBusyError, wrap_oserror
 from tilusbuild.cache.entries import find_entry, listed, read_meta, size_problem
 from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.strangers import entries, litter, script_entries, strangers
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.state.directories import mounts_below
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
-_TOP = frozenset((*layout.DIRECTORIES, layout.INDEX, layout.LOCK, layout.TAG, layout.IGNORE))
+STALE = "the next build or `cache gc` removes it"
+
 _IN_SCRIPT = frozenset(
     (
         layout.SCRIPT_TXT,
@@ -62,7 +66,8 @@ def verify(tree: Tree, *, deep: bool = True) -> list[CacheProblem]:
     cache."""
     if not tree.exists():
         return []
-    found = [*_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
+    unknown = [CacheProblem(each.name, each.what, BY_HAND) for each in strangers(tree)]
+    found = [*unknown, *_top(tree), *_programs(tree, deep), *_includes(tree, deep), *_scripts(tree)]
     return sorted(found, key=lambda problem: problem.name)
 
 
@@ -71,26 +76,32 @@ def repair(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
 
     Raises `CacheBusyError` while a build uses the cache, and `CacheError`.
     """
-    entries = sorted({problem.entry for problem in problems if problem.entry is not None})
-    if not entries:
+    mounts = mounts_below(tree.root)
+    names = sorted(
+        {
+            problem.entry
+            for problem in problems
+            if problem.entry is not None
+            and not any(_is_above(problem.entry, m) or _is_above(m, problem.entry) for m in mounts)
+        }
+    )
+    if not names:
         return []
     with wrap_oserror(tree.locks.path):
-        held = tree.locks.take(LockRange("use"), wait=False)
+        held = tree.locks.take(LockName("use"), wait=False)
     if held is None:
         raise CacheBusyError("a build is using this cache; repair it when the build is done")
     with held, wrap_oserror(tree.root):
-        for entry in entries:
-            tree.remove_entry(tree.path(entry))
-    return entries
+        for name in names:
+            tree.remove_entry(tree.path(name))
+    return names
+
+
+def _is_above(name: str, other: str) -> bool:
+    return f"{other}/".startswith(f"{name}/")
 
 
 def _top(tree: Tree) -> Iterator[CacheProblem]:
-    for name in tree.names():
-        path = tree.path(name)
-        if name not in _TOP:
-            yield CacheProblem(name, "is unknown", BY_HAND)
-        elif name in layout.DIRECTORIES and (os.path.islink(path) or not os.path.isdir(path)):
-            yield CacheProblem(name, "is not a directory", REBUILD, name)
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read(tree.path(name)) not in (text, None):
             yield CacheProblem(name, "was modified", REBUILD, name)
@@ -99,18 +110,15 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
     except CorruptFileError as error:
         advice = "delete it: the next build begins it again, with every script that is there"
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
-    for name in tree.names(layout.STAGING):
-        if not layout.is_staging(name):
-            yield CacheProblem(f"{layout.STAGING}/{name}", "is unknown", BY_HAND)
+    with suppress(OSError):
+        for name in litter(tree):
+            yield CacheProblem(name, "was left by a process that was killed", STALE, name)
 
 
 def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
-    for program in tree.names(layout.PROGRAMS):
+    for program in entries(tree, layout.PROGRAMS):
         entry = f"{layout.PROGRAMS}/{program}"
         path = tree.program_path(program)
-        if not layout.is_hash(program) or not layout.is_real_directory(path):
-            yield CacheProblem(entry, "is unknown", BY_HAND)
-            continue
         try:
             found = list(program_problems(path, program, deep))
         except FileNotFoundError:
@@ -143,12 +151,9 @@ def program_problems(path: str, program: str, deep: bool) -> Iterator[tuple[str,
 
 
 def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
-    for digest in tree.names(layout.INCLUDE):
+    for digest in entries(tree, layout.INCLUDE):
         entry = f"{layout.INCLUDE}/{digest}"
         path = tree.include_path(digest)
-        if not layout.is_hash(digest) or not layout.is_real_directory(path):
-            yield CacheProblem(entry, "is unknown", BY_HAND)
-            continue
         try:
             found = include_problems(path, digest, deep=deep)
         except FileNotFoundError:
@@ -160,24 +165,14 @@ def _includes(tree: Tree, deep: bool) -> Iterator[CacheProblem]:
 
 
 def _scripts(tree: Tree) -> Iterator[CacheProblem]:
-    for directory in tree.names(layout.SCRIPTS):
-        if not layout.is_script_directory(directory) or not layout.is_real_directory(
-            tree.path(layout.SCRIPTS, directory)
-        ):
-            yield CacheProblem(f"{layout.SCRIPTS}/{directory}", "is unknown", BY_HAND)
+    for directory, digest in script_entries(tree):
+        entry = f"{layout.SCRIPTS}/{directory}/{digest}"
+        try:
+            yield from _script_problems(tree, entry, tree.path(entry), digest)
+        except FileNotFoundError:
             continue
-        for digest in tree.names(layout.SCRIPTS, directory):
-            entry = f"{layout.SCRIPTS}/{directory}/{digest}"
-            path = tree.script_path(directory, digest)
-            if not layout.is_hash(digest) or not layout.is_real_directory(path):
-                yield CacheProblem(entry, "is unknown", BY_HAND)
-                continue
-            try:
-                yield from _script_problems(tree, entry, path, digest)
-            except FileNotFoundError:
-                continue
-            except (CorruptFileError, OSError) as error:
-                yield CacheProblem(entry, str(error), REBUILD, entry)
+        except (CorruptFileError, OSError) as error:
+            yield CacheProblem(entry, str(error), REBUILD, entry)
 
 
 def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
@@ -186,6 +181,9 @@ def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator
         if name not in _IN_SCRIPT:
             yield CacheProblem(f"{entry}/{name}", "is unknown", BY_HAND)
     for part in (layout.PROGRAMS, layout.FAILED):
+        if os.path.islink(os.path.join(path, part)):
+            yield CacheProblem(f"{entry}/{part}", "is a link", REBUILD, f"{entry}/{part}")
+            continue
         for index in sorted(os.listdir(os.path.join(path, part))):
             what = _link_problem(tree, os.path.join(path, part, index), part, index, programs)
             if what is not None:

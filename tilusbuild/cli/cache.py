@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +30,7 @@ from tilusbuild.report.text import amount, counted
 if TYPE_CHECKING:
     from tilusbuild.builder.merge import Merged
     from tilusbuild.cache.cache import Cache
+    from tilusbuild.cache.strangers import Stranger
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _stats(arguments: CacheStatsArgs) -> int:
 
     if foreign_caches.is_foreign(arguments.other):
         return foreign_caches.stats(arguments.other, arguments)
-    stats = options.cache(arguments.other or arguments.cache_dir).stats()
+    stats = options.chosen_cache(arguments.other, arguments).stats()
     if arguments.json:
         emit(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
         return 0
@@ -114,7 +115,7 @@ class CacheVerifySummary(JsonLine):
 def _verify(arguments: CacheVerifyArgs) -> int:
     if foreign_caches.is_foreign(arguments.other):
         return foreign_caches.verify(arguments.other, arguments)
-    cache = options.cache(arguments.other or arguments.cache_dir)
+    cache = options.chosen_cache(arguments.other, arguments)
     problems = cache.verify(deep=not arguments.quick)
     for problem in problems:
         if arguments.json:
@@ -164,6 +165,15 @@ class RemovedLine(JsonLine):
 
 
 @dataclass(frozen=True, slots=True)
+class LeftLine(JsonLine):
+    """Something in the cache that tilusbuild did not write: it stays."""
+
+    event: ClassVar[str] = "left"
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class CacheGcSummary(JsonLine):
     """How many entries were removed, and the bytes that these and the others take."""
 
@@ -178,18 +188,19 @@ def _gc(arguments: CacheGcArgs) -> int:
 
     if foreign_caches.is_foreign(arguments.other):
         return foreign_caches.gc(arguments.other, arguments)
-    cache = options.cache(arguments.other or arguments.cache_dir)
+    cache = options.chosen_cache(arguments.other, arguments)
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None
-    if arguments.forget and not arguments.dry_run:
-        known = cache.projects()
-        names = (n if n in known else os.path.abspath(n) for n in arguments.forget)
-        cache.forget(list(names))
+    if arguments.forget:
+        forgotten = _known(cache, arguments.forget)
+        if not arguments.dry_run:
+            cache.forget(forgotten)
     result = cache.gc(older_than=older, max_size=size, dry_run=arguments.dry_run)
     freed = sum(item.size for item in result.removed)
     if arguments.json:
         for item in result.removed:
             emit(RemovedLine(item.name, item.size, item.age))
+        _say_left(result.left, arguments)
         emit(CacheGcSummary(len(result.removed), freed, result.kept_size))
         return 0
     if arguments.verbose or arguments.dry_run:
@@ -198,13 +209,41 @@ def _gc(arguments: CacheGcArgs) -> int:
     verb = "would remove" if arguments.dry_run else "removed"
     entries = counted(len(result.removed), "entry", "entries")
     print(f"{verb} {entries}, {amount(freed)}; {amount(result.kept_size)} kept")
+    _say_left(result.left, arguments)
     return 0
+
+
+def _known(cache: Cache, manifests: Sequence[str]) -> list[str]:
+    """Return what the index calls these projects. Raises `InputError` for one that it has not."""
+    from tilusbuild.errors import did_you_mean, input_error
+
+    known = cache.projects()
+    found = []
+    for word in manifests:
+        names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
+        name = next((name for name in names if name in known), None)
+        if name is None:
+            raise input_error(
+                f"--forget {word}: no project of {cache.root}",
+                hint=did_you_mean(os.path.abspath(word), known) or "the cache knows no project",
+            )
+        found.append(name)
+    return found
+
+
+def _say_left(left: Sequence[Stranger], arguments: Common) -> None:
+    for each in left:
+        if arguments.json:
+            emit(LeftLine(each.name, each.what))
+        else:
+            sys.stderr.write(f"left alone: {each}\n")
 
 
 def _clear(arguments: Common) -> int:
     cache = options.cache(arguments.cache_dir)
-    cache.clear()
-    if not arguments.quiet and not arguments.json:
+    left = cache.clear()
+    _say_left(left, arguments)
+    if not arguments.quiet and not arguments.json and not left:
         print(f"{cache.root} is empty")
     return 0
 
@@ -371,10 +410,10 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     "gc": Verb(
         CacheGcArgs,
         _gc,
-        (RemovedLine, CacheGcSummary, *foreign_caches.GC_LINES),
+        (RemovedLine, LeftLine, CacheGcSummary, *foreign_caches.GC_LINES),
         "remove what no project's last build made",
     ),
-    "clear": Verb(Common, _clear, (), "remove everything"),
+    "clear": Verb(Common, _clear, (LeftLine,), "remove everything"),
     "merge": Verb(
         CacheMergeArgs,
         _merge,

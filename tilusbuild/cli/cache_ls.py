@@ -85,7 +85,7 @@ def run(arguments: CacheLsArgs) -> int:
     if os.path.isdir(word) or _is_path(word):
         if foreign_caches.is_foreign(word):
             return _foreign(word, arguments)
-        return _ls_scripts(options.cache(word), arguments)
+        return _ls_scripts(options.chosen_cache(word, arguments), arguments)
     cache = options.cache(arguments.cache_dir)
     return _ls_programs(cache, arguments, word) if word else _ls_scripts(cache, arguments)
 

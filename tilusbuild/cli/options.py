@@ -46,6 +46,19 @@ def cache(cache_dir: str | None) -> Cache:
     return Cache(chosen.cache_dir.value)
 
 
+def chosen_cache(named: str | None, arguments: Common) -> Cache:
+    """Return the cache in the directory that a command names, which must be one; without a name
+    the project's, which need not be there yet. Raises `InputError`."""
+    from tilusbuild.errors import input_error
+
+    found = cache(named or arguments.cache_dir)
+    if named is not None and not found.tree.exists():
+        what = "is empty" if os.path.isdir(named) else "does not exist"
+        hint = "`tilusbuild cache dir` prints where the project's cache is"
+        raise input_error(f"{named} is not a cache: it {what}", hint=hint)
+    return found
+
+
 def selected(arguments: SelectionArgs, project: Project) -> PlanSelection:
     """Return which part of the project the command line names."""
     from tilusbuild.plan.model import PlanSelection

@@ -20,6 +20,7 @@ from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import TableEntry
+from tilusbuild.state.directories import make_below
 from tilusbuild.state.files import write_atomic
 from tilusbuild.table import Cell, table
 
@@ -50,9 +51,9 @@ class Measured:
 
 def write(script: Script, measured: Measured) -> None:
     """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
-    directory = os.path.join(script.path, DIRECTORY, "-".join(map(str, measured.key)) or "all")
-    os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, FILE)
+    names = (DIRECTORY, "-".join(map(str, measured.key)) or "all")
+    make_below(script.path, *names)
+    path = os.path.join(script.path, *names, FILE)
     with alone(script):
         _write(script, path, measured)
 

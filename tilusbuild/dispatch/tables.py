@@ -8,15 +8,17 @@ that match more devices stand after those that match fewer.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tilusbuild.cache.layout import SCRIPT_TXT
+from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
 from tilusbuild.runtime.refused import Refusal, by_number
+from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_dispatch
 from tilusbuild.state.files import write_atomic
@@ -65,11 +67,12 @@ def _table(fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> Tab
 
 @contextmanager
 def alone(script: Script) -> Iterator[None]:
-    """Be the only one that changes the tables and measurements of a script: a lock of the
-    directory, which the kernel lets go of however the holder ends. Raises `OSError`."""
-    handle = os.open(script.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Be the only one that changes the tables and measurements of a script: a lock of its
+    script.txt, which is in packages, too. The kernel lets go of it however the holder ends. Raises
+    `OSError`."""
+    handle = open_regular(os.path.join(script.path, SCRIPT_TXT), os.O_RDWR, follow=False)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_file(handle)
         yield
     finally:
         os.close(handle)

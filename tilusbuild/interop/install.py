@@ -8,14 +8,14 @@ rest and removes the private directory. Nothing is written outside the directory
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from tilusbuild.cache.locks import lock_file
 from tilusbuild.interop.kind import group_with_place, is_group
 from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.check import Checker
@@ -25,10 +25,14 @@ from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import open_regular, read_bytes
+from tilusbuild.state.directories import below, make_below, remove
 from tilusbuild.state.files import publish_new, sync_directory, write_atomic
 
 _PREFIX = ".tilusbuild-"
+_PRIVATE = re.compile(r"\.tilusbuild-[a-z0-9_]{8}", re.ASCII)
+_LOCK = ".lock"
+"""In a private directory: locked as long as its process lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
     cache = cache_of(listing)
     check_limits(listing, reader, limits)
     warning = not_vouched_for(reader, listing)
-    missing = {unit for unit in cache.units if not os.path.lexists(os.path.join(place, unit))}
+    missing = _missing(cache, place)
     published: set[str] = set()
     if missing:
         with _explained(place), _private(place) as private:
@@ -66,6 +70,26 @@ def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> In
         sum(files[path] for path, unit in cache.owners(files) if unit in published),
         warning,
     )
+
+
+def _missing(cache: ListedCache, place: str) -> set[str]:
+    """Return the units that are not there. Raises `CannotInstallError` for a link in the way."""
+    if not os.path.isdir(place):
+        return set(cache.units)
+    missing = set()
+    for unit in cache.units:
+        above, _, name = unit.rpartition("/")
+        try:
+            with below(place, *above.split("/") if above else ()) as handle:
+                os.stat(name, dir_fd=handle, follow_symlinks=False)
+        except FileNotFoundError:
+            missing.add(unit)
+        except NotADirectoryError as error:
+            raise CannotInstallError(
+                f"{place}: {error.filename} is a link or a file, and nothing is written through it",
+                hint="remove it, or name another directory with --into",
+            ) from None
+    return missing
 
 
 def _unpack(
@@ -113,7 +137,7 @@ def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -
     linking = {unit for _, unit in cache.owners(cache.links)}
     for unit in sorted(missing, key=lambda each: (each in linking, each)):
         final = os.path.join(place, unit)
-        os.makedirs(os.path.dirname(final), exist_ok=True)
+        make_below(place, *unit.split("/")[:-1])
         if publish_new(os.path.join(unpacked, unit), final):
             sync_directory(os.path.dirname(final))
             yield unit
@@ -123,14 +147,14 @@ def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -
 def _private(place: str) -> Iterator[str]:
     """Make a locked directory in `place`, and remove those that killed processes left."""
     os.makedirs(place, exist_ok=True)
-    for name in os.listdir(place):
-        if name.startswith(_PREFIX):
-            _sweep(os.path.join(place, name))
+    for name in filter(_PRIVATE.fullmatch, os.listdir(place)):
+        _sweep(os.path.join(place, name))
     path, handle = _locked(place)
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            remove(path)
         os.close(handle)
 
 
@@ -139,8 +163,8 @@ def _locked(place: str) -> tuple[str, int]:
     while True:  # another process may sweep the directory before we have locked it
         path = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
         with suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            handle = _open_lock(path)
+            lock_file(handle)
             if os.path.isdir(path):
                 return path, handle
             os.close(handle)
@@ -149,12 +173,18 @@ def _locked(place: str) -> tuple[str, int]:
 def _sweep(path: str) -> None:
     """Remove a private directory unless its lock is held: then another process installs now."""
     with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = _open_lock(path)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            if lock_file(handle, wait=False):
+                remove(path)
         finally:
             os.close(handle)
+
+
+def _open_lock(path: str) -> int:
+    with below(os.path.dirname(path), os.path.basename(path)) as handle:
+        flags = os.O_RDWR | os.O_CREAT
+        return open_regular(_LOCK, flags, follow=False, dir_fd=handle)
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from tilusbuild.builder.build import build_planned
 from tilusbuild.builder.project import Project
-from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.garbage import exclusive_use, locked_unloaded
+from tilusbuild.cache.garbage import exclusive_use, remove_unread
 from tilusbuild.engine.events import CompositeReporter, Reporter, Summary
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError
@@ -144,13 +143,10 @@ def clear(root: str) -> None:
     wanted = {pair for name in ours for pair in projects[name].scripts}
     others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
     cache.forget(ours)
-    names = [f"{layout.SCRIPTS}/{directory}/{digest}" for directory, digest in wanted - others]
-    with exclusive_use(cache.tree, wait=True), locked_unloaded(cache.tree, names) as read:
-        gone = {pair for pair in wanted - others if "/".join((layout.SCRIPTS, *pair)) not in read}
+    with exclusive_use(cache.tree, wait=True):
         listed = {(each.directory, each.hash): each.programs for each in cache.scripts()}
+        gone = {pair for pair in wanted - others if remove_unread(cache.tree, *pair)}
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
-        for directory, digest in gone:
-            cache.tree.remove_entry(cache.tree.script_path(directory, digest))
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:
             cache.tree.remove_entry(cache.program_path(program))
     for name in (SOURCES, DEVICE_CODE):

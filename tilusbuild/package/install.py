@@ -18,7 +18,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import Entry
 from tilusbuild.cache.includes import include_problems
-from tilusbuild.cache.locks import LockRange
+from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.merging import install_program, install_script
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
@@ -65,7 +65,7 @@ def install(reader: Reader, cache: Cache, limits: Limits) -> InstalledPackage:
     parts = layers(listing)
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
-    with cache.tree.held(LockRange("use", shared=True)):
+    with cache.tree.held(LockName("use", shared=True)):
         missing = _missing(cache, listing)
         skip = {n for n, part in enumerate(parts) if not any(_root(p) in missing for p in part)}
         if missing:

@@ -89,7 +89,7 @@ class StateFile:
     def _append(self, path: str) -> None:
         # One write to a file opened for appending: builders that share the file do not mix frames.
         data = frame(self._unsaved)
-        handle = open_regular(path, os.O_WRONLY | os.O_APPEND)
+        handle = open_regular(path, os.O_WRONLY | os.O_APPEND, follow=False)
         try:
             self._rewrite = os.write(handle, data) != len(data)
         finally:

@@ -11,12 +11,14 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary.elf import Elf
-from tilusbuild.runtime.regular import open_file, open_regular, read_bytes
+from tilusbuild.runtime.regular import open_regular
+from tilusbuild.state.directories import below, names_below
 from tilusbuild.state.files import sha256_bytes
 
 _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
@@ -128,6 +130,12 @@ class ForeignCache:
 
 # Reading.
 
+_Bytes = bytes  # the class below has a method of that name
+
+
+def _parts(names: tuple[str, ...]) -> list[str]:
+    return [part for name in names for part in name.split("/") if part]
+
 
 class CacheDirectory:
     """A foreign cache on the disk; paths are relative to it."""
@@ -138,51 +146,55 @@ class CacheDirectory:
     def path(self, *names: str) -> str:
         return os.path.join(self.root, *names)
 
-    def names(self, *below: str) -> list[str]:
-        """Return the sorted names in a directory; none for what is not one."""
+    def names(self, *names: str) -> list[str]:
+        """Return the sorted names in a directory; none for what is not one, or is behind a link."""
         try:
-            return sorted(os.listdir(self.path(*below)))
+            return names_below(self.root, *_parts(names))
         except OSError:
             return []
 
-    def directories(self, *below: str) -> list[str]:
-        return [name for name in self.names(*below) if self.is_directory(*below, name)]
+    def directories(self, *names: str) -> list[str]:
+        return [name for name in self.names(*names) if self.is_directory(*names, name)]
 
     def is_directory(self, *names: str) -> bool:
-        mode = self._mode(*names)
-        return mode is not None and stat.S_ISDIR(mode)
+        found = self.status(*names)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def is_file(self, *names: str) -> bool:
-        mode = self._mode(*names)
-        return mode is not None and stat.S_ISREG(mode)
+        found = self.status(*names)
+        return found is not None and stat.S_ISREG(found.st_mode)
 
-    def _mode(self, *names: str) -> int | None:
+    def status(self, *names: str) -> os.stat_result | None:
+        """Return what is there, which may be a link; None for nothing, or behind a link."""
         try:
-            return os.lstat(self.path(*names)).st_mode
+            with self.around(*names) as (above, name):
+                return os.stat(name, dir_fd=above, follow_symlinks=False)
         except OSError:
             return None
+
+    @contextmanager
+    def around(self, *names: str) -> Iterator[tuple[int, str]]:
+        """Open the directory that something is in; yield it with the last name. Raises `OSError`,
+        also for a link on the way."""
+        *above, name = _parts(names) or ["."]
+        with below(self.root, *above) as handle:
+            yield handle, name
 
     def below(self, *names: str) -> list[str]:
         """Return every file and link below a directory, relative to the cache; sorted."""
         found: list[str] = []
-        for above, directories, files in os.walk(self.path(*names)):
-            links = [f for f in directories if os.path.islink(os.path.join(above, f))]
-            directories[:] = [f for f in directories if f not in links]
-            files += links
-            found += (os.path.relpath(os.path.join(above, file), self.root) for file in files)
-            if len(found) > MAX_FILES:
-                break
+        waiting = ["/".join(_parts(names))]
+        while waiting and len(found) <= MAX_FILES:
+            above = waiting.pop()
+            for name in self.names(above):
+                path = f"{above}/{name}" if above else name
+                (waiting if self.is_directory(path) else found).append(path)
         return sorted(found)
 
     def text(self, *names: str) -> str | None:
         """Return a text file's beginning; None if there is no such file."""
-        if not self.is_file(*names):
-            return None
-        try:
-            with open_file(self.path(*names)) as file:
-                return file.read(_MAX_TEXT).decode("utf-8", "replace")
-        except OSError:
-            return None
+        data = self._read(_MAX_TEXT, names)
+        return None if data is None else data.decode("utf-8", "replace")
 
     def json(self, *names: str) -> Any:
         """Return a file's value; None for one that is missing or not JSON."""
@@ -192,22 +204,28 @@ class CacheDirectory:
         except (ValueError, RecursionError):
             return None
 
-    def bytes(self, *names: str) -> bytes | None:
+    def bytes(self, *names: str) -> _Bytes | None:
         """Return a file's content; None if it cannot be read or is larger than any library."""
+        data = self._read(_MAX_LIBRARY + 1, names)
+        return None if data is None or len(data) > _MAX_LIBRARY else data
+
+    def _read(self, limit: int, names: tuple[str, ...]) -> _Bytes | None:
         try:
-            if not self.is_file(*names):
-                return None
-            return read_bytes(self.path(*names), _MAX_LIBRARY)
+            with os.fdopen(self._open(*names), "rb") as file:
+                return file.read(limit)
         except OSError:
             return None
+
+    def _open(self, *names: str) -> int:
+        with self.around(*names) as (above, name):
+            return open_regular(name, follow=False, dir_fd=above)
 
     def measured(self, files: list[str]) -> tuple[int, float]:
         """Return the bytes of all files, and when the latest was written (seconds since 1970)."""
         size, latest = 0, 0.0
         for name in files:
-            try:
-                seen = os.lstat(self.path(name))
-            except OSError:
+            seen = self.status(name)
+            if seen is None:
                 continue
             size, latest = size + seen.st_size, max(latest, seen.st_mtime)
         return size, latest
@@ -215,7 +233,7 @@ class CacheDirectory:
     def is_locked(self, name: str) -> bool:
         """Return whether some process holds a lock on a file now."""
         try:
-            handle = open_regular(self.path(name), follow=False)
+            handle = self._open(name)
         except OSError:
             return False
         try:

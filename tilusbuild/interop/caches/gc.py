@@ -7,13 +7,17 @@ whole or not at all. One whose lock is held stays.
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.interop.caches.directory import CacheDirectory, ForeignCache, ForeignEntry
+from tilusbuild.state import directories
+
+_PRIVATE = re.compile(r"\.removed-[a-z0-9_]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +96,34 @@ def _units(cache: ForeignCache) -> list[_Unit]:
 
 
 def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[Removal, bool]]:
-    """Remove each, and yield it with whether it is gone: False if in use. Raises `RemovalError`."""
+    """Remove each, and yield it with whether it is gone: False if in use, or if something is
+    mounted in it. Raises `RemovalError`."""
     directory = CacheDirectory(cache.root)
+    for name in filter(_PRIVATE.fullmatch, directory.directories()):
+        with suppress(OSError):  # what a killed process had moved there
+            directories.remove(directory.path(name))
+    mounts = directories.mounts_below(cache.root)
     for removal in removals:
-        if removal.lock is not None and directory.is_locked(removal.lock):
-            yield removal, False
-            continue
-        try:
-            # In the cache itself: no rename crosses file systems.
-            private = tempfile.mkdtemp(prefix=".removed-", dir=cache.root)
-        except OSError as error:
-            raise RemovalError(f"{cache.root}: {error.strerror}") from None
-        try:
-            os.rename(directory.path(removal.path), os.path.join(private, "entry"))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise RemovalError(f"{directory.path(removal.path)}: {error.strerror}") from None
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
-        yield removal, True
+        locked = removal.lock is not None and directory.is_locked(removal.lock)
+        mounted = any(f"{mount}/".startswith(f"{removal.path}/") for mount in mounts)
+        if not locked and not mounted:
+            _remove(directory, removal.path)
+        yield removal, not locked and not mounted
+
+
+def _remove(directory: CacheDirectory, path: str) -> None:
+    try:
+        # In the cache itself: no rename crosses file systems.
+        private = tempfile.mkdtemp(prefix=".removed-", dir=directory.root)
+    except OSError as error:
+        raise RemovalError(f"{directory.root}: {error.strerror}") from None
+    try:
+        with directory.around(path) as (above, name):
+            os.rename(name, os.path.join(private, "entry"), src_dir_fd=above)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RemovalError(f"{directory.path(path)}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            directories.remove(private)

@@ -12,6 +12,7 @@ killed with all that it started; nothing of it survives `close`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -236,12 +237,18 @@ def device_lock(device: str, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 def _open_lock(path: str) -> int:
-    # First without O_CREAT, which a sticky directory refuses for another user's file.
-    with suppress(FileNotFoundError):
-        return open_regular(path, follow=False)
-    handle = open_regular(path, os.O_CREAT, follow=False)
-    with suppress(OSError):
-        os.fchmod(handle, 0o666)
+    """Return a lock file in a directory where others make files, too: never one that a link leads
+    to, and only one that we make gets its mode from us. Raises `OSError`."""
+    with suppress(FileExistsError):
+        handle = open_regular(path, os.O_CREAT | os.O_EXCL, follow=False)
+        os.fchmod(handle, 0o666)  # whatever the umask: other users lock it, too
+        return handle
+    # Without O_CREAT, which a sticky directory refuses for another user's file.
+    handle = open_regular(path, follow=False)
+    found = os.fstat(handle)
+    if found.st_size or found.st_nlink != 1:
+        os.close(handle)
+        raise OSError(errno.EPERM, "it is not a lock of tilusbuild", path)
     return handle
 
 

@@ -1,0 +1,294 @@
+"""Nothing in a tree leads a change out of it: links, FIFOs and mounts at every level, before every
+operation. The oracle: what lies outside is as it was, each inode, time and size of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.cache_sample import Sample, sample_at
+from support.trees import snapshot
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.strangers import strangers
+from tilusbuild.errors import InputError, TilusbuildError
+
+STALE = "0123456789abcdef0123"
+OLD_STALE = "0123456789abcdef"
+
+PLACES = [
+    "programs", "scripts", "include", "staging", "state", "locks", "lock", "index.json",
+    "CACHEDIR.TAG", ".gitignore", "notes", "programs/notes", "include/notes", "scripts/notes",
+    "staging/notes", "locks/notes", "scripts/matmul/notes",
+    "programs/P", "programs/P/module", "programs/P/meta.json", "programs/P/module/lib.so",
+    "include/I", "include/I/project", "include/I/MANIFEST",
+    "scripts/matmul", "scripts/matmul/S", "scripts/matmul/S/programs", "scripts/matmul/S/failed",
+    "scripts/matmul/S/script.txt", "scripts/matmul/S/schedule.txt", "scripts/matmul/S/notes",
+    f"staging/{STALE}", f"staging/{STALE}/deep", f"staging/{OLD_STALE}",
+    "locks/use", "locks/index", "locks/read-abc", "state/history", "state/plans", "state/tune",
+]  # fmt: skip
+OF = ["old", "new"]
+THINGS = ["link to a copy", "link to nothing", "link to a file", "FIFO"]
+
+
+class Tree:
+    """A cache with one of everything, twice: what a build made last, and what is garbage."""
+
+    def __init__(self, directory: str) -> None:
+        self.outside = os.path.join(directory, "outside")
+        os.mkdir(self.outside)
+        Path(self.outside, "precious").write_text("mine")
+        self.sample: Sample = sample_at(os.path.join(directory, "cache"), None)
+        self.names = {}
+        for name in ("old", "new"):
+            include = self.sample.include(**{name: "text"})
+            program = self.sample.program(name, include=include).hash
+            record = self.sample.record([name])
+            self.sample.cache.publish_script(record)
+            self.names[name] = (program, include, record.hash)
+        self.cache.record_build("/p/tilus.toml", "p", [("matmul", self.names["new"][2])])
+        Path(self.cache.state_path, "plans").mkdir()
+        Path(self.cache.state_path, "history").write_text("x")
+        for name in (STALE, OLD_STALE):
+            Path(self.path("staging", name, "deep")).mkdir(parents=True)
+            Path(self.path("staging", name, "deep", "file")).write_text("x")
+
+    @property
+    def cache(self) -> Cache:
+        return self.sample.cache
+
+    def path(self, *names: str) -> str:
+        return self.cache.tree.path(*names)
+
+    def put(self, place: str, thing: str, which: str, number: int) -> None:
+        """Put a thing in a place; what was there is copied out first, for the link to lead to."""
+        program, include, script = self.names[which]
+        hashes = {"P": program, "I": include, "S": script}
+        path = self.path(*(hashes.get(part, part) for part in place.split("/")))
+        copy = os.path.join(self.outside, f"{number}")
+        if os.path.isdir(path) and not os.path.islink(path):
+            with suppress(shutil.Error):  # a FIFO in it
+                shutil.copytree(path, copy, symlinks=True)
+            shutil.rmtree(path)
+        elif os.path.isfile(path):
+            shutil.copyfile(path, copy)
+            os.unlink(path)
+        elif not os.path.lexists(path):
+            os.mkdir(copy)
+            Path(copy, "precious").write_text("mine")
+        else:
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if thing == "FIFO":
+                os.mkfifo(path)
+            elif thing == "link to nothing":
+                os.symlink(os.path.join(self.outside, f"nothing {number}"), path)
+            elif thing == "link to a file":
+                os.symlink(os.path.join(self.outside, "precious"), path)
+            else:
+                os.symlink(copy, path)
+
+
+def merge(tree: Tree) -> None:
+    from tilusbuild.builder.merge import merge as merge_caches
+
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(tree.outside)) as directory:
+        other = sample_at(os.path.join(directory, "shard"), None)
+        other.program("old", include=other.include(old="text"))
+        other.program("of a shard")
+        other.cache.publish_script(other.record(["old", "of a shard"]))
+        merge_caches(tree.cache, [other.cache.root], None)
+        merge_caches(other.cache, [tree.cache.root], None)
+
+
+def build(tree: Tree) -> None:
+    with tree.cache.in_use():
+        for name in ("old", "new", "newer"):
+            with tree.cache.locked(tree.sample.hash(name), wait=False):
+                if tree.cache.lookup(tree.sample.hash(name)) is None:
+                    tree.sample.program(name, include=tree.sample.include(**{name: "text"}))
+        tree.cache.publish_script(tree.sample.record(["old", "new", "newer"]))
+        record = tree.sample.record(["new"])
+        tree.cache.publish_script(record)
+        tree.cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+
+
+OPERATIONS: dict[str, Callable[[Tree], object]] = {
+    "gc": lambda tree: tree.cache.gc(),
+    "gc --dry-run": lambda tree: tree.cache.gc(dry_run=True),
+    "gc --max-size 0": lambda tree: tree.cache.gc(max_size=0),
+    "gc --forget": lambda tree: tree.cache.forget(["/p/tilus.toml"]),
+    "clear": lambda tree: tree.cache.clear(),
+    "verify --repair": lambda tree: tree.cache.repair(tree.cache.verify()),
+    "build": build,
+    "merge": merge,
+    "ls": lambda tree: (tree.cache.scripts(), tree.cache.stats()),
+}
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Fail a block that hangs, as one that waits at a FIFO does."""
+
+    def fail(number: int, frame: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@settings(deadline=None, max_examples=int(os.environ.get("TREES", "60")))
+@given(
+    put=st.lists(
+        st.tuples(
+            st.sampled_from(PLACES), st.sampled_from(THINGS), st.sampled_from(["old", "new"])
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    operations=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1, max_size=4),
+)
+def test_no_link_or_fifo_leads_outside(memory, put, operations) -> None:
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        tree = Tree(directory)
+        for number, (place, thing, which) in enumerate(put):
+            tree.put(place, thing, which, number)
+        before = snapshot(tree.outside)
+        for operation in operations:
+            with within(60), suppress(TilusbuildError):
+                OPERATIONS[operation](tree)
+            assert snapshot(tree.outside) == before, operation
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+@pytest.mark.parametrize("place", PLACES[:6])
+def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, place, operation) -> None:
+    tree = Tree(str(tmp_path))
+    tree.put(place, "link to a copy", "old", 0)
+    before = snapshot(tree.outside)
+    with pytest.raises(InputError, match=f"{place} is a link"):
+        OPERATIONS[operation](tree)
+    assert snapshot(tree.outside) == before
+    assert os.path.islink(tree.path(place))
+
+
+NOTES = [place for place in PLACES if place.endswith("/notes") or place == "notes"]
+
+
+@pytest.mark.parametrize("operation", ["gc", "clear", "verify --repair"])
+def test_what_is_not_ours_stays_and_is_said(tmp_path: Path, operation) -> None:
+    tree = Tree(str(tmp_path))
+    mine = [place for place in NOTES if "/S/" not in place]
+    for place in mine:
+        Path(tree.path(place)).mkdir()
+        Path(tree.path(place), "file").write_text("mine")
+    before = {place: snapshot(tree.path(place)) for place in mine}
+    unknown = strangers(tree.cache.tree)
+    assert {each.name.removesuffix("/file") for each in unknown} == set(mine)
+    if operation == "gc":
+        assert tree.cache.gc().left == tuple(unknown)
+    elif operation == "clear":
+        assert tree.cache.clear() == unknown
+    else:
+        assert {each.name for each in unknown} <= {each.name for each in tree.cache.verify()}
+        OPERATIONS[operation](tree)
+    assert {place: snapshot(tree.path(place)) for place in mine} == before
+    assert os.path.exists(tree.cache.program_path(tree.names["old"][0])) == (
+        operation == "verify --repair"
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["a virtualenv", "target of cargo", "a project", "state", "lock", "its half", "empty tag"],
+)
+def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, made) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    foreign_tag = "Signature: 8a477f597d28d172789f06886806bc55\n# Created by cargo\n"
+    for name in {
+        "a virtualenv": ["bin/python", "include/x.h", "CACHEDIR.TAG"],
+        "target of cargo": ["debug/x", "CACHEDIR.TAG"],
+        "a project": ["include/x.h", "scripts/run.py", "programs/x.c"],
+        "state": ["state/terraform"],
+        "lock": ["lock"],
+        "its half": ["staging/mine"],
+        "empty tag": ["CACHEDIR.TAG", "programs/x"],
+    }[made]:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(foreign_tag if name == "CACHEDIR.TAG" and made[0] != "e" else "x")
+    cache = Cache(str(place))
+    before = snapshot(tmp_path)
+    uses = (cache.ensure, cache.gc, cache.clear, cache.verify, cache.stats, cache.stage)
+    for use in uses:
+        with pytest.raises(InputError, match="not a cache of tilusbuild"):
+            use()
+    assert snapshot(tmp_path) == before
+
+
+def test_the_cache_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "big disk").mkdir()
+    (tmp_path / "cache").symlink_to("big disk")
+    sample = sample_at(str(tmp_path / "cache"), None)
+    sample.program("a")
+    assert len(sample.cache.gc().removed) == 1
+    assert sample.cache.clear() == []
+    assert (tmp_path / "cache").is_symlink()
+
+
+MOUNTED = """
+import os, sys
+from tilusbuild.cache.cache import Cache
+cache = Cache(sys.argv[1])
+names = set(sys.argv[2:])
+assert {each.name for each in cache.gc(max_size=0).left} == names
+cache.repair(cache.verify())
+assert {each.name for each in cache.clear()} == names
+for name in names:
+    assert os.path.exists(cache.tree.path(name, "precious")), name
+print("left")
+"""
+
+
+def test_a_mount_inside_is_left_alone_and_said(tmp_path: Path) -> None:
+    """A bind mount, which has the device of what is around it."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mounts in a namespace of one's own")
+    tree = Tree(str(tmp_path))
+    program, include, script = tree.names["old"]
+    places = [
+        f"programs/{program}/mounted",
+        f"include/{include}/project",
+        f"scripts/matmul/{script}/failed",
+        "state/plans",
+        f"staging/{STALE}/deep",
+    ]
+    before = snapshot(tree.outside)
+    mounts = []
+    for place in places:
+        os.makedirs(tree.path(place), exist_ok=True)
+        mounts.append(f'mount --bind "$outside" "$root/{place}"')
+    python = [sys.executable, "-c", MOUNTED, tree.cache.root, *places]
+    done = subprocess.run(
+        [*["unshare", "-m", "sh", "-euc"], "\n".join([*mounts, 'exec "$@"']), "sh", *python],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "outside": tree.outside, "root": tree.cache.root},
+    )
+    assert done.stdout == "left\n", done.stderr
+    assert snapshot(tree.outside) == before

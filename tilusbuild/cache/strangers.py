@@ -1,0 +1,83 @@
+"""What is in a tree and not ours, and what killed builders left: told apart by names, kinds, locks.
+
+Nothing here is removed. What is not ours is never removed by anything; it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.locks import LockName
+from tilusbuild.cache.tree import Tree
+from tilusbuild.runtime.places import LOCKS
+from tilusbuild.state.directories import is_directory, mounts_below
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Something in a tree that tilusbuild did not put there. `name` is relative to the tree."""
+
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.what}"
+
+
+def strangers(tree: Tree) -> list[Stranger]:
+    """Return what is not ours, without what is in the entries, in the order of names."""
+    found = {name: Stranger(name, "is a mount point") for name in mounts_below(tree.root)}
+    for name in _strange_names(tree):
+        found.setdefault(name, Stranger(name, "is unknown"))
+    return [found[name] for name in sorted(found)]
+
+
+def _strange_names(tree: Tree) -> Iterator[str]:
+    yield from (name for name in tree.names() if name not in layout.TOP)
+    for directory, is_ours in ((layout.STAGING, layout.is_staging), (LOCKS, layout.is_lock)):
+        yield from (f"{directory}/{n}" for n in tree.names(directory) if not is_ours(n))
+    for directory in (layout.PROGRAMS, layout.INCLUDE):
+        yield from _strange_entries(tree, directory)
+    for script in tree.names(layout.SCRIPTS):
+        name = f"{layout.SCRIPTS}/{script}"
+        if layout.is_script_directory(script) and is_directory(tree.path(name)):
+            yield from _strange_entries(tree, layout.SCRIPTS, script)
+        else:
+            yield name
+
+
+def _strange_entries(tree: Tree, *directory: str) -> Iterator[str]:
+    for name in tree.names(*directory):
+        if not is_entry(tree, *directory, name):
+            yield "/".join((*directory, name))
+
+
+def is_entry(tree: Tree, *names: str) -> bool:
+    """Return whether this can be an entry: a directory of its own that is named by a digest."""
+    return layout.is_hash(names[-1]) and is_directory(tree.path(*names))
+
+
+def entries(tree: Tree, *directory: str) -> list[str]:
+    """Return the names of the entries in a directory of the tree."""
+    return [name for name in tree.names(*directory) if is_entry(tree, *directory, name)]
+
+
+def script_entries(tree: Tree) -> list[tuple[str, str]]:
+    """Return (directory, hash) of the scripts."""
+    return [
+        (directory, digest)
+        for directory in filter(layout.is_script_directory, tree.names(layout.SCRIPTS))
+        for digest in entries(tree, layout.SCRIPTS, directory)
+    ]
+
+
+def litter(tree: Tree) -> list[str]:
+    """Return the private directories that nobody holds: what killed builds and collections left.
+    Raises `OSError`."""
+    return [
+        f"{layout.STAGING}/{name}"
+        for name in filter(layout.is_staging, tree.names(layout.STAGING))
+        if tree.locks.is_free(LockName("stage", name))
+    ]

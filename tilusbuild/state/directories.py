@@ -1,0 +1,149 @@
+"""Directories by handle: what is below one, and removing it, without being led anywhere else.
+
+- Only the root that a caller names may be reached through links; below it none is followed.
+- What is mounted below is another's: it is not entered, and nothing in it is removed.
+- What is opened is what is looked at: nobody can put a link in the way between the two.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tilusbuild.runtime.regular import read_bytes
+
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MAX_DEPTH = 64
+_MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@contextmanager
+def below(root: str, *names: str) -> Iterator[int]:
+    """Open the directory `names` below `root` for a block. Raises `OSError`, of which
+    `NotADirectoryError` for a link in the way."""
+    handle = os.open(root, _FLAGS & ~os.O_NOFOLLOW)
+    try:
+        for name in names:
+            handle, outer = _enter(handle, name), handle
+            os.close(outer)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _enter(above: int, name: str) -> int:
+    try:
+        return os.open(name, _FLAGS, dir_fd=above)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # where Linux itself says ENOTDIR
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
+        raise
+
+
+def make_below(root: str, *names: str) -> None:
+    """Make the directory `names` below `root`, which is there, with those above it. Raises
+    `OSError`, of which `NotADirectoryError` for a link in the way."""
+    for end in range(1, len(names) + 1):
+        with below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
+            os.mkdir(names[end - 1], dir_fd=handle)
+    with below(root, *names):
+        pass
+
+
+def names_below(root: str, *names: str) -> list[str]:
+    """Return the names in a directory, sorted; none where there is no directory but a link or a
+    file. Raises other `OSError`s."""
+    try:
+        with below(root, *names) as handle:
+            return sorted(os.listdir(handle))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def remove(path: str) -> None:
+    """Remove a file, or a directory with what is in it; nothing where there is nothing.
+
+    Raises `OSError`, with `EBUSY` for what is mounted below; that stays, and all that is above it.
+    """
+    try:
+        os.unlink(path)
+        return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        # A directory: EISDIR on Linux, EPERM where it goes by POSIX.
+        if error.errno not in (errno.EISDIR, errno.EPERM):
+            raise
+    above = os.open(os.path.dirname(path) or ".", _FLAGS & ~os.O_NOFOLLOW)
+    try:
+        _remove_directory(above, os.path.basename(path), _mount(above), [])
+    finally:
+        os.close(above)
+
+
+def _remove_directory(above: int, name: str, mount: tuple[int, int], around: list[int]) -> None:
+    handle = os.open(name, _FLAGS, dir_fd=above)
+    try:
+        if _mount(handle) != mount:
+            raise OSError(errno.EBUSY, "something is mounted there", name)
+        # Again, as long as something comes: what is too deep comes up, into the topmost.
+        while found := os.listdir(handle):
+            for each in found:
+                _remove_one(handle, each, mount, [*around, handle])
+    finally:
+        os.close(handle)
+    os.rmdir(name, dir_fd=above)
+
+
+def _remove_one(above: int, name: str, mount: tuple[int, int], around: list[int]) -> None:
+    try:
+        os.unlink(name, dir_fd=above)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EPERM):
+            raise
+        if len(around) > _MAX_DEPTH:
+            # A handle a level, and Python's own stack, do not reach to the bottom of every tree.
+            os.rename(name, f"{os.urandom(8).hex()}", src_dir_fd=above, dst_dir_fd=around[0])
+            return
+        _remove_directory(above, name, mount, around)
+
+
+def _mount(handle: int) -> tuple[int, int]:
+    """Return what tells mounts apart: the device is the same on both sides of a bind mount."""
+    number = None
+    with suppress(OSError):
+        number = _MOUNT_ID.search(read_bytes(f"/proc/self/fdinfo/{handle}"))
+    return os.fstat(handle).st_dev, int(number[1]) if number else -1
+
+
+def mounts_below(root: str) -> list[str]:
+    """Return where something is mounted below `root`, relative to it, sorted; none where the system
+    does not say."""
+    above = os.path.realpath(root).rstrip("/") + "/"
+    found = set()
+    with suppress(OSError):
+        for line in os.fsdecode(read_bytes("/proc/self/mountinfo")).splitlines():
+            words = line.split(" ")
+            place = _ESCAPE.sub(_unescape, words[4]) if len(words) > 4 else ""
+            if place.startswith(above):
+                found.add(place.removeprefix(above))
+    return sorted(found)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return chr(int(match[1], 8))
+
+
+def is_directory(path: str) -> bool:
+    """Return whether there is a directory, and not only a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
