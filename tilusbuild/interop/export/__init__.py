@@ -2,7 +2,7 @@
 
 Files are hard links to the cache's, copies only where the file system refuses a link; nothing in
 the cache is changed. The directory of an export appears whole, under its name, or not at all, and
-replaces only an earlier export or an empty directory.
+replaces only an earlier export, in which nobody has put anything, or an empty directory.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from tilusbuild.cache.layout import files_below
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.layouts import hidet_layout, tilelang_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem, HardLink, OwnFile, SymLink
+from tilusbuild.runtime.regular import read_text
+from tilusbuild.state.directories import remove
 from tilusbuild.state.files import publish
 
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
@@ -24,7 +28,7 @@ LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]
     "hidet": hidet_layout,
 }
 MARK = ".tilusbuild-view"
-"""The file by which an earlier export is recognised."""
+"""The file by which an earlier export is recognised: its layout, and its files, one a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class ExportError(TilusbuildError):
 
 def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Exported:
     """Write scripts in one of `LAYOUTS`. Raises `InputError` and `ExportError`."""
-    directory = os.path.abspath(directory)
+    directory = os.path.realpath(directory)
     _check_replaceable(directory)
     try:
         parent = os.path.dirname(directory)
@@ -56,30 +60,39 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> Ex
         os.mkdir(staged)
         os.mkdir(aside)
         os.chmod(staged, 0o755)  # noqa: S103 - whatever the umask: other users read exports, too
-        items = [*LAYOUTS[layout](scripts), OwnFile(MARK, f"{layout}\n".encode())]
+        items = list(LAYOUTS[layout](scripts))
+        mark = "\n".join([layout, *sorted(item.path for item in items), ""])
+        items.append(OwnFile(MARK, mark.encode("utf-8", "surrogateescape")))
         exported = _write(staged, items)
         publish(staged, directory, aside)
     except OSError as error:
         raise ExportError(f"{error.filename or directory}: {error.strerror}") from None
     finally:
-        shutil.rmtree(private, ignore_errors=True)
+        with suppress(OSError):
+            remove(private)
     return exported
 
 
 def _check_replaceable(directory: str) -> None:
-    if os.path.exists(os.path.join(directory, MARK)):
-        return
+    """Refuse a directory with anything in it that no export made: its mark lists what one did."""
+    hint = "name a directory that is new, empty, or an earlier export"
     try:
-        taken = bool(os.listdir(directory))
+        text = read_text(os.path.join(directory, MARK), "surrogateescape")
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        raise input_error(f"{error.filename}: {error.strerror}", hint=hint) from None
+    ours = {MARK, *text.splitlines()[1:]}
+    try:
+        there = files_below(directory)
     except FileNotFoundError:
         return
     except OSError as error:
         raise input_error(f"{directory}: {error.strerror}") from None
-    if taken:
-        raise input_error(
-            f"{directory} holds something else",
-            hint="name a directory that is new, empty, or an earlier export",
-        )
+    # Systems make lock files when they read a cache.
+    strangers = [name for name in there if name not in ours and not name.endswith("/.lock")]
+    if strangers:
+        raise input_error(f"{directory} holds something else: {strangers[0]}", hint=hint)
 
 
 def _write(staged: str, items: Iterable[ExportItem]) -> Exported:
