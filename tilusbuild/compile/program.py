@@ -36,7 +36,7 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import LauncherStore
 from tilusbuild.status import Cause
 
@@ -321,8 +321,7 @@ class Compile:
 
     def _read(self, name: str) -> str:
         try:
-            with open(os.path.join(self.work, name), encoding="utf-8", errors="replace") as file:
-                return file.read()
+            return read_text(os.path.join(self.work, name), "replace")
         except OSError:
             return ""
 

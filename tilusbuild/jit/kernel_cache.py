@@ -25,6 +25,7 @@ from tilusbuild.jit.tilelang_words import AUTO
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.calls import CallForms
 from tilusbuild.runtime.places import ReaderLock, get_cache_dir
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script
 
 
@@ -80,8 +81,7 @@ class CachedKernel:
         command = self._file(layout.COMPILE_SH)
         if command is None:
             return None
-        with open(command, "rb") as file:
-            digests = layout.mentioned_headers(file.read())
+        digests = layout.mentioned_headers(read_bytes(command))
         paths = [
             os.path.join(self.script.root, layout.INCLUDE, digest, LAUNCHER) for digest in digests
         ]
@@ -102,8 +102,7 @@ class CachedKernel:
         path = self.device_kernel_path
         if path is None:
             return self._source or ""
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return read_text(path)
 
     def get_host_source(self) -> str:
         """Return the launcher's source; "" without one. Raises `OSError` when its file was
@@ -111,8 +110,7 @@ class CachedKernel:
         path = self.host_kernel_path
         if path is None:
             return ""
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return read_text(path)
 
     def _file(self, name: str) -> str | None:
         if not self.script.path:

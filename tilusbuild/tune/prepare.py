@@ -29,6 +29,7 @@ from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.runtime.dtypes import FLOATS
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.signature import Signature
 from tilusbuild.tune import inputs
@@ -78,8 +79,8 @@ def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
             files.add(path)
     hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
     for path in sorted(files):
-        with suppress(OSError), open(path, "rb") as file:
-            hasher.update(hashlib.sha256(file.read()).digest())
+        with suppress(OSError):
+            hasher.update(hashlib.sha256(read_bytes(path)).digest())
     return hasher.hexdigest()
 
 
