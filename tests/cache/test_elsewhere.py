@@ -251,6 +251,18 @@ def test_the_cache_itself_may_be_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "cache").is_symlink()
 
 
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_a_tree_of_0_1_is_ours(tmp_path: Path, operation) -> None:
+    """It has the same CACHEDIR.TAG, a file `lock`, and no `locks/`."""
+    tree = Tree(str(tmp_path))
+    shutil.rmtree(tree.path("locks"))
+    Path(tree.path("lock")).touch()
+    OPERATIONS[operation](tree)
+    assert tree.cache.verify() == []
+    build(tree)
+    assert tree.cache.verify() == []
+
+
 MOUNTED = """
 import os, sys
 from tilusbuild.cache.cache import Cache

@@ -97,6 +97,7 @@ def build_planned(
             project.memo.forget()
         if not _publishes(result, config):
             return result
+        project.cache.sweep()
         if part is not None:
             publish(project, plan, selection, dispatchers=False)
         elif only is None:

@@ -94,7 +94,6 @@ class Cache:
                 held = self.tree.locks.take(LockName("use", shared=True))
         except CacheReadOnlyError:
             held = None
-        self.tree.sweep()
         if held is None:
             yield
         else:
@@ -155,6 +154,17 @@ class Cache:
         from tilusbuild.cache.verify import repair
 
         return repair(self.tree, problems)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left, where the cache can be written."""
+        if self.tree.exists():
+            self.tree.sweep()
+
+    def litter(self) -> list[str]:
+        """As `strangers.litter`: what killed processes left, relative to the cache."""
+        from tilusbuild.cache.strangers import litter
+
+        return litter(self.tree) if self.tree.exists() else []
 
     def gc(
         self,

@@ -2,14 +2,14 @@
 
 Shallow verification compares names, sizes and links, at the cost of one `stat` for each file; deep
 verification reads everything. What is published or removed meanwhile is not reported. No result
-rests on `staging` and `state`, so they are not checked.
+rests on `staging` and `state`, so they are not checked; what killed processes left there is
+`strangers.litter`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
@@ -19,7 +19,7 @@ from tilusbuild.cache.includes import include_problems
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
-from tilusbuild.cache.strangers import entries, litter, script_entries, strangers
+from tilusbuild.cache.strangers import entries, script_entries, strangers
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -30,7 +30,6 @@ from tilusbuild.status import Status
 REBUILD = "delete it: the next build makes it again"
 BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
-STALE = "the next build or `cache gc` removes it"
 
 _IN_SCRIPT = frozenset(
     (
@@ -87,6 +86,7 @@ def repair(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     )
     if not names:
         return []
+    tree.ensure()
     with wrap_oserror(tree.locks.path):
         held = tree.locks.take(LockName("use"), wait=False)
     if held is None:
@@ -110,9 +110,6 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
     except CorruptFileError as error:
         advice = "delete it: the next build begins it again, with every script that is there"
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
-    with suppress(OSError):
-        for name in litter(tree):
-            yield CacheProblem(name, "was left by a process that was killed", STALE, name)
 
 
 def _programs(tree: Tree, deep: bool) -> Iterator[CacheProblem]:

@@ -124,6 +124,7 @@ def _verify(arguments: CacheVerifyArgs) -> int:
             print(problem)
     removed = cache.repair(problems) if arguments.repair else []
     left = [problem for problem in problems if problem.entry not in removed]
+    _say_litter(cache, remove=arguments.repair)
     if arguments.json:
         emit(CacheVerifySummary(len(problems), len(removed)))
     elif not problems:
@@ -132,6 +133,14 @@ def _verify(arguments: CacheVerifyArgs) -> int:
         entries = counted(len(removed), "entry", "entries")
         sys.stderr.write(f"{counted(len(problems), 'problem')}, {entries} removed\n")
     return 1 if left else 0
+
+
+def _say_litter(cache: Cache, *, remove: bool) -> None:
+    found = cache.litter()
+    gone = set(cache.tree.sweep(again=True)) if remove and found else set()
+    for name in found:
+        what = "removed" if os.path.basename(name) in gone else "the next build or gc removes it"
+        sys.stderr.write(f"{name}: a killed process left it: {what}\n")
 
 
 @dataclass(frozen=True, kw_only=True)

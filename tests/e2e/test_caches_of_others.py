@@ -1,0 +1,117 @@
+"""`tilusbuild cache …` at directories that are none, and at what is not ours in one that is."""
+
+from __future__ import annotations
+
+import os
+import venv
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run
+from support.project import Project
+from support.trees import snapshot
+
+LAYOUT = ("--layout", "tilus")
+TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
+
+
+@pytest.fixture
+def built(project: Project) -> Project:
+    """A project that was built."""
+    project.build()
+    return project
+
+
+def of_cargo(place: Path) -> None:
+    (place / "debug").mkdir(parents=True)
+    (place / "CACHEDIR.TAG").write_text(f"{TAG}# created by cargo\n")
+
+
+def of_pytest(place: Path) -> None:
+    (place / "v").mkdir(parents=True)
+    (place / "CACHEDIR.TAG").write_text(f"{TAG}# created by pytest\n")
+
+
+def of_a_project(place: Path) -> None:
+    (place / "include").mkdir(parents=True)
+    (place / "scripts").mkdir()
+    (place / "scripts" / "deploy.sh").write_text("mine")
+
+
+def of_python(place: Path) -> None:
+    venv.create(place, symlinks=True)
+    (place / "CACHEDIR.TAG").write_text(f"{TAG}# created by virtualenv\n")
+
+
+@pytest.mark.parametrize("make", [of_cargo, of_pytest, of_a_project, of_python])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["clear"],
+        ["gc"],
+        ["verify", "--repair"],
+        ["stats"],
+        ["ls"],
+        ["export", "o", "--layout", "tilus"],
+    ],
+)
+def test_a_directory_that_is_no_cache_is_refused(tmp_path: Path, make, words) -> None:
+    place = tmp_path / "place"
+    make(place)
+    before = snapshot(tmp_path)
+    ran = run(tmp_path, "cache", *words, "--cache-dir", place, status=2)
+    assert "is not a cache of tilusbuild" in ran.err
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("verb", ["ls", "stats", "verify", "gc"])
+@pytest.mark.parametrize("made", [False, True])
+def test_a_directory_that_is_named_must_be_one(tmp_path: Path, verb: str, made: bool) -> None:
+    if made:
+        (tmp_path / "nope").mkdir()
+    before = snapshot(tmp_path)
+    ran = run(tmp_path, "cache", verb, "./nope", status=2)
+    assert f"./nope is not a cache: it {'is empty' if made else 'does not exist'}" in ran.err
+    assert snapshot(tmp_path) == before
+
+
+def test_strangers_and_litter_are_said(built: Project) -> None:
+    (built.cache / "notes").write_text("mine")
+    stale = built.cache / "staging" / "0123456789abcdef0123"
+    (stale / "module").mkdir(parents=True)
+    ran = built.run("cache", "verify", status=1)
+    assert "notes: is unknown" in ran.out
+    assert f"staging/{stale.name}: a killed process left it: the next build or gc" in ran.err
+    assert f"staging/{stale.name}" in built.run("cache", "gc", "--dry-run").out
+    ran = built.run("cache", "gc")
+    assert ran.out.startswith("removed 1 entry")
+    assert ran.err == "left alone: notes is unknown\n"
+    assert not stale.exists()
+    stale.mkdir()
+    built.write("tilus.toml", (built.directory / "tilus.toml").read_text() + "\n")
+    built.run("build")
+    assert not stale.exists()
+    built.run("cache", "clear")
+    assert (built.cache / "notes").read_text() == "mine"
+
+
+def test_a_project_that_is_not_known_cannot_be_forgotten(built: Project) -> None:
+    ran = built.run("cache", "gc", "--forget", "nope", status=2)
+    assert "--forget nope: no project of" in ran.err
+    assert os.fspath(built.directory / "tilus.toml") in ran.err
+    assert "removed 0" not in ran.out
+    built.run("cache", "gc", "--forget", "tilus.toml")
+    assert list((built.cache / "programs").iterdir()) == []
+
+
+def test_an_export_with_a_persons_file_is_not_replaced(built: Project) -> None:
+    built.run("cache", "export", "view", "--layout", "tilus")
+    (built.directory / "view" / "scripts" / "notes").write_text("mine")
+    ran = built.run("cache", "export", "view", "--layout", "hidet", status=2)
+    assert "view holds something else: scripts/notes" in ran.err
+    os.unlink(built.directory / "view" / "scripts" / "notes")
+    (built.directory / "link").symlink_to("view")
+    built.run("cache", "export", "link", "--layout", "hidet")
+    assert (built.directory / "link").is_symlink()
+    assert sorted(os.listdir(built.directory / "view")) == [".tilusbuild-view", "ops"]
