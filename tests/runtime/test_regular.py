@@ -45,6 +45,8 @@ IN_OURS = {
     "builder/dump_ir.py",
     "builder/noop_record.py",
     "builder/resources.py",
+    "cli/graph.py",
+    "compile/declared.py",
     "compile/dump.py",
     "compile/program.py",
     "dispatch/dispatcher.py",

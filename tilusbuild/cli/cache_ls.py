@@ -13,6 +13,7 @@ from tilusbuild.cli.arguments import Common, positionals
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import amount
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -180,8 +181,7 @@ def _print_programs(cache: Cache, script: ScriptListing, number: int | None) -> 
     path = cache.tree.script_path(script.directory, script.hash)
     print(f"{script.label}: {os.path.relpath(path)}")
     try:
-        with open(os.path.join(path, "schedule.txt"), encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = read_text(os.path.join(path, "schedule.txt")).splitlines()
     except OSError as error:
         print(f"  schedule.txt: {error.strerror}")
         return
