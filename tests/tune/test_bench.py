@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError
+from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError, device_lock
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 
 Libraries = Callable[..., str]
@@ -184,3 +186,24 @@ def test_warm_up_calls_go_before_each_sample(
         calls.append(count.stat().st_size - before)
         bench.close()
     assert calls[1] - calls[0] == 5
+
+
+def test_the_lock_of_a_device_is_never_made_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path, elsewhere = tmp_path / "tilusbuild-tune-cpu.lock", tmp_path / "elsewhere"
+    path.symlink_to(elsewhere)
+    with pytest.raises(OSError, match="is a link"), device_lock("cpu", lambda: None):
+        pass
+    assert not elsewhere.exists()
+    path.unlink()
+    elsewhere.write_text("of a person")
+    elsewhere.chmod(0o600)
+    os.link(elsewhere, path)
+    with pytest.raises(OSError, match="not a lock of tilusbuild"), device_lock("cpu", lambda: None):
+        pass
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o600
+    path.unlink()
+    with device_lock("cpu", lambda: None):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
