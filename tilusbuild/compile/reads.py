@@ -26,6 +26,7 @@ from tilusbuild.compile.steps import HERE, SOURCE, Step, Tools
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process import landlock
 from tilusbuild.process.base import CompletedCommand, Sandbox
+from tilusbuild.runtime.regular import read_text
 
 INCLUDED, ASSEMBLED = "tmp/included.d", "tmp/assembled.d"
 """The lists of the preprocessor and of the assembler, in the private directory."""
@@ -157,8 +158,7 @@ class Reads:
     def _listed(self, name: str) -> set[str] | None:
         """Return the files of a list; None if there is none."""
         try:
-            with open(os.path.join(self.work, name), encoding="utf-8", errors="replace") as file:
-                text = file.read()
+            text = read_text(os.path.join(self.work, name), "replace")
         except OSError:
             return None
         rules = (line.partition(": ")[2] for line in text.replace("\\\n", " ").split("\n"))
