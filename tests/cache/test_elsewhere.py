@@ -49,6 +49,9 @@ class Tree:
         os.mkdir(self.outside)
         Path(self.outside, "precious").write_text("mine")
         self.sample: Sample = sample_at(os.path.join(directory, "cache"), None)
+        self.cache.record_build(
+            "/p/tilus.toml", "p", []
+        )  # an index: without one nothing is garbage
         self.names = {}
         for name in ("old", "new"):
             include = self.sample.include(**{name: "text"})
@@ -245,6 +248,7 @@ def test_the_cache_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "big disk").mkdir()
     (tmp_path / "cache").symlink_to("big disk")
     sample = sample_at(str(tmp_path / "cache"), None)
+    sample.cache.record_build("/p/tilus.toml", "p", [])
     sample.program("a")
     assert len(sample.cache.gc().removed) == 1
     assert sample.cache.clear() == []
