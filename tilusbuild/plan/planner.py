@@ -17,6 +17,7 @@ from tilusbuild.manifest import IncludeDir, Manifest, snake_case
 from tilusbuild.plan import identity
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs, instances_of
+from tilusbuild.plan.rules import unmet_rules
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.plan.spaces import Chosen, chosen, question, space_of, spec_of
 from tilusbuild.render.closure import Headers, Root, Scans, inside
@@ -72,16 +73,19 @@ class Planner:
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
         script_instances: list[ScriptInstance] = []
+        planned: dict[str, list[Sequence[Schedule]]] = {}
         for script, target in chosen_pairs(self.manifest, selection):
             try:
                 for script_instance in self.script_instances(script, target, selection):
-                    instances.append(self._instance(script_instance, selection.level))
+                    schedules, default = self._chosen(script_instance, selection.level)
+                    instances.append(self._instance(script_instance, schedules, default))
+                    planned.setdefault(script, []).append(schedules)
                     script_instances.append(script_instance)
             except InputError as error:
                 problems.extend(d for d in error.diagnostics if d not in problems)
-        if problems:
-            raise InputError(*problems)
         manifest = self.manifest
+        if problems := problems or list(unmet_rules(manifest, planned)):
+            raise InputError(*problems)
         wanted = {each.hash: selection.wants(each) for each in instances}
         return Plan(
             manifest.project.name,
@@ -126,8 +130,12 @@ class Planner:
             self._headers[roots] = Headers(roots, digests=self.memory, scans=self.scans)
         return self._headers[roots]
 
-    def _instance(self, script_instance: ScriptInstance, level: int) -> PlannedInstance:
-        schedules, default = self._chosen(script_instance, level)
+    def _instance(
+        self,
+        script_instance: ScriptInstance,
+        schedules: Sequence[Schedule],
+        default: Schedule | None,
+    ) -> PlannedInstance:
         numbers = tuple(schedule.index for schedule in schedules)
         if self.memo is None:
             programs = tuple(each.hash for each in script_instance.render_all(schedules))

@@ -326,6 +326,10 @@ class SpaceError(Exception):
         self.column = column
 
 
+class EmptySpaceError(SpaceError):
+    """No point is valid."""
+
+
 Row = tuple[Value, ...]
 
 

@@ -22,6 +22,7 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.space.model import (
     Derived,
     Domain,
+    EmptySpaceError,
     Model,
     SpaceError,
     SpaceSpec,
@@ -196,16 +197,16 @@ class Space:
 
         return report(self._model)
 
-    def _empty(self) -> SpaceError:
+    def _empty(self) -> EmptySpaceError:
         from tilusbuild.space.report import responsible
 
         rules = responsible(self._model)
         if not rules:
-            return SpaceError("the space is empty: its conditions exclude every point")
+            return EmptySpaceError("the space is empty: its conditions exclude every point")
         names = " and ".join(f'"{name}"' for name in rules)
         exclude = "excludes every point" if len(rules) == 1 else "together exclude every point"
         word = "the rule" if len(rules) == 1 else "the rules"
-        return SpaceError(
+        return EmptySpaceError(
             f"the space is empty: {word} {names} {exclude}",
             rule=rules[-1],
             hint="relax a rule, or give a parameter more values",
