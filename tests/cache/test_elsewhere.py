@@ -35,7 +35,7 @@ PLACES = [
     "scripts/matmul", "scripts/matmul/S", "scripts/matmul/S/programs", "scripts/matmul/S/failed",
     "scripts/matmul/S/script.txt", "scripts/matmul/S/schedule.txt", "scripts/matmul/S/notes",
     f"staging/{STALE}", f"staging/{STALE}/deep", f"staging/{OLD_STALE}",
-    "locks/use", "locks/index", "locks/read-abc", "state/history", "state/plans", "state/tune",
+    "locks/use", "locks/index", "locks/read-ab", "state/history", "state/plans", "state/tune",
 ]  # fmt: skip
 OF = ["old", "new"]
 THINGS = ["link to a copy", "link to nothing", "link to a file", "FIFO"]

@@ -16,7 +16,8 @@ from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.disk import CacheBusyError, CacheDamagedError
-from tilusbuild.runtime.places import LOST_ROOT, ReaderLock
+from tilusbuild.runtime.places import LOST_ROOT
+from tilusbuild.runtime.reader_lock import ReaderLock
 
 DAY = 86400.0
 
@@ -225,7 +226,7 @@ def test_a_process_that_was_killed_keeps_nothing(cache: Cache, sample: Sample):
     record = sample.record(["old"])
     cache.publish_script(record)
     code = (
-        "import sys, time; from tilusbuild.runtime.places import LOST_ROOT, ReaderLock;"
+        "import sys, time; from tilusbuild.runtime.reader_lock import ReaderLock;"
         "hold = ReaderLock(sys.argv[1], [sys.argv[2]]); print('held', flush=True); time.sleep(600)"
     )
     words = [sys.executable, "-c", code, cache.root, record.hash]

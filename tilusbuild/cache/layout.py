@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tilusbuild.runtime.places import LOCK_FILE, LOCKS
+from tilusbuild.runtime.reader_lock import LOCK_FILE, LOCKS
 from tilusbuild.runtime.regular import read_bytes
 
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
@@ -42,7 +42,9 @@ _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DIRECTORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 _STAGING = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{4})?", re.ASCII)
 """With 16 digits it is of a version up to 0.1, which removes such that it has not locked."""
-_LOCK = re.compile(r"use|index|(?:program|include|script|stage|read)-[0-9a-f]{3}", re.ASCII)
+_LOCK = re.compile(
+    r"use|index|read-[0-9a-f]{2}|(?:program|include|script|stage)-[0-9a-f]{3}", re.ASCII
+)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _HEADERS = re.compile(rb"include/([0-9a-f]{64})")
 

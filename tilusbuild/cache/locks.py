@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-from tilusbuild.runtime.places import (
+from tilusbuild.runtime.reader_lock import (
     FLOCK,
     LOCK_FILE,
     LOCKS,
@@ -222,16 +222,12 @@ def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
     """Lock a whole open file; return whether it is ours, which it is when we `wait`. An exclusive
     lock needs a file that is open for writing. Raises `OSError`."""
     if not shared:
-        try:
-            # Here, because a build that finds everything up to date takes no exclusive lock.
-            from filelock import lock_descriptor
-        except ModuleNotFoundError:
-            pass  # an environment that was made before this dependency: the same call of the kernel
-        else:
-            return bool(lock_descriptor(handle, blocking=wait, poll_interval=_POLL))
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        # Here, because a build that finds everything up to date takes no exclusive lock.
+        from filelock import lock_descriptor
+
+        return bool(lock_descriptor(handle, blocking=wait, poll_interval=_POLL))
     try:
-        fcntl.flock(handle, kind | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if _is_taken(error) and not wait:
             return False

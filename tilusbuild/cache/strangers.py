@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
-from tilusbuild.runtime.places import LOCKS
+from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.state.directories import is_directory, mounts_below
 
 

@@ -20,7 +20,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import CacheReadOnlyError, Disk, RealDisk, wrap_oserror
 from tilusbuild.cache.locks import Held, LockName, Locks
 from tilusbuild.errors import InputError, input_error
-from tilusbuild.runtime.places import LOCK_FILE, LOCKS
+from tilusbuild.runtime.reader_lock import LOCK_FILE, LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.state.directories import below, is_directory, names_below

@@ -24,7 +24,8 @@ from tilusbuild.jit.request import Request, Source, opened, request
 from tilusbuild.jit.tilelang_words import AUTO
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.calls import CallForms
-from tilusbuild.runtime.places import ReaderLock, get_cache_dir
+from tilusbuild.runtime.places import get_cache_dir
+from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script
 

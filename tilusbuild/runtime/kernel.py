@@ -26,8 +26,8 @@ from tilusbuild.runtime.errors import (
     WrongDeviceTableError,
     suggestion,
 )
-from tilusbuild.runtime.places import ReaderLock
 from tilusbuild.runtime.process import process
+from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.refused import by_number
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value

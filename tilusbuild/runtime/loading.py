@@ -18,7 +18,8 @@ from tilusbuild.runtime.errors import (
 )
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.naming import Name, NameSyntaxError, parse_name, snake_case
-from tilusbuild.runtime.places import ReaderLock, SearchPlace, here, places
+from tilusbuild.runtime.places import SearchPlace, here, places
+from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script, glance, read_script
 from tilusbuild.runtime.semantics import Value
 

@@ -8,13 +8,10 @@ older and are not examined.
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.runtime import option, trust
@@ -24,7 +21,7 @@ from tilusbuild.runtime.errors import (
     ScriptNotFoundError,
     UntrustedPlaceError,
 )
-from tilusbuild.runtime.regular import open_regular, read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
 if TYPE_CHECKING:
@@ -257,57 +254,3 @@ def _names(directory: str) -> list[str]:
 
 
 _MAX_MANIFEST_SIZE = 16 << 20
-LOCKS, READ = "locks", "read"
-"""Where a tree has its locks, and of which kind those of scripts in use are."""
-LOCK_FILE = "lock"
-"""What versions up to 0.1 lock instead: bytes of this file."""
-_REGION_BITS = 60
-SCRIPTS_IN_USE = 6
-"""Which range of offsets stands for scripts in use there; `tilusbuild.cache.locks` has the rest."""
-FLOCK = struct.Struct("@hhqqi4x")
-"""`struct flock` of 64-bit Linux: type, whence, start, length, pid (0 for these locks)."""
-
-
-def stripe(kind: str, name: str) -> str:
-    """Return the name of the file that is locked for a thing with a hex name."""
-    return f"{kind}-{name[:3]}"
-
-
-def lock_offset(region: int, name: str) -> int:
-    """Return the byte that stands for a hex name of 15 digits or more, of which the first 15
-    count."""
-    return (region << _REGION_BITS) + int(name[: _REGION_BITS // 4], 16)
-
-
-class ReaderLock:
-    """Keeps scripts of the tree `root`, by their hashes, from being collected while it lives.
-
-    A kernel opens its libraries when they are first called for, long after it was loaded, so they
-    must stay although another build has taken their place. A lock is of a file in the tree's
-    `locks/` that the build made, shared by all readers: it writes nothing, and the system drops it
-    however the process ends. A tree without that file, or on a file system without locks, is used
-    without: nobody collects a package's directory.
-
-    Making it waits for a collection that is about to remove one, so look for them afterwards.
-    Nothing is raised. After a fork, parent and child hold them both.
-    """
-
-    def __init__(self, root: str, scripts: Iterable[str]) -> None:
-        self._handles: list[int] = []
-        scripts = list(scripts)
-        for script in scripts:
-            with suppress(OSError, ValueError):
-                path = os.path.join(root, LOCKS, stripe(READ, script))
-                self._handles.append(open_regular(path, follow=False))
-                fcntl.flock(self._handles[-1], fcntl.LOCK_SH)
-        with suppress(OSError, ValueError):
-            self._handles.append(open_regular(os.path.join(root, LOCK_FILE), follow=False))
-            for script in scripts:
-                request = FLOCK.pack(
-                    fcntl.F_RDLCK, os.SEEK_SET, lock_offset(SCRIPTS_IN_USE, script), 1, 0
-                )
-                fcntl.fcntl(self._handles[-1], fcntl.F_OFD_SETLKW, request)
-
-    def __del__(self) -> None:
-        for handle in self._handles:
-            os.close(handle)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.device import Device
     from tilusbuild.runtime.direct import OpenDispatcher
     from tilusbuild.runtime.kernel import Kernel
+    from tilusbuild.runtime.reader_lock import SharedFile
     from tilusbuild.runtime.script import Script
 
 
@@ -33,6 +34,10 @@ class Process:
         """Packed functions of the libraries that are open, by path and digest."""
         self.scripts: dict[str, Script] = {}
         """Scripts that were read, by the path of their directory, which is named by a hash."""
+        self.lock_files: weakref.WeakValueDictionary[str, SharedFile] = (
+            weakref.WeakValueDictionary()
+        )
+        """Files of locks that are held, by path."""
         self.dispatchers: dict[str, OpenDispatcher] = {}
         """The C dispatchers that are open, by path. They stay open."""
 
@@ -41,6 +46,7 @@ class Process:
         self.option_lock = threading.Lock()
         self.device_lock = threading.Lock()
         self.library_lock = threading.Lock()
+        self.reader_lock = threading.Lock()
 
     def reset(self) -> None:
         """Forget options, devices and libraries: for tests. What is loaded stays loaded."""
