@@ -66,7 +66,11 @@ def contents(cache: Path) -> dict[str, bytes | str]:
     found = published(cache)
     for path in cache.rglob("*"):
         name = str(path.relative_to(cache))
-        if name.startswith(("state/", "staging/")) or not path.is_file() or path.is_symlink():
+        if (
+            name.startswith(("state/", "staging/", "locks/"))
+            or not path.is_file()
+            or path.is_symlink()
+        ):
             continue
         found[name] = path.read_bytes()
     return found
