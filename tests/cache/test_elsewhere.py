@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
@@ -156,6 +156,7 @@ def within(seconds: int) -> Iterator[None]:
 
 
 @settings(deadline=None, max_examples=int(os.environ.get("TREES", "60")))
+@example(put=[("include/I/MANIFEST", "FIFO", "new")], operations=["merge"])
 @given(
     put=st.lists(
         st.tuples(

@@ -18,7 +18,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import NotAFileError, read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
@@ -61,7 +61,7 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[tuple
         listed = read_manifest(data)
     except FileNotFoundError:
         return [(layout.MANIFEST, "is missing")]
-    except CorruptFileError as error:
+    except (CorruptFileError, NotAFileError) as error:
         return [(layout.MANIFEST, str(error))]
     problems = [(name, "is not in the manifest") for name in names - {layout.MANIFEST, *listed}]
     for name, wanted in listed.items():
