@@ -54,9 +54,12 @@ settings.load_profile("tests")
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test reads or writes the user's own cache or settings."""
+    """No test reads or writes the user's own cache or settings, nor asks where it runs."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
+    # A CI system's own variables change what is printed: the tests say themselves what there is.
     for name in [name for name in os.environ if name.startswith(("TILUSBUILD_", "GITHUB_"))]:
         monkeypatch.delenv(name)
+    for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     return home

@@ -182,9 +182,10 @@ def test_threads_get_their_own_answers(runner: LocalRunner, sh):
 
 
 def test_a_runner_that_runs_nothing_starts_nothing():
-    before = os.listdir("/proc/self/task")
+    before = set(os.listdir("/proc/self/task"))
     with LocalRunner():
-        assert os.listdir("/proc/self/task") == before
+        # A thread of an earlier test may end meanwhile.
+        assert set(os.listdir("/proc/self/task")) <= before
 
 
 def test_a_forked_child_must_make_its_own_runner(runner: LocalRunner, sh):

@@ -78,20 +78,21 @@ def misbehave(nvcc: str, *faults: tuple[str, str]) -> None:
 
 def read_journal(nvcc: str) -> list[tuple[str, str, str]]:
     """(mode, key, how it went) of every compile that was started, in order."""
-    path = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "journal")
-    try:
-        with open(path) as file:
-            lines = [line.split() for line in file]
-    except FileNotFoundError:
-        return []
-    return [(mode, key, what) for mode, key, what in lines]
+    return [(mode, key, what) for mode, key, what in _noted(nvcc, "journal")]
 
 
 def spans(nvcc: str) -> list[list[str]]:
     """The words of each line that compiles noted when they began and ended, in order."""
-    path = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "spans")
-    with open(path) as file:
-        return [line.split() for line in file]
+    return _noted(nvcc, "spans")
+
+
+def _noted(nvcc: str, name: str) -> list[list[str]]:
+    """The words of each line of what compiles write; none before the first has begun."""
+    try:
+        with open(os.path.join(os.path.dirname(os.path.dirname(nvcc)), name)) as file:
+            return [line.split() for line in file]
+    except FileNotFoundError:
+        return []
 
 
 def most_at_once(nvcc: str) -> int:
