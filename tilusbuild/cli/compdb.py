@@ -58,7 +58,7 @@ def run(arguments: CompdbArgs) -> int:
             project, project.plan(selection), every=arguments.all, clang=arguments.clang
         )
     if arguments.output is not None:
-        _write(arguments.output, _text(found))
+        options.write_to(arguments.output, _text(found).encode())
     if arguments.json:
         for each in found.commands:
             emit(CommandLine(each.label, each.program, each.directory, each.file, each.arguments))
@@ -73,16 +73,6 @@ def run(arguments: CompdbArgs) -> int:
 
 def _text(found: Database) -> str:
     return dumps([command.entry for command in found.commands], indent=2) + "\n"
-
-
-def _write(path: str, text: str) -> None:
-    from tilusbuild.errors import input_error
-    from tilusbuild.state.outputs import write_output
-
-    try:
-        write_output(path, text.encode())
-    except OSError as error:
-        raise input_error(f"{path}: {error.strerror}") from None
 
 
 VERB = Verb(CompdbArgs, run, (CommandLine, CompdbSummary))

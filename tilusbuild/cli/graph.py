@@ -100,7 +100,6 @@ def _draw(path: str, text: str, project: Project) -> None:
     from tilusbuild.errors import input_error
     from tilusbuild.process.base import Command
     from tilusbuild.runtime.regular import read_bytes
-    from tilusbuild.state.outputs import write_output
 
     program = shutil.which("dot")
     if program is None:
@@ -118,10 +117,7 @@ def _draw(path: str, text: str, project: Project) -> None:
     if finished.status != 0 or not drawn:
         said = finished.output.decode(errors="replace").strip()
         raise input_error(f"Graphviz drew nothing: {said or f'status {finished.status}'}")
-    try:
-        write_output(path, drawn)
-    except OSError as error:
-        raise input_error(f"{path}: {error.strerror}") from None
+    options.write_to(path, drawn)
 
 
 def _emit(found: Graph, programs: int) -> None:

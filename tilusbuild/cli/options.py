@@ -150,6 +150,17 @@ def policy(arguments: SignedArgs) -> SignaturePolicy | None:
     return None if required == SignaturePolicy() else required
 
 
+def write_to(path: str, data: bytes) -> None:
+    """Write the file that an option names. Raises `InputError`."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.state.outputs import write_output
+
+    try:
+        write_output(path, data)
+    except OSError as error:
+        raise input_error(f"{path}: {error.strerror}") from None
+
+
 def emit(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
     print(json_line(line), flush=flush)

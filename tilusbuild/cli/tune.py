@@ -395,11 +395,10 @@ def _line(label: str, decision: Decision) -> TunedLine:
 
 def _report(arguments: TuneArgs, tuned: Sequence[TunedInstance]) -> int:
     if arguments.export_t4 is not None:
-        from tilusbuild.state.outputs import write_output
         from tilusbuild.tune.publish import t4_json
 
         found = [(each.script, each.device.name, each.decisions) for each in tuned]
-        write_output(arguments.export_t4, t4_json(found).encode())
+        options.write_to(arguments.export_t4, t4_json(found).encode())
     decisions = [decision for each in tuned for decision in each.decisions]
     without = sum(decision.winner is None for decision in decisions)
     if arguments.json:

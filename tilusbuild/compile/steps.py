@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,13 @@ LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-
 """For the linker, of every library."""
 EXPORT_FLAGS = (f"--version-script={EXPORTS_MAP}", "--as-needed", "-z", "defs")
 """For libraries of objects that a compiler made: they export nothing but the launcher."""
+
+
+def launcher_in(directories: Iterable[str]) -> str | None:
+    """Return the generated launcher among a program's header directories; None for a template with
+    host code of its own."""
+    paths = (os.path.join(directory, LAUNCHER) for directory in directories)
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,10 @@ rest and removes the private directory. Nothing is written outside the directory
 from __future__ import annotations
 
 import os
-import re
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tilusbuild.cache.locks import lock_file
 from tilusbuild.interop.kind import group_with_place, is_group
 from tilusbuild.interop.listing import ListedCache, cache_of
 from tilusbuild.package.check import Checker
@@ -25,14 +22,13 @@ from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.formats.wheel import not_vouched_for
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.runtime.regular import open_regular, read_bytes
-from tilusbuild.state.directories import below, make_below, remove
+from tilusbuild.package.staging import private_directory
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.directories import below, make_below
 from tilusbuild.state.files import publish_new, sync_directory, write_atomic
 
 _PREFIX = ".tilusbuild-"
-_PRIVATE = re.compile(r"\.tilusbuild-[a-z0-9_]{8}", re.ASCII)
-_LOCK = ".lock"
-"""In a private directory: locked as long as its process lives."""
+"""Of the private directories: other systems' own temporary names are not taken for ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,46 +141,9 @@ def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -
 
 @contextmanager
 def _private(place: str) -> Iterator[str]:
-    """Make a locked directory in `place`, and remove those that killed processes left."""
     os.makedirs(place, exist_ok=True)
-    for name in filter(_PRIVATE.fullmatch, os.listdir(place)):
-        _sweep(os.path.join(place, name))
-    path, handle = _locked(place)
-    try:
-        yield path
-    finally:
-        with suppress(OSError):
-            remove(path)
-        os.close(handle)
-
-
-def _locked(place: str) -> tuple[str, int]:
-    """Return a new directory and the handle that holds its lock."""
-    while True:  # another process may sweep the directory before we have locked it
-        path = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
-        with suppress(FileNotFoundError):
-            handle = _open_lock(path)
-            lock_file(handle)
-            if os.path.isdir(path):
-                return path, handle
-            os.close(handle)
-
-
-def _sweep(path: str) -> None:
-    """Remove a private directory unless its lock is held: then another process installs now."""
-    with suppress(OSError):
-        handle = _open_lock(path)
-        try:
-            if lock_file(handle, wait=False):
-                remove(path)
-        finally:
-            os.close(handle)
-
-
-def _open_lock(path: str) -> int:
-    with below(os.path.dirname(path), os.path.basename(path)) as handle:
-        flags = os.O_RDWR | os.O_CREAT
-        return open_regular(_LOCK, flags, follow=False, dir_fd=handle)
+    with private_directory(place, _PREFIX) as private:
+        yield private
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilusbuild.cache import layout
-from tilusbuild.compile.steps import LAUNCHER
+from tilusbuild.compile.steps import launcher_in
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.jit import device_code, make
@@ -83,10 +83,8 @@ class CachedKernel:
         if command is None:
             return None
         digests = layout.mentioned_headers(read_bytes(command))
-        paths = [
-            os.path.join(self.script.root, layout.INCLUDE, digest, LAUNCHER) for digest in digests
-        ]
-        return next((path for path in paths if os.path.isfile(path)), None)
+        include = os.path.join(self.script.root, layout.INCLUDE)
+        return launcher_in(os.path.join(include, digest) for digest in digests)
 
     @property
     def kernel_lib_path(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Private directories beside a place, in which packages are made.
+"""Private directories beside a place, in which packages are made and caches are unpacked.
 
 A private directory belongs to who holds the lock of its file `.lock`, which vanishes with its
 holder. Who makes the next one there removes those that nobody holds: what a killed command left
@@ -7,37 +7,38 @@ does not stay. Where the file system has no locks, nothing is removed.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_PREFIX = ".tmp-"
-_IS_OURS = re.compile(r"\.tmp-[a-z0-9_]{8}")  # as `mkdtemp` names them
+from tilusbuild.cache.locks import lock_file
+from tilusbuild.runtime.regular import open_regular
+from tilusbuild.state.directories import below, names_below, remove
+
+_RANDOM = r"[a-z0-9_]{8}"  # as `mkdtemp` names them
 _LOCK = ".lock"
 
 
 @contextmanager
-def private_directory(place: str) -> Iterator[str]:
+def private_directory(place: str, prefix: str = ".tmp-") -> Iterator[str]:
     """Make a directory in the directory `place`, and remove it after the block. Raises `OSError`
     before the block."""
-    _remove_abandoned(place)
-    path, handle = _make(place)
+    _remove_abandoned(place, prefix)
+    path, handle = _make(place, prefix)
     try:
         yield path
     finally:
         with suppress(OSError):
-            _empty(path)
+            _remove(path)
         os.close(handle)
 
 
-def _make(place: str) -> tuple[str, int]:
+def _make(place: str, prefix: str) -> tuple[str, int]:
     """Return a new directory and the open file whose lock says that it is ours."""
     while True:
-        path = tempfile.mkdtemp(prefix=_PREFIX, dir=place)
+        path = tempfile.mkdtemp(prefix=prefix, dir=place)
         try:
             # Before it is locked, it looks abandoned to others, and may go.
             with suppress(FileNotFoundError):
@@ -45,25 +46,21 @@ def _make(place: str) -> tuple[str, int]:
                 if handle is not None:
                     return path, handle
         except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                remove(path)
             raise
 
 
 def _lock(path: str) -> int | None:
     """Return the open and locked file of a private directory, or None when somebody else has it or
     has removed it. Raises `OSError`."""
-    name = os.path.join(path, _LOCK)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = os.open(name, flags, 0o600)
+    handle = _open_lock(path, os.O_CREAT)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError:
-        pass  # no locks here: then nobody removes anything, either
-    try:
-        if os.path.samestat(os.fstat(handle), os.lstat(name)):
+        try:
+            held = lock_file(handle, wait=False)
+        except OSError:
+            held = True  # no locks here: then nobody removes anything, either
+        if held and os.path.samestat(os.fstat(handle), os.lstat(os.path.join(path, _LOCK))):
             return handle
     except BaseException:
         os.close(handle)
@@ -72,38 +69,37 @@ def _lock(path: str) -> int | None:
     return None
 
 
-def _remove_abandoned(place: str) -> None:
+def _open_lock(path: str, flags: int = 0) -> int:
+    with below(os.path.dirname(path), os.path.basename(path)) as handle:
+        return open_regular(_LOCK, os.O_RDWR | flags, 0o600, follow=False, dir_fd=handle)
+
+
+def _remove_abandoned(place: str, prefix: str) -> None:
     """Remove the private directories in `place` that nobody holds; never raises."""
+    ours = re.compile(re.escape(prefix) + _RANDOM, re.ASCII)
     with suppress(OSError):
-        for entry in list(os.scandir(place)):
-            if _IS_OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):
-                    _remove(entry.path)
+        for name in filter(ours.fullmatch, os.listdir(place)):
+            with suppress(OSError):
+                _remove_unheld(os.path.join(place, name))
 
 
-def _remove(path: str) -> None:
-    names = os.listdir(path)
-    if not names:  # killed before it was locked
+def _remove_unheld(path: str) -> None:
+    names = names_below(path)
+    if not names:  # killed before it was locked; a link is no directory, and stays
         os.rmdir(path)
     if _LOCK not in names:
         return  # somebody else's
-    handle = os.open(
-        os.path.join(path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    )
+    handle = _open_lock(path)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _empty(path)
+        if lock_file(handle, wait=False):
+            _remove(path)
     finally:
         os.close(handle)
 
 
-def _empty(path: str) -> None:
+def _remove(path: str) -> None:
     """Remove a private directory, its lock last: what is left of it is known for ours."""
-    for name in os.listdir(path):
-        inner = os.path.join(path, name)
-        if os.path.isdir(inner) and not os.path.islink(inner):
-            shutil.rmtree(inner)
-        elif name != _LOCK:
-            os.unlink(inner)
-    os.unlink(os.path.join(path, _LOCK))
-    os.rmdir(path)
+    for name in names_below(path):
+        if name != _LOCK:
+            remove(os.path.join(path, name))
+    remove(path)

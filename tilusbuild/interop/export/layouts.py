@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from tilusbuild import __version__
 from tilusbuild.cache import layout
+from tilusbuild.compile.steps import launcher_in
 from tilusbuild.interop.export.scripts import (
     ExportedProgram,
     ExportedScript,
@@ -186,18 +187,12 @@ def _tilelang_kernel(
     yield OwnFile(f"{home}/params.json", params)
     yield HardLink(f"{home}/device_kernel.cu", os.path.join(program.directory, layout.SOURCE))
     yield HardLink(f"{home}/{_TILELANG_LIBRARY}", os.path.join(program.directory, layout.LIBRARY))
-    launcher = _launcher(program)
+    launcher = launcher_in(program.includes)
     if launcher is not None:
         files["host_kernel.cu"] = _size_and_digest(read_bytes(launcher))
         yield HardLink(f"{home}/host_kernel.cu", launcher)
     manifest = {"version": 1, "files": dict(sorted(files.items()))}
     yield OwnFile(f"{home}/manifest.json", json.dumps(manifest, indent=2).encode())
-
-
-def _launcher(program: ExportedProgram) -> str | None:
-    """Return the generated host source; None for a template with host code of its own."""
-    paths = (os.path.join(directory, "launcher.c") for directory in program.includes)
-    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def _size_and_digest(data: bytes) -> dict[str, object]:
