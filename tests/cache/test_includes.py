@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
-from tilusbuild.cache.disk import InputChangedError
+from tilusbuild.cache.disk import InputChangedError, RealDisk
 from tilusbuild.cache.includes import read_manifest
-from tilusbuild.render.closure import Closure, Root, closure
+from tilusbuild.render.closure import Closure, Root
 from tilusbuild.render.closure import layout as files_of
+from tilusbuild.render.headers import closure
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes
 
@@ -115,3 +116,48 @@ def test_any_bytes_are_a_manifest_or_broken(data):
         assert all(not name.startswith("/") for name in read_manifest(data))
     except CorruptFileError:
         assert data
+
+
+def closure_of(number: int, common: int) -> tuple[str, dict[str, bytes | str]]:
+    """A header directory with a file of its own and `common` ones that every other has too."""
+    contents = {f"c/{i}.h": f"// common {i}\n".encode() * 100 for i in range(common)}
+    contents["own.h"] = f"// {number}\n".encode()
+    lines = [f"{sha256_bytes(data)}  {name}\n" for name, data in sorted(contents.items())]
+    manifest = "".join(lines).encode()
+    return sha256_bytes(manifest), {"MANIFEST": manifest, **contents}
+
+
+def test_large_directories_share_equal_files(cache: Cache):
+    paths = [Path(cache.publish_include(*closure_of(number, 40))) for number in range(3)]
+    for name in ("c/0.h", "c/39.h"):
+        assert len({os.stat(path / name).st_ino for path in paths}) == 1
+    assert len({os.stat(path / "own.h").st_ino for path in paths}) == 3
+    cache.tree.disk.remove(str(paths[0]))
+    assert cache.verify() == []
+
+
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_a_shared_file_that_was_written_to_is_made_again_in_each_directory(cache: Cache, again):
+    closures = [closure_of(number, 40) for number in range(3)]
+    paths = [Path(cache.publish_include(*each)) for each in closures]
+    with open(paths[2] / "c/7.h", "r+b") as file:
+        file.write(b"!")
+    (paths[2] / "c/8.h").unlink()
+    (paths[2] / "c/8.h").symlink_to("../own.h")
+    assert len(cache.verify()) == 4
+    order = [again, *({0, 1, 2} - {again})]
+    for number in order:
+        cache.publish_include(*closures[number])
+    assert cache.verify() == []
+    assert len({os.stat(path / "c/7.h").st_ino for path in paths}) == 1
+
+
+def test_a_directory_is_written_where_files_cannot_have_two_names(tmp_path):
+    class OneName(RealDisk):
+        def share(self, existing: str, path: str) -> None:
+            raise PermissionError(1, "Operation not permitted", path)
+
+    cache = Cache(str(tmp_path / "cache"), disk=OneName())
+    paths = [Path(cache.publish_include(*closure_of(number, 40))) for number in range(2)]
+    assert os.stat(paths[0] / "c/0.h").st_nlink == 1
+    assert cache.verify() == []

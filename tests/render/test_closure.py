@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.render.closure import Headers, closure, inside, layout
+from tilusbuild.render.closure import inside, layout
+from tilusbuild.render.headers import Headers, closure
+from tilusbuild.render.outside import Outside
 from tilusbuild.state.files import sha256_bytes
 
 
@@ -245,3 +247,47 @@ def test_what_was_found_in_a_file_is_kept_for_its_latest_content_only(project, r
         found = Headers(roots, scans=scans).closure('#include "a.h"\n')
         assert names(found) == ["project/include/a.h", f"project/include/b{number}.h"]
     assert sorted(os.path.basename(path) for path in scans) == ["a.h", "b0.h", "b1.h", "b2.h"]
+
+
+@pytest.fixture
+def toolkit(tmp_path):
+    """A toolkit whose compiler includes `runtime.h`, which includes `lib/part.h`."""
+    for name, text in {"runtime.h": "#include <lib/part.h>\n", "lib/part.h": ""}.items():
+        path = tmp_path / "toolkit" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Outside((str(tmp_path / "toolkit"),), ("runtime.h",))
+
+
+def test_a_vendored_library_is_whole_though_only_the_toolkit_includes_it(project, roots, toolkit):
+    project.write({"project/include/lib/part.h": '#include "detail.h"\n'})
+    project.write({"project/include/lib/detail.h": "", "project/include/lib/unused.h": ""})
+    found = closure("int a;\n", roots, outside=toolkit)
+    assert names(found) == ["project/include/lib/detail.h", "project/include/lib/part.h"]
+    assert found.external == ("runtime.h",)
+
+
+def test_nothing_outside_is_read_where_nothing_is_shadowed(project, roots, toolkit):
+    project.write({"project/include/lib/mine.h": "", "project/include/other.h": ""})
+    read = []
+
+    class Digests:
+        def digest(self, path):
+            read.append(path)
+            return ""
+
+    found = closure("#include <other.h>\n", roots, outside=toolkit, digests=Digests())
+    assert names(found) == ["project/include/other.h"]
+    assert read == [os.path.join(project.directory, "project/include/other.h")]
+
+
+def test_the_directories_and_names_that_would_shadow_are_known(project, roots, toolkit):
+    """So that a record of what was read notices the header that comes."""
+    project.write({"project/include/lib/mine.h": ""})
+    before = closure("int a;\n", roots, outside=toolkit)
+    assert os.path.join(project.directory, "project/include/lib") in before.probed
+    assert {"runtime.h", "lib", "part.h"} <= before.shadowing
+    project.write({"project/include/lib/part.h": ""})
+    after = closure("int a;\n", roots, outside=toolkit)
+    assert names(after) == ["project/include/lib/part.h"]
+    assert os.path.join(project.directory, "project/include/lib/part.h") in after.probed

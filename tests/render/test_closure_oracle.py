@@ -11,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.render.closure import Closure, closure, inside, layout
+from tilusbuild.render.closure import Closure, inside, layout
+from tilusbuild.render.headers import closure
+from tilusbuild.render.outside import Outside
 
 NAMES = ["a.h", "b.h", "sub/a.h", "sub/c.h", "deep/er/d.h", "link/a.h", "link/c.h"]
 PLACES = ["project/kernels", "project/include", "pkg/src/inc", "project"]
+OUTSIDE = ["toolkit", "system"]
 SPELLED = [
     *NAMES, "../a.h", "../include/a.h", "../include/sub/c.h", "sub/../b.h", "./a.h", "deep/../a.h",
     "er/d.h", "../../src/inc/b.h", "link/../b.h", "gone.h", "../../outside.h", "c.h",
@@ -49,9 +52,9 @@ trees = st.dictionaries(
 )
 
 
-def write_tree(directory, tree):
+def write_tree(directory, tree, places=PLACES):
     """Headers that are included once each, so that cycles end, and that leave their name behind."""
-    for place in PLACES:
+    for place in places:
         os.makedirs(directory / place / "deep/er", exist_ok=True)
         os.symlink("deep/er", directory / place / "link")
     for number, ((place, name), text) in enumerate(tree.items()):
@@ -63,14 +66,16 @@ def write_tree(directory, tree):
     (directory / "outside.h").write_text("outside\n")
 
 
-def search_path(directory):
+def search_path(directory, outside=None):
     return ["-iquote", f"{directory}/project/kernels", f"-I{directory}/project/include",
-            f"-I{directory}/pkg/src/inc"]  # fmt: skip
+            f"-I{directory}/pkg/src/inc",
+            *(f"-isystem{outside}/{name}" for name in OUTSIDE if outside)]  # fmt: skip
 
 
-def preprocess(directory, source, *options):
+def preprocess(directory, source, *options, outside=None):
     """Exit status and text of `g++ -E -P`, or the dependencies with -M."""
-    command = ["g++", "-std=c++20", "-E", "-P", *options, *search_path(directory), str(source)]
+    where = search_path(directory, outside)
+    command = ["g++", "-std=c++20", "-E", "-P", *options, *where, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
@@ -115,6 +120,39 @@ def test_a_compile_against_the_copy_sees_the_same_text(tmp_path_factory, tree, s
         }
         known = {os.path.realpath(h.path) for h in found.headers if h.path}
         assert read - {os.path.realpath(path)} <= known
+
+
+outer_trees = st.dictionaries(
+    st.tuples(st.sampled_from([*PLACES[1:3], *OUTSIDE, *OUTSIDE]), st.sampled_from(NAMES)),
+    st.lists(include.filter(lambda text: ".." not in text), max_size=4).map("\n".join),
+    min_size=6,
+    max_size=24,
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(tree=outer_trees, source=st.lists(include, min_size=1, max_size=5).map("\n".join))
+def test_headers_outside_see_the_copy_as_they_see_the_project(tmp_path_factory, tree, source):
+    """What a toolkit's header includes is the project's where the project has it, in every copy."""
+    directory = tmp_path_factory.mktemp("outer")
+    shadow = dict.fromkeys([("project/include", "shadow.h"), ("toolkit", "shadow.h")], "")
+    write_tree(directory, tree | shadow, [*PLACES, *OUTSIDE])
+    path = directory / "source.cu.cpp"
+    path.write_text(source + "\n")
+    roots = [
+        inside("project", str(directory / "project"), "kernels", quoted_only=True),
+        inside("project", str(directory / "project"), "include"),
+        inside("pkg", str(directory / "pkg"), "src/inc"),
+    ]
+    outside = Outside(tuple(str(directory / name) for name in OUTSIDE))
+    found = closure(source + "\n", roots, outside=outside)
+    if any("leads out" in n.message or "symbolic link" in n.message for n in found.notes):
+        return
+    copy_of(found, directory / "copy")
+    expected = preprocess(directory, path, outside=directory)
+    assert preprocess(directory / "copy", path, outside=directory) == expected
 
 
 @pytest.mark.nvcc

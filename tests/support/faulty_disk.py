@@ -69,6 +69,10 @@ class FaultyDisk(RealDisk):
         self._count("link", path)
         super().link(target, path)
 
+    def share(self, existing: str, path: str) -> None:
+        self._count("share", path)
+        super().share(existing, path)
+
     def rename(self, old: str, new: str) -> None:
         self._count("rename", new)
         super().rename(old, new)

@@ -46,6 +46,10 @@ class Disk(Protocol):
         """Make a symbolic link."""
         ...
 
+    def share(self, existing: str, path: str) -> None:
+        """Make a second name of a file that is there."""
+        ...
+
     def rename(self, old: str, new: str) -> None:
         """Move within the file system, over a file or an empty directory if there is one."""
         ...
@@ -93,6 +97,9 @@ class RealDisk:
 
     def link(self, target: str, path: str) -> None:
         os.symlink(target, path)
+
+    def share(self, existing: str, path: str) -> None:
+        os.link(existing, path, follow_symlinks=False)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)

@@ -6,6 +6,9 @@ A directory is named by the sha256 of its `MANIFEST`, which is in the form of `s
     sha256sum -c MANIFEST      checks every header
 
 A compile must never see anything else, so a directory is checked by content before it is used.
+Large directories share their files: closures of one project differ in few, and a vendored library
+is 26 MB of them. A shared file is one file with several names, and each is checked as if it were
+alone.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
@@ -21,6 +25,12 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import NotAFileError, read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
+from tilusbuild.state.stamp import stamp_of
+
+_WORTH_SHARING = 16
+"""Files of a directory: a smaller one is written sooner than others are read."""
+_MAX_READ = 16
+"""Of the latest directories, so many are searched for files to share."""
 
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
@@ -117,10 +127,15 @@ def _make(
         private = tree.private()
         try:
             directories = {""}
+            known = _known_files(tree, listed)
             for name, wanted in listed.items():
-                data = _content(files[name], wanted)
+                data = None if wanted in known else _content(files[name], wanted)
                 make_directories(tree, private.path, os.path.dirname(name), directories)
-                tree.disk.write(os.path.join(private.path, name), data)
+                made = os.path.join(private.path, name)
+                if data is None and not _shared(tree, known[wanted], made, wanted):
+                    data = _content(files[name], wanted)
+                if data is not None:
+                    tree.disk.write(made, data)
             manifest = os.path.join(private.path, layout.MANIFEST)
             tree.disk.write(manifest, _content(files[layout.MANIFEST], digest))
             tree.disk.sync([manifest, *(os.path.join(private.path, name) for name in listed)])
@@ -129,6 +144,40 @@ def _make(
             tree.move(private.path, path)
         finally:
             private.discard()
+
+
+def _known_files(tree: Tree, listed: Mapping[str, str]) -> dict[str, str]:
+    """Return files of the latest header directories that `listed` asks for too: digest → path."""
+    missing = set(listed.values()) if len(listed) >= _WORTH_SHARING else set()
+    latest = sorted(
+        (tree.include_path(digest) for digest in tree.names(layout.INCLUDE) if missing),
+        key=lambda path: stamp_of(path).mtime,
+        reverse=True,
+    )
+    found: dict[str, str] = {}
+    for path in latest[:_MAX_READ]:
+        try:
+            there = read_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
+            names = set(layout.files_below(path))
+        except (OSError, NotAFileError, CorruptFileError):
+            continue
+        equal = {digest: name for name, digest in there.items() if digest in missing}
+        found.update({d: os.path.join(path, n) for d, n in equal.items() if n in names})
+        missing -= found.keys()
+    return found
+
+
+def _shared(tree: Tree, existing: str, path: str, wanted: str) -> bool:
+    """Make `path` another name of a file, if that is possible and its content is still right."""
+    try:
+        tree.disk.share(existing, path)
+    except OSError:  # too many names, another's file, a file system without any
+        return False
+    with suppress(OSError):
+        if not os.path.islink(path) and sha256_file(path) == wanted:
+            return True
+    tree.disk.remove(path)
+    return False
 
 
 def make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tilusbuild.compile import pipeline_for
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import IncludeDir, Manifest, snake_case
 from tilusbuild.plan import identity
@@ -20,7 +21,9 @@ from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen
 from tilusbuild.plan.rules import unmet_rules
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.plan.spaces import Chosen, chosen, question, space_of, spec_of
-from tilusbuild.render.closure import Headers, Root, Scans, inside
+from tilusbuild.render.closure import Root, inside
+from tilusbuild.render.headers import Headers, Scans
+from tilusbuild.render.outside import Outside
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import program_name
 from tilusbuild.space import Schedule
@@ -65,7 +68,7 @@ class Planner:
     """The hashes of earlier plans; without it every program is rendered."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
-    _headers: dict[tuple[Root, ...], Headers] = field(default_factory=dict)
+    _headers: dict[tuple[tuple[Root, ...], Outside], Headers] = field(default_factory=dict)
     """By search path: scripts with the same one share what was found."""
 
     def plan(self, selection: PlanSelection) -> Plan:
@@ -118,17 +121,22 @@ class Planner:
                 spec,
                 space,
                 self.renderer,
-                self.headers(script),
+                self.headers(script, target),
                 self.toolchain,
                 self.memory,
             )
 
-    def headers(self, script: str) -> Headers:
+    def headers(self, script: str, target: Target) -> Headers:
         """Return the headers that a script's programs can reach. Raises `InputError`."""
-        roots = roots_of(self.manifest, script)
-        if roots not in self._headers:
-            self._headers[roots] = Headers(roots, digests=self.memory, scans=self.scans)
-        return self._headers[roots]
+        has_kernel = self.manifest.scripts[script].kernel is not None
+        pipeline = pipeline_for(target.kind, has_kernel, self.toolchain.device_compiler)
+        search_path = roots_of(self.manifest, script), pipeline.outside(self.toolchain)
+        if search_path not in self._headers:
+            roots, outside = search_path
+            self._headers[search_path] = Headers(
+                roots, outside=outside, digests=self.memory, scans=self.scans
+            )
+        return self._headers[search_path]
 
     def _instance(
         self,

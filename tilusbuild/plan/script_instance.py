@@ -19,7 +19,8 @@ from tilusbuild.manifest import Manifest, expression, signature_of
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
-from tilusbuild.render.closure import Closure, Headers
+from tilusbuild.render.closure import Closure
+from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.signature import Signature, SignatureError, resolve
@@ -252,6 +253,7 @@ class ScriptInstance:
             self.seeks_any = self.seeks_any or closure.external is None
             names = (*(closure.external or ()), *(header.name for header in closure.headers))
             self.sought.update(part for name in names for part in name.split("/"))
+            self.sought.update(part for name in closure.shadowing for part in name.split("/"))
 
     def renewed(self, renderer: Renderer, headers: Headers) -> ScriptInstance:
         """Return the same instance with templates and headers read again; its space is not made

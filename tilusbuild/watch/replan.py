@@ -19,10 +19,18 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.table import ManifestTable
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
-from tilusbuild.plan.planner import Plan, Planner, ProgramJob, jobs, planned_instance, position
+from tilusbuild.plan.planner import (
+    Plan,
+    Planner,
+    ProgramJob,
+    jobs,
+    planned_instance,
+    position,
+    roots_of,
+)
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import chosen
-from tilusbuild.render.closure import Scans
+from tilusbuild.render.headers import Scans
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.toolchain import Toolchain
@@ -202,7 +210,7 @@ class Replanner:
     ) -> list[_Draft]:
         script = part[0]
         if old is not None and old.declared == self._declared(planner.manifest, part):
-            headers = planner.headers(script)
+            headers = planner.headers(script, target)
             return [
                 _Draft(script_instance.renewed(planner.renderer, headers), instance)
                 for script_instance, instance in zip(
@@ -242,7 +250,7 @@ class Replanner:
         manifest = planner.manifest
         script_instances = tuple(draft.script_instance for draft in drafts)
         dependencies = dependencies_of_part(
-            manifest, part[0], script_instances, planner.headers(part[0]).roots
+            manifest, part[0], script_instances, roots_of(manifest, part[0])
         )
         instances = tuple(draft.finished() for draft in drafts)
         return PlannedPart(

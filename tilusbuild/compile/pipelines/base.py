@@ -14,6 +14,7 @@ from tilusbuild.compile.launcher import LauncherKind
 from tilusbuild.compile.model import Findings, Recipe, RefusedFlag
 from tilusbuild.compile.module import ScriptParts
 from tilusbuild.compile.steps import EXPORTS_MAP, EXPORTS_MAP_TEXT, SOURCE, Step, Tools
+from tilusbuild.render.outside import Outside
 
 if TYPE_CHECKING:
     from tilusbuild.arch import Arch
@@ -33,6 +34,8 @@ class Pipeline(ABC):
     fixed_files: ClassVar[Mapping[str, str]] = {EXPORTS_MAP: EXPORTS_MAP_TEXT}
     """Files beside the source, by name. The same for all programs, so they are in no identity."""
     script: ClassVar[ScriptParts] = ScriptParts()
+    implied_headers: ClassVar[tuple[str, ...]] = ()
+    """The headers that the compiler includes by itself, by name."""
     standards: ClassVar[tuple[str, ...] | None] = None
     """The values of `std` that the compiler knows; None: it reports an unknown one itself."""
 
@@ -52,6 +55,12 @@ class Pipeline(ABC):
     @abstractmethod
     def headers(self, toolchain: Toolchain) -> HeaderDirectories:
         """Return the directories that the compiler searches besides the program's own."""
+
+    def outside(self, toolchain: Toolchain) -> Outside:
+        """Return what is searched after the program's own headers."""
+        found = self.headers(toolchain)
+        directories = (*found.toolkit, *found.compiler, *found.system)
+        return Outside(directories, self.implied_headers)
 
     @abstractmethod
     def dump(self, recipe: Recipe, dump: Dump) -> None:

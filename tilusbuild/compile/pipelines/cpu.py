@@ -43,6 +43,7 @@ class Cpu(Pipeline):
     name = "cpu"
     compiler = "g++"
     launcher = CPU_LAUNCHER
+    implied_headers = ("stdc-predef.h",)
 
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cpu"

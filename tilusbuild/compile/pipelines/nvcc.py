@@ -85,6 +85,7 @@ class NvccPipeline(Pipeline):
     """The common part: nvcc's fingerprint, headers, command and intermediate files."""
 
     compiler = "nvcc"
+    implied_headers = ("stdc-predef.h", "cuda_runtime.h", "crt/host_runtime.h")
 
     def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
         return tools.cuda_fingerprint

@@ -1,0 +1,437 @@
+"""The search for headers: which ones a rendered source can reach, found without a compiler.
+
+The closure takes every branch of every condition, so it holds at least the headers that any compile
+reads from the include directories; more of them are harmless. A header in none of the directories
+is the toolkit's or the system's; those are searched too where the project shadows one of them
+(`render/outside.py`).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from tilusbuild.errors import Diagnostic, Place, input_error
+from tilusbuild.render.closure import KEEP, Closure, Header, Root, manifest_of
+from tilusbuild.render.outside import Outside, Overlap, overlap
+from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
+from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.state.files import sha256_bytes, sha256_file, sha256_text
+
+_EMPTY = sha256_bytes(b"")
+
+
+class FileDigests(Protocol):
+    """Digests of files, remembered as long as the files' times do not change."""
+
+    def digest(self, path: str) -> str:
+        """Return the sha256 of a file's content. Raises `OSError`."""
+        ...
+
+
+class _NoMemory:
+    def digest(self, path: str) -> str:
+        return sha256_file(path)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A header that was found. One outside the project has no tree, and its path for a name."""
+
+    tree: str
+    name: str
+    path: str
+    digest: str
+    scan: Scan
+
+
+Scans = dict[str, tuple[str, Scan]]
+"""By path: the digest of a file's content, and the scan of that content."""
+
+
+class Headers:
+    """The headers below some roots, as one plan sees them: each is read and resolved once.
+
+    `roots` are in search order, and `outside` comes after them. `scans` may be shared between
+    instances; it has one item per file.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        *,
+        outside: Outside | None = None,
+        digests: FileDigests | None = None,
+        scans: Scans | None = None,
+    ) -> None:
+        self._roots = tuple(roots)
+        self._outside = outside or Outside(())
+        self._digests = digests or _NoMemory()
+        self._scans = {} if scans is None else scans
+        self._files: dict[str, File | None] = {}
+        self._closures: dict[object, Closure] = {}
+        self._ancestors: dict[str, str] = {}
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The directories, in search order."""
+        return self._roots
+
+    def closure(
+        self, source: str, *, extra: Sequence[str] = (), defines: Mapping[str, str] | None = None
+    ) -> Closure:
+        """Return what `source`, compiled with `defines`, can reach, and what the globs `extra`
+        declare, which are relative to a root or to a root's tree. Raises `InputError` for a header
+        that cannot be read."""
+        found = scan(source)
+        defined = tuple(sorted((defines or {}).items()))
+        key = (found, tuple(extra), defined)
+        if (known := self._closures.get(key)) is None:
+            known = self._closures[key] = _Search(self, found, source).run(extra, defined)
+        return known
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """What the roots and the directories outside have in common."""
+        return overlap(dict.fromkeys(r.path for r in self._roots), self._outside.directories)
+
+    @property
+    def implied(self) -> tuple[str, ...]:
+        """The headers that a compile includes before the source."""
+        return self._outside.implied
+
+    def candidates(self, include: Include, includer: File | None) -> Iterable[tuple[str, str, str]]:
+        """Yield the places of an include in search order: tree, directory in the copy, directory on
+        disk."""
+        if include.quoted and includer is not None:
+            yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
+        for quoted_only in (True, False):
+            for root in self._roots:
+                if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
+                    yield root.tree, root.name, root.path
+
+    def beside(self, include: Include, includer: File) -> File | None:
+        """Return the header outside that lies beside the one outside that includes it."""
+        path = os.path.normpath(os.path.join(os.path.dirname(includer.path), include.name))
+        return self.file("", path, path)
+
+    def beyond(self, include: Include) -> Iterator[File]:
+        """Yield the headers outside that have the name, in search order."""
+        for directory in self._outside.directories:
+            path = os.path.normpath(os.path.join(directory, include.name))
+            if (found := self.file("", path, path)) is not None:
+                yield found
+
+    def file(self, tree: str, name: str, path: str) -> File | None:
+        """Return the file at a path, if it exists; it is scanned only if its digest is new."""
+        key = f"{name}\0{path}"
+        if key not in self._files:
+            self._files[key] = self._read(tree, name, path)
+        return self._files[key]
+
+    def _read(self, tree: str, name: str, path: str) -> File | None:
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return None
+        except (OSError, ValueError):
+            return None
+        try:
+            digest = self._digests.digest(path)
+            known, found = self._scans.get(path) or ("", None)
+            if found is None or known != digest:
+                data = read_bytes(path)
+                digest = sha256_bytes(data)
+                found = scan(data.decode("utf-8", "surrogateescape"))
+                self._scans[path] = digest, found
+        except OSError as error:
+            raise input_error(
+                f"cannot read the header {_shown(name)}: {error.strerror}", place=Place(path)
+            ) from None
+        return File(tree, name, path, digest, found)
+
+    def ancestor(self, directory: str) -> str:
+        """Return the nearest directory that exists, which a new file would change."""
+        if (known := self._ancestors.get(directory)) is None:
+            parent = os.path.dirname(directory)
+            known = (
+                directory
+                if parent == directory or os.path.isdir(directory)
+                else self.ancestor(parent)
+            )
+            self._ancestors[directory] = known
+        return known
+
+    def declared(self, pattern: str) -> Iterable[tuple[str, str, str, str]]:
+        """Yield the files that a glob matches: tree, name in the copy, path on disk, and its
+        base."""
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            return
+        bases = {(r.name, r.path, r.tree) for r in self._roots}
+        bases |= {(r.tree, r.base, r.tree) for r in self._roots}
+        for name, path, tree in sorted(bases):
+            for match in sorted(glob.glob(pattern, root_dir=path, recursive=True)):
+                yield tree, posixpath.join(name, match), os.path.join(path, match), path
+
+
+def closure(
+    source: str,
+    roots: Sequence[Root],
+    extra: Sequence[str] = (),
+    *,
+    defines: Mapping[str, str] | None = None,
+    digests: FileDigests | None = None,
+    outside: Outside | None = None,
+) -> Closure:
+    """Return the closure of one source. For many sources over the same roots, keep a `Headers`."""
+    headers = Headers(roots, digests=digests, outside=outside)
+    return headers.closure(source, extra=extra, defines=defines)
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search in progress: the files found, and those whose includes are still to be found."""
+
+    headers: Headers
+    source_scan: Scan
+    source: str
+    files: dict[str, File] = field(default_factory=dict)
+    queue: list[File] = field(default_factory=list)
+    directories: set[str] = field(default_factory=set)
+    probed: set[str] = field(default_factory=set)
+    external: set[str] = field(default_factory=set)
+    outside: dict[str, File] = field(default_factory=dict)
+    sought: set[str] = field(default_factory=set)
+    unknown: bool = False
+    notes: dict[Diagnostic, None] = field(default_factory=dict)
+    macros: Macros = field(default_factory=Macros)
+    computed: dict[tuple[str, str], tuple[Include, File | None]] = field(default_factory=dict)
+    resolved: set[tuple[str, str, str, bool]] = field(default_factory=set)
+
+    def run(self, extra: Sequence[str], defines: Sequence[tuple[str, str]]) -> Closure:
+        for macro, value in defines:
+            for definition in scan(f"#define {macro} {value}\n").definitions:
+                self.macros.add(definition)
+        unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
+        if self.headers.overlap.shadows:
+            for name in self.headers.implied:
+                self._find(Include(name, quoted=True, next=False), None)
+        self._follow(self.source_scan, None)
+        while self.queue or self._compute():
+            if self.queue:
+                file = self.queue.pop()
+                self._follow(file.scan, file)
+        self._report_computed()
+        found = self._kept()
+        shared = self.headers.overlap
+        return Closure(
+            found, sha256_text(manifest_of(found)), tuple(self.notes), unmatched,
+            tuple(sorted(self.probed | shared.probed)),
+            None if self.unknown else tuple(sorted(self.external)),
+            frozenset(self.sought | shared.sought),
+        )  # fmt: skip
+
+    def _follow(self, found: Scan, includer: File | None) -> None:
+        for definition in found.definitions:
+            self.macros.add(definition)
+        for include in found.includes:
+            if include.name:
+                self._find(include, includer)
+            else:
+                self.computed[(include.macro, includer.name if includer else "")] = (
+                    include,
+                    includer,
+                )
+
+    def _find(self, include: Include, includer: File | None) -> None:
+        beyond = includer if includer is not None and not includer.tree else None
+        if include.name.startswith("/"):
+            if beyond is None:
+                self._absolute(include, includer)
+            return
+        if beyond and include.quoted and self._enter(self.headers.beside(include, beyond)):
+            return
+        if self._find_own(include, None if beyond else includer) and not include.next:
+            return
+        if beyond:
+            self.sought.add(include.name)
+        else:
+            if ".." in include.name.split("/"):
+                self._leads_out(include, includer, "include-dirs")
+            self.external.add(include.name)
+        if self.headers.overlap.shadows:
+            for file in self.headers.beyond(include):
+                self._enter(file)
+                if not include.next:
+                    return
+
+    def _find_own(self, include: Include, includer: File | None) -> bool:
+        """Look for an include in the roots. Return whether it is there."""
+        found = False
+        for tree, directory, on_disk in self.headers.candidates(include, includer):
+            path = f"{on_disk}/{include.name}"
+            name = posixpath.normpath(f"{directory}/{include.name}")
+            file = self.headers.file(tree, name, path)
+            if ".." in include.name and _links_matter(path):
+                self._note(
+                    include, includer, 'a symbolic link stands before "..", which the copy has not',
+                    "include the header by a path without the link",
+                )  # fmt: skip
+            if file is None:
+                self.probed.add(self.headers.ancestor(os.path.dirname(path)))
+                continue
+            found = True
+            # Compilers would read it, but the copy does not reach above a tree.
+            if not _climbs_within(tree, directory, include.name):
+                self._leads_out(include, includer, tree)
+            else:
+                self._take(file)
+                self.directories.update(_passed(directory, include.name))
+            # Where `#include_next` goes on depends on where the compiler found this file: take all.
+            if not include.next:
+                break
+        return found
+
+    def _enter(self, file: File | None) -> bool:
+        """Go on in a header outside. Return whether it is there."""
+        if file is not None and file.path not in self.outside:
+            self.outside[file.path] = file
+            self.queue.append(file)
+        return file is not None
+
+    def _absolute(self, include: Include, includer: File | None) -> None:
+        self.unknown = True
+        self._note(
+            include, includer, "the include is an absolute path",
+            "put the header in a directory of include-dirs and include it by its name there",
+        )  # fmt: skip
+
+    def _take(self, file: File) -> None:
+        known = self.files.get(file.name)
+        if known is None:
+            self.files[file.name] = file
+            self.queue.append(file)
+
+    def _declare(self, pattern: str) -> bool:
+        matched = False
+        for tree, name, path, base in self.headers.declared(pattern):
+            self.probed.add(os.path.dirname(path))
+            self.probed.add(base)
+            file = self.headers.file(tree, name, path)
+            if file is not None:
+                matched = True
+                self._take(file)
+        return matched
+
+    def _compute(self) -> bool:
+        """Resolve computed includes by the definitions so far. Return whether one was new."""
+        progress = False
+        for (macro, where), (include, includer) in list(self.computed.items()):
+            for name, quoted in self.macros.headers(macro):
+                if (macro, where, name, quoted) not in self.resolved:
+                    self.resolved.add((macro, where, name, quoted))
+                    self._find(Include(name, quoted, include.next), includer)
+                    progress = True
+        return progress
+
+    def _report_computed(self) -> None:
+        reported = set()
+        for (macro, _), (include, includer) in self.computed.items():
+            if includer is not None and not includer.tree:
+                continue  # what a toolkit computes, it finds at home
+            if macro not in reported and not self.macros.headers(macro):
+                self.unknown = True
+                reported.add(macro)
+                self._note(
+                    include,
+                    includer,
+                    f"which header {macro} names is not known before the compile",
+                    'declare the headers that it can name: headers = ["…/*.h"] in [build] or in '
+                    "the script",
+                )
+
+    def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
+        self._note(
+            include,
+            includer,
+            f'"{include.name}" leads out of the directory that is copied ({tree})',
+            "add the directory above both headers to include-dirs, and include the one that "
+            "includes from there",
+        )
+
+    def _note(self, include: Include, includer: File | None, message: str, hint: str) -> None:
+        spelled = include.name or include.macro
+        if includer is None:
+            text, path = self.source, "source.cu"
+        else:
+            path = _shown(includer.name)
+            try:
+                text = read_text(includer.path, "replace")
+            except OSError:
+                text = ""
+        self.notes[Diagnostic(message, _locate(text, path, spelled), hint, "warning")] = None
+
+    def _kept(self) -> tuple[Header, ...]:
+        """Return the headers, and an empty file in each directory that is only passed through by
+        `..`."""
+        headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
+        existing = {parent for file in self.files for parent in _parents(file)}
+        headers += [
+            Header(f"{directory}/{KEEP}", _EMPTY, None)
+            for directory in self.directories
+            if directory not in existing
+        ]
+        return tuple(sorted(headers, key=lambda header: header.name))
+
+
+def _parents(name: str) -> Iterable[str]:
+    while name := posixpath.dirname(name):
+        yield name
+
+
+def _climbs_within(tree: str, directory: str, name: str) -> bool:
+    """Return whether `directory/name`, followed part by part, stays in the tree."""
+    limit = tree.count("/") + 1
+    depth = directory.count("/") + 1
+    for part in name.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < limit:
+            return False
+    return True
+
+
+def _links_matter(path: str) -> bool:
+    """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
+    than in the copy, which has no links."""
+    by_name = os.path.normpath(path)
+    return os.path.realpath(path) != os.path.realpath(by_name) and (
+        os.path.exists(path) or os.path.exists(by_name)
+    )
+
+
+def _passed(directory: str, name: str) -> Iterable[str]:
+    """Yield the directories that must exist for `..` in `directory/name` to be followed."""
+    parts = directory.split("/")
+    for part in name.split("/"):
+        if part == "..":
+            yield "/".join(parts)
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+
+
+def _locate(text: str, path: str, spelled: str) -> Place:
+    for number, line in enumerate(text.split("\n"), 1):
+        if "include" in line and spelled in line:
+            return Place(path, number, line.index(spelled) + 1, line, len(spelled))
+    return Place(path)
+
+
+def _shown(name: str) -> str:
+    """Return a header's name for messages, relative to the project if it is there."""
+    return name.removeprefix("project/")
