@@ -156,6 +156,7 @@ def test_the_vector_form_answers_as_the_scalar_form(
     else:
         assert answers is not None
         assert all(same(a, e) for a, e in zip(answers, expected, strict=True))
+        assert list(map(type, answers)) == list(map(type, expected))
 
 
 @steady

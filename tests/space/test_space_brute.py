@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.expr import ExprError, Value, parse
-from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
+from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec
 from tilusbuild.space import join as join_module
 from tilusbuild.space.model import build
 from tilusbuild.space.report import SpaceReport, report
-from tilusbuild.space.space import Schedule
 
 RULES = [
     "a % b == 0",

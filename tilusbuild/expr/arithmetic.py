@@ -18,6 +18,7 @@ from tilusbuild.expr.tree import INT64_MAX, INT64_MIN
 
 EXACT = 2**53  # integers up to here are the same number as a double
 BOOL, INT, REAL, TEXT = "bool", "int", "float", "str"
+BITWISE = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}
 KINDS = {"b": BOOL, "i": INT, "u": INT, "f": REAL, "U": TEXT}
 
 
@@ -35,6 +36,8 @@ class VectorPart:
     low: int = 0
     high: int = 1
     bad: Any = None
+    mixed: bool = False
+    """Whether some of these integers stand for bools: arithmetic does not care, a result does."""
 
 
 def fits(low: int, high: int) -> bool:
@@ -78,10 +81,12 @@ def column_of_objects(column: Any) -> VectorPart:
     kinds = {type(value) for value in values}
     if kinds == {str} and not any(value.endswith("\0") for value in values):
         return VectorPart(TEXT, np.array(values).reshape(column.shape))
+    if kinds == {bool}:
+        return VectorPart(BOOL, np.array(values, dtype=bool).reshape(column.shape))
     if kinds <= {bool, int} and all(fits(value, value) for value in values):
         low, high = min(values, default=0), max(values, default=0)
         data = np.array(values, dtype=np.int64).reshape(column.shape)
-        return VectorPart(INT, data, int(low), int(high))
+        return VectorPart(INT, data, int(low), int(high), mixed=bool in kinds)
     raise UnprovenError
 
 
@@ -90,8 +95,14 @@ def integer(part: VectorPart) -> VectorPart:
     if part.kind == INT:
         return part
     if part.kind == BOOL:
-        return VectorPart(INT, part.data.astype(np.int64), part.low, part.high, part.bad)
+        data = part.data.astype(np.int64)
+        return VectorPart(INT, data, part.low, part.high, part.bad, mixed=True)
     raise UnprovenError
+
+
+def is_mixed(part: VectorPart) -> bool:
+    """Return whether a value of the part may be a bool."""
+    return part.mixed or part.kind == BOOL
 
 
 def real(part: VectorPart) -> Any:
@@ -185,11 +196,13 @@ def integer_arithmetic(op: str, left: VectorPart, right: VectorPart, bad: Any) -
             low, high = min(right.low + 1, 0), max(right.high - 1, 0)
             return integers(low, high, lambda: np.remainder(a, b), bad)
         case _:
-            bitwise = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[op]
+            bitwise = BITWISE[op]
             sides = (left.low, left.high, right.low, right.high)
             most = 1 << max(max(end, ~end).bit_length() for end in sides)
             low = 0 if min(sides) >= 0 else -most
-            return integers(low, most - 1, lambda: bitwise(a, b), bad)
+            part = integers(low, most - 1, lambda: bitwise(a, b), bad)
+            part.mixed = left.mixed and right.mixed
+            return part
 
 
 def _floor_division(left: VectorPart, right: VectorPart, bad: Any) -> VectorPart:
@@ -251,17 +264,23 @@ def compared(op: str, left: VectorPart, right: VectorPart) -> Any:
 
 def extreme(name: str, parts: list[VectorPart], bad: Any) -> VectorPart:
     """`min` or `max`."""
-    function, bound = (np.minimum, min) if name == "min" else (np.maximum, max)
-    if any(part.kind == REAL for part in parts):
-        data = real(parts[0])
-        for part in parts[1:]:
-            data = function(data, real(part))
+    beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
+    kinds = {part.kind for part in parts}
+    if REAL in kinds:
+        columns = [real(part) for part in parts]
+    elif kinds == {BOOL}:
+        columns = [part.data for part in parts]
+    else:
+        columns = [integer(part).data for part in parts]
+    data = columns[0]
+    for column in columns[1:]:  # of equal ones the first: numpy's own may give the other zero
+        data = np.where(beyond(column, data), column, data)
+    if REAL in kinds:
         return VectorPart(REAL, data, bad=bad)
-    whole = [integer(part) for part in parts]
-    data = whole[0].data
-    for part in whole[1:]:
-        data = function(data, part.data)
-    return VectorPart(INT, data, bound(p.low for p in whole), bound(p.high for p in whole), bad)
+    low, high = bound(part.low for part in parts), bound(part.high for part in parts)
+    if kinds == {BOOL}:
+        return VectorPart(BOOL, data, low, high, bad)
+    return VectorPart(INT, data, low, high, bad, mixed=any(is_mixed(part) for part in parts))
 
 
 def absolute(part: VectorPart) -> VectorPart:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilusbuild.expr.arithmetic import (
+    BITWISE,
     BOOL,
     INT,
     KINDS,
@@ -82,7 +83,7 @@ def evaluate_marked(
     try:
         with np.errstate(all="ignore"):
             part = _Walk(columns, bad or {}, bounds or {}).value(expr.tree)
-            if part.kind in (INT, BOOL) and not fits(part.low, part.high):
+            if part.mixed or (part.kind in (INT, BOOL) and not fits(part.low, part.high)):
                 raise UnprovenError
             values = np.broadcast_to(np.asarray(part.data), shape)
             if part.bad is None:
@@ -122,7 +123,8 @@ def _one_by_one(
     points = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
     values = [_or_none(expr, point) for point in (points if lists else [{}] * count)]
     marks = np.array([value is None for value in values], dtype=bool)
-    array = _array([0 if value is None else value for value in values])
+    filler = next((value for value in values if value is not None), 0)
+    array = _array([filler if value is None else value for value in values])
     return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)
 
 
@@ -134,12 +136,13 @@ def _or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
 
 
 def _array(values: list[Value]) -> Any:
+    """Return the values as a column that gives each back as it is, with its type."""
     kinds = {type(value) for value in values}
     if kinds <= {bool}:
         return np.array(values, dtype=bool)
-    if kinds <= {bool, int}:
+    if kinds == {int}:
         return np.array(values, dtype=np.int64)
-    if kinds == {float} or kinds == {str}:
+    if kinds == {float} or (kinds == {str} and not any(v.endswith("\0") for v in values)):  # type: ignore[union-attr]
         return np.array(values)
     array = np.empty(len(values), dtype=object)
     array[:] = values
@@ -210,7 +213,7 @@ class _Walk:
             return VectorPart(REAL, data, bad=operand.bad)
         part = integer(operand)
         if node.op == "+":
-            return part
+            return VectorPart(INT, part.data, part.low, part.high, part.bad)
         shift = 0 if node.op == "-" else 1
         low, high = -part.high - shift, -part.low - shift
         return integers(low, high, lambda: np.subtract(-shift, part.data), part.bad)
@@ -225,6 +228,8 @@ class _Walk:
             return power(left, int(right.data))
         if op == "/" or (op in ("+", "-", "*", "//", "%") and REAL in (left.kind, right.kind)):
             return real_arithmetic(op, left, right, bad)
+        if left.kind == right.kind == BOOL and op in "&|^":
+            return VectorPart(BOOL, BITWISE[op](left.data, right.data), bad=bad)
         return integer_arithmetic(op, integer(left), integer(right), bad)
 
     def _compare(self, node: Compare) -> VectorPart:
@@ -276,12 +281,14 @@ class _Walk:
             None if yes.bad is None else yes.bad & holds,
             None if no.bad is None else no.bad & ~holds,
         )
+        mixed = yes.mixed or no.mixed
         if {yes.kind, no.kind} == {INT, BOOL}:
-            yes, no = integer(yes), integer(no)
+            yes, no, mixed = integer(yes), integer(no), True
         if yes.kind != no.kind:
             raise UnprovenError
         data = np.where(holds, yes.data, no.data)
-        return VectorPart(yes.kind, data, min(yes.low, no.low), max(yes.high, no.high), bad)
+        low, high = min(yes.low, no.low), max(yes.high, no.high)
+        return VectorPart(yes.kind, data, low, high, bad, mixed)
 
     def _call(self, node: Call) -> VectorPart:
         parts = [self.value(argument) for argument in node.arguments]

@@ -130,7 +130,10 @@ class _Lookup:
         keys = [bytes.fromhex(sha256_text(repr(dict(each.values)))) for each in schedules]
         found = [self._hash(key) for key in keys]
         unknown = [place for place, program in enumerate(found) if program is None]
-        rendered = self._script_instance.render_all([schedules[place] for place in unknown])
+        # All of them are mostly known or mostly not: then no list of schedules is made.
+        some = len(unknown) < len(schedules)
+        wanted = [schedules[place] for place in unknown] if some else schedules
+        rendered = self._script_instance.render_all(wanted)
         for place, program in zip(unknown, rendered, strict=True):
             digest = found[place] = program.hash
             number = self._number(program)

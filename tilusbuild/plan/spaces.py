@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tilusbuild.arch import combined
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
@@ -22,7 +22,7 @@ from tilusbuild.manifest import Manifest
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec, select
+from tilusbuild.space import Schedule, Schedules, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
 from tilusbuild.space.t1 import T1Space, read_t1
 from tilusbuild.state.envelope import Envelope
@@ -30,6 +30,10 @@ from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
     from tilusbuild.space.report import SpaceReport
+
+
+Chosen: TypeAlias = tuple[Schedules, Schedule | None]
+"""The schedules of a level, and the declared default, if there is one."""
 
 
 def target_constants(target: Target) -> dict[str, Value]:
@@ -86,9 +90,7 @@ def space_of(
         raise located(manifest, script, target, error, params) from None
 
 
-def chosen(
-    manifest: Manifest, script: str, target: Target, space: Space, level: int
-) -> tuple[tuple[Schedule, ...], Schedule | None]:
+def chosen(manifest: Manifest, script: str, target: Target, space: Space, level: int) -> Chosen:
     """Return the schedules of a level, and the default that the manifest declares, if it declares
     one. Raises `InputError`."""
     owner = manifest.scripts[script]
@@ -170,9 +172,6 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
                 raise located(manifest, script, target.name, error, params) from None
 
 
-Chosen: TypeAlias = tuple[tuple[Schedule, ...], Schedule | None]
-"""The schedules of a level, and the declared default, if there is one."""
-
 _ENVELOPE = Envelope("spaces 2")
 _MAX_VALUES = 5_000_000
 """Of more, reading them would take as long as enumerating."""
@@ -192,19 +191,15 @@ class KnownSpace:
     default: int | None
     indices: Sequence[int] | None
     names: Sequence[str]
-    columns: Sequence[Sequence[Any]]
+    columns: Sequence[list[Value]]
 
     def chosen(self) -> Chosen:
         """Return the schedules and the default as the space gave them."""
         indices = range(self.count) if self.indices is None else self.indices
-        rows = zip(*self.columns, strict=True) if self.columns else ((),) * len(indices)
-        schedules = tuple(
-            Schedule(index, MappingProxyType(dict(zip(self.names, row, strict=True))))
-            for index, row in zip(indices, rows, strict=True)
-        )
+        schedules = Schedules(indices, dict(zip(self.names, self.columns, strict=True)))
         if self.default is None:
             return schedules, None
-        return schedules, next(each for each in schedules if each.index == self.default)
+        return schedules, schedules[indices.index(self.default)]
 
 
 class SpaceCache:
@@ -270,23 +265,22 @@ class SpaceCache:
         script: str,
         key: str,
         question: str,
-        schedules: Sequence[Schedule],
+        schedules: Schedules,
         default: Schedule | None,
         size: tuple[int, int],
     ) -> None:
-        names = tuple(schedules[0].values)
-        indices = [schedule.index for schedule in schedules]
-        if len(indices) * (len(names) + 1) > _MAX_VALUES:
+        columns, indices = schedules.columns, list(schedules.indices)
+        if len(indices) * (len(columns) + 1) > _MAX_VALUES:
             return
-        if default is not None and default not in schedules:
+        if default is not None and default.index not in indices:
             return  # only the schedules are kept, and the default is one of them by its place
         known = KnownSpace(
             *size,
             asked=question,
             default=None if default is None else default.index,
             indices=None if indices == list(range(size[0])) else indices,
-            names=names,
-            columns=[[schedule.values[name] for schedule in schedules] for name in names],
+            names=tuple(columns),
+            columns=[column[:] for column in columns.values()],
         )
         fields = [getattr(known, name) for name in KnownSpace.__slots__]
         self._scripts[script][key] = json.dumps(fields, separators=(",", ":"))

@@ -1,13 +1,15 @@
 """Tuning spaces: domains and restrictions in, schedules out. numpy comes with the first `Space`."""
 
 from tilusbuild.space.model import EmptySpaceError, Parameter, SpaceError, SpaceSpec
-from tilusbuild.space.space import MAX_SCHEDULES, Schedule, Space, select
+from tilusbuild.space.schedules import Schedule, Schedules
+from tilusbuild.space.space import MAX_SCHEDULES, Space, select
 
 __all__ = [
     "MAX_SCHEDULES",
     "EmptySpaceError",
     "Parameter",
     "Schedule",
+    "Schedules",
     "Space",
     "SpaceError",
     "SpaceSpec",

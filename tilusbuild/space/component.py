@@ -9,10 +9,11 @@ and which part of the range shares it? From that alone the whole space is indexe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tilusbuild.space.columns import row_type
 from tilusbuild.space.join import Join, Limb
 from tilusbuild.space.model import Model, Rule
 
@@ -33,6 +34,17 @@ class Component(Protocol):
     def digits(self, position: int) -> Any:
         """Return the digit of `position` at every point."""
 
+    def levels(self) -> list[Level]:
+        """Return the points as a tree, a level for each member."""
+
+
+class Level(NamedTuple):
+    """What one member adds to the prefixes of the members before it: the longer prefixes in order,
+    those of prefix i from `first[i]` to before `first[i + 1]`, and the `digit` of each."""
+
+    first: Any
+    digit: Any
+
 
 class FreeComponent:
     """One parameter that no rule mentions."""
@@ -50,6 +62,10 @@ class FreeComponent:
 
     def digits(self, position: int) -> Any:
         return np.arange(self.count, dtype=np.int64)
+
+    def levels(self) -> list[Level]:
+        rows = np.arange(self.count, dtype=row_type(self.count))
+        return [Level(np.array([0, self.count]), rows)]
 
 
 class JoinedComponent:
@@ -91,6 +107,17 @@ class JoinedComponent:
     def digits(self, position: int) -> Any:
         key, radix, size = self._place[position]
         return key // radix % size
+
+    def levels(self) -> list[Level]:
+        found: list[Level] = []
+        starts = np.arange(self.count)  # of each prefix, its first point; at last, of each point
+        for position in reversed(self.members):
+            key, radix, size = self._place[position]
+            shorter, digit = np.divmod(key[starts] // radix, size)
+            first = np.flatnonzero(np.concatenate([[True], shorter[1:] != shorter[:-1]]))
+            found.append(Level(np.append(first, len(starts)), digit.astype(row_type(size))))
+            starts = starts[first]
+        return found[::-1]
 
 
 def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:

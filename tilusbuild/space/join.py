@@ -26,6 +26,7 @@ from tilusbuild.space.bounds import (
     impossible,
     intervals_of_columns,
 )
+from tilusbuild.space.columns import value_array
 from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, located, show
 
 BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
@@ -386,16 +387,7 @@ def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
 def columns_of(domain: Domain, position: int) -> dict[str, Any]:
     """Return a parameter's values as numpy columns, and its rows' numbers as one more."""
     columns = {_row_name(position): _integers(range(len(domain.rows)))}
-    for index, name in enumerate(domain.names):
-        values = [row[index] for row in domain.rows]
-        kinds = {type(value) for value in values}
-        if kinds == {int}:
-            columns[name] = _integers(values)
-        elif len(kinds) == 1 and not any(isinstance(v, str) and v.endswith("\0") for v in values):
-            columns[name] = np.array(values)
-        else:
-            columns[name] = np.array(values, dtype=object)
-    return columns
+    return columns | {name: value_array(values) for name, values in domain.columns.items()}
 
 
 def _row_name(position: int) -> str:

@@ -8,7 +8,7 @@ false exists once. Which parameters an expression needs is known through the der
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -28,6 +28,11 @@ class Domain:
     declared: int
     pinned: int | None
     default: int | None
+
+    @property
+    def columns(self) -> dict[str, tuple[Value, ...]]:
+        """The values of each name, row by row."""
+        return dict(zip(self.names, zip(*self.rows, strict=True), strict=True))
 
     def find(self, row: Row) -> int | None:
         """Return the position of `row`, or None. 1, 1.0 and True are three values."""
@@ -144,8 +149,7 @@ def _domain(parameter: Parameter) -> Domain:
     extra = [row for row in (parameter.otherwise, parameter.default) if row is not None]
     for row in rows + extra:
         _check_row(title, parameter.names, row)
-    if len({_exact(row) for row in rows}) < len(rows):
-        again = next(row for i, row in enumerate(rows) if _exact(row) in map(_exact, rows[:i]))
+    if (again := _repeated(rows)) is not None:
         raise SpaceError(f'the parameter "{title}" has the value {show(again)} twice', rule=title)
     if parameter.when is not None and parameter.otherwise is None:
         raise SpaceError(
@@ -166,6 +170,17 @@ def _domain(parameter: Parameter) -> Domain:
         pinned = len(rows)
         rows.append(parameter.otherwise)
     return Domain(parameter.names, tuple(rows), len(parameter.values), pinned, default)
+
+
+def _repeated(rows: Iterable[Row]) -> Row | None:
+    """Return the first row that is there before it."""
+    seen = set[tuple[tuple[type, Value], ...]]()
+    for row in rows:
+        exact = _exact(row)
+        if exact in seen:
+            return row
+        seen.add(exact)
+    return None
 
 
 def outside(domain: Domain, row: Row) -> SpaceError:

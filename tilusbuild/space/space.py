@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import ExprError, Value
+from tilusbuild.expr import Value
 from tilusbuild.space.model import (
-    Derived,
     Domain,
     EmptySpaceError,
     Model,
@@ -30,21 +27,12 @@ from tilusbuild.space.model import (
     outside,
     show,
 )
+from tilusbuild.space.schedules import CHUNK, Schedule, Schedules
 
 if TYPE_CHECKING:
+    from tilusbuild.space.columns import Decoder
     from tilusbuild.space.component import Component
     from tilusbuild.space.report import SpaceReport
-
-
-CHUNK = 4096  # schedules decoded at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """One point: its place in the order, and the values of all parameters and derived values."""
-
-    index: int
-    values: Mapping[str, Value]
 
 
 class Space:
@@ -61,6 +49,12 @@ class Space:
     @cached_property
     def _model(self) -> Model:
         return build(self.spec)
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        from tilusbuild.space.columns import Decoder
+
+        return Decoder(self._model)
 
     @cached_property
     def _components(self) -> list[Component]:
@@ -118,24 +112,31 @@ class Space:
             index += count
         if not 0 <= index < count:
             raise IndexError(f"schedule {index} of {count}")
-        return self._schedules([index])[0]
+        return self.take([index])[0]
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Iterator[Schedule]:
         """Yield the points from `start` to before `stop`, in order, decoded a chunk at a time."""
         end = self.count if stop is None else min(stop, self.count)
         for first in range(start, end, CHUNK):
-            yield from self._schedules(range(first, min(end, first + CHUNK)))
+            yield from self.take(range(first, min(end, first + CHUNK)))
 
     def __iter__(self) -> Iterator[Schedule]:
         return self.iterate()
 
-    def take(self, indices: Iterable[int]) -> tuple[Schedule, ...]:
-        """Return the points at `indices`, each within the space."""
-        wanted = list(indices)
-        chunks = (wanted[i : i + CHUNK] for i in range(0, len(wanted), CHUNK))
-        return tuple(schedule for chunk in chunks for schedule in self._schedules(chunk))
+    def take(self, indices: Iterable[int]) -> Schedules:
+        """Return the points at `indices`, each within the space. Raises `SpaceError` if a derived
+        value has none."""
+        wanted = indices if isinstance(indices, range) else list(indices)
+        whole = len(wanted) == self.count and wanted[0] == 0 and wanted[-1] == len(wanted) - 1
+        if whole and (isinstance(wanted, range) or wanted == list(range(len(wanted)))):
+            return Schedules(range(len(wanted)), self._decoder.columns(self._every_digit()))
+        return Schedules(wanted, self._decoder.columns(self._digits(wanted)))
 
-    def sample(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> tuple[Schedule, ...]:
+    def all(self) -> Schedules:
+        """Return every point. Raises `SpaceError` if a derived value has none."""
+        return self.take(range(self.count))
+
+    def sample(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> Schedules:
         """`n` different points (all, if there are fewer), uniformly drawn, in order of index.
 
         Those of `include` come first and count. A larger `n` with the same seed has all the points
@@ -276,18 +277,20 @@ class Space:
             ranges[index] = first, end
         return rank
 
-    def _digits(self, indices: Iterable[int]) -> list[list[int]]:
-        """Return a list of digits for each parameter: its rows at the points of `indices`."""
+    def _digits(self, indices: Sequence[int]) -> list[Any]:
+        """Return an array of digits for each parameter: its rows at the points of `indices`."""
         import numpy as np
+
+        from tilusbuild.space.columns import row_type
 
         count = self.count
         kind = np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
-        left = np.array(list(indices), dtype=kind)
+        left = np.array(indices, dtype=kind)
         total = np.full(len(left), count, dtype=kind)
         low = [np.zeros(len(left), dtype=np.int64) for _ in self._components]
         size = [np.full(len(left), part.count, dtype=np.int64) for part in self._components]
         columns = []
-        for position in range(len(self._model.domains)):
+        for position, domain in enumerate(self._model.domains):
             index = self._of[position]
             part = self._components[index]
             others = total // size[index]
@@ -296,52 +299,37 @@ class Space:
             left = left - (first - low[index]) * others
             low[index], size[index] = first, end - first
             total = others * size[index]
-            columns.append(digit.tolist())
+            columns.append(digit.astype(row_type(len(domain.rows))))
         return columns
 
-    def _schedules(self, indices: Iterable[int]) -> list[Schedule]:
-        wanted = list(indices)
-        columns: list[list[Mapping[str, Value]]] = []
-        for domain, digits in zip(self._model.domains, self._digits(wanted), strict=True):
-            rows = {
-                digit: dict(zip(domain.names, domain.rows[digit], strict=True))
-                for digit in set(digits)
-            }
-            columns.append([rows[digit] for digit in digits])
-        schedules = []
-        for number, index in enumerate(wanted):
-            values: dict[str, Value] = {}
-            for column in columns:
-                values.update(column[number])
-            self._derive(values)
-            schedules.append(Schedule(index, MappingProxyType(values)))
-        return schedules
+    def _every_digit(self) -> list[Any]:
+        """Return the digits of all points: the groups' trees grown together, a parameter at a
+        time, which takes no search for any point."""
+        import numpy as np
 
-    def _derive(self, values: dict[str, Value]) -> None:
-        """Add the derived values, in declared order."""
-        model = self._model
-        if not model.derived_names:
-            return
-        parameters = dict(values)
-        for name in model.derived_names:  # their places in the order, before their values
-            values[name] = model.constants.get(name, 0)
-        for derived in model.derived:
-            values[derived.name] = _value_of(derived, values, parameters)
-
-
-def _value_of(
-    derived: Derived, values: Mapping[str, Value], parameters: Mapping[str, Value]
-) -> Value:
-    try:
-        return derived.expr.evaluate(values)
-    except ExprError as error:
-        point = ", ".join(f"{name} = {show((value,))}" for name, value in parameters.items())
-        raise SpaceError(
-            f'the derived value "{derived.name}": {error.message}, at {point}',
-            rule=derived.name,
-            column=error.column,
-            hint="restrict the space to where it has a value",
-        ) from None
+        kind = np.int32 if self.count < 2**31 else np.int64
+        levels = [part.levels() for part in self._components]
+        nodes: dict[int, Any] = {}  # of each group that was begun and has members left
+        columns: list[Any] = []
+        size = 1
+        for position in range(len(self._model.domains)):
+            index = self._of[position]
+            level = levels[index].pop(0)
+            node = nodes.pop(index, None)
+            if node is None:  # all of them are below the one root
+                node = np.zeros(size, dtype=np.uint8)
+            counts = np.diff(level.first)[node]
+            ends = np.cumsum(counts)
+            child = np.arange(ends[-1], dtype=kind)
+            child += np.repeat((level.first[node] - (ends - counts)).astype(kind), counts)
+            if len(child) > size:
+                size = len(child)
+                columns = [np.repeat(column, counts) for column in columns]
+                nodes = {key: np.repeat(each, counts) for key, each in nodes.items()}
+            if levels[index]:
+                nodes[index] = child
+            columns.append(level.digit[child])
+        return columns
 
 
 def _agreeing(domain: Domain, given: Mapping[int, Value]) -> set[int]:
@@ -380,7 +368,7 @@ MAX_SCHEDULES = 1_000_000
 
 def select(
     space: Space, level: int, sample: int, default: Mapping[str, Value], seed: int = 0
-) -> tuple[Schedule, ...]:
+) -> Schedules:
     """Return the schedules of `level`, in the space's order.
 
     0: the default, which is the first point that agrees with `default` and with the parameters' own
@@ -389,7 +377,7 @@ def select(
     """
     start = space.complete(default)
     if level == 0:
-        return (start,)
+        return space.take((start.index,))
     wanted = space.count if level == 2 else min(sample, space.count)
     if wanted > MAX_SCHEDULES:
         raise SpaceError(
@@ -397,5 +385,5 @@ def select(
             hint="restrict the space, or build a sample of it: levels.sample and level 1",
         )
     if level == 2:
-        return tuple(space.iterate())
+        return space.all()
     return space.sample(wanted, seed, include=(start.index,))

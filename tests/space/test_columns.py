@@ -1,0 +1,186 @@
+"""Points decoded by columns are those of the definition, one by one: value, type and sign."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.published_spaces import Published
+from tilusbuild.expr import ExprError, Value, parse
+from tilusbuild.plan.spaces import KnownSpace
+from tilusbuild.space import (
+    EmptySpaceError,
+    Parameter,
+    Schedule,
+    Schedules,
+    Space,
+    SpaceError,
+    SpaceSpec,
+)
+
+EDGES = [0, 1, -1, 3, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
+REALS = [0.0, -0.0, 0.5, -1.5, 3.0, 1e308, 5e-324, 2.0**53]
+TEXTS = ["", "a", "é", "f16", "a\0", "\0", "1", "x" * 40]
+MIXED = [True, 1, 1.0, "1", False, 0, -0.0, "", 2**63 - 1]
+
+
+def some(pool: list[Any], most: int = 4) -> st.SearchStrategy[list[Any]]:
+    return st.lists(
+        st.sampled_from(pool),
+        min_size=1,
+        max_size=most,
+        unique_by=lambda value: (type(value), value),
+    )
+
+
+DERIVED = [
+    "i", "m", "s", "x", "p", "pair", "i + j", "i * j", "i - x", "j / 3", "i // 3", "i % 7", "-x",
+    "+p", "not i", "abs(i)", "(i >> 3) ^ j", "p & q", "p | (j > 0)", "p ^ 1", "min(p, q)",
+    "min(p, i)", "max(x, j)", "min(x, 0.0)", "max(0.0, x)", "x * 0.0", "p if i > 0 else 1",
+    "i if p else x", "s if p else 'none'", "s if p else i", "m if p else m", "m == 1",
+    "m in (True, '1')", "s == 'a'", "cdiv(j, 3)", "log2(j)", "divides(4, j)", "j ** 3",
+    "1 // (i - 1)", "k + j", "d0", "d0 if p else d1", "min(d0, d1)", "d0 == d1",
+]  # fmt: skip
+RULES = ["p or q", "j > 0", "i <= j", "s != 'a'", "pair != j", "x >= 0.0", "z == 7 or p", "m != 1"]
+
+spaces = st.fixed_dictionaries(
+    {
+        "i": some(EDGES),
+        "j": some([0, 1, 2, 5, 16, -3]),
+        "x": some(REALS),
+        "p": some([False, True]),
+        "q": some([False, True]),
+        "s": some(TEXTS),
+        "m": some(MIXED),
+        "linked": st.lists(
+            st.tuples(st.sampled_from(MIXED), st.sampled_from(TEXTS)),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda row: (type(row[0]), *row),
+        ),
+        "z": some([7, 8], 2),
+        "z_else": st.sampled_from([7, 9]),
+        "order": st.integers(0, 10**6),
+        "derived": st.lists(st.sampled_from(DERIVED), min_size=2, max_size=4),
+        "rules": st.lists(st.sampled_from(RULES), max_size=3, unique=True),
+    }
+)
+
+
+def spec_of(drawn: Mapping[str, Any]) -> SpaceSpec:
+    names = "ijxpqsm"
+    parameters = [Parameter((name,), tuple((v,) for v in drawn[name])) for name in names]
+    parameters.append(Parameter(("pair", "word"), tuple(drawn["linked"])))
+    when, otherwise = parse("p"), (drawn["z_else"],)
+    parameters.append(Parameter(("z",), tuple((v,) for v in drawn["z"]), when, otherwise))
+    random.Random(drawn["order"]).shuffle(parameters)
+    texts = [*drawn["derived"]]
+    for number in (0, 1):  # d0 and d1 are used by others, and do not use themselves
+        if "d0" in texts[number]:
+            texts[number] = "j"
+    derived = tuple((f"d{n}", parse(text)) for n, text in enumerate(texts))
+    return SpaceSpec(
+        parameters=tuple(parameters),
+        constants={"k": 3},
+        derived=(("c", parse("k * 2")), *derived),
+        restrict=tuple((text, parse(text)) for text in drawn["rules"]),
+    )
+
+
+def one_by_one(spec: SpaceSpec) -> list[dict[str, Value]]:
+    """All points that rules and conditions leave, without derived values."""
+    choices = []
+    for parameter in spec.parameters:
+        rows = list(parameter.values)
+        pinned = parameter.otherwise
+        if pinned is not None and repr(pinned) not in map(repr, rows):
+            rows.append(pinned)
+        choices.append(rows)
+    points = []
+    for combination in itertools.product(*choices):
+        point: dict[str, Value] = {}
+        right = True
+        for parameter, row in zip(spec.parameters, combination, strict=True):
+            point.update(zip(parameter.names, row, strict=True))
+        for parameter, row in zip(spec.parameters, combination, strict=True):
+            if parameter.when is not None:
+                holds = parameter.when.evaluate(point)
+                allowed = parameter.values if holds else (parameter.otherwise,)
+                right = right and repr(row) in map(repr, allowed)
+        if right and all(expr.evaluate({**spec.constants, **point}) for _, expr in spec.restrict):
+            points.append(point)
+    return points
+
+
+def derive(spec: SpaceSpec, point: dict[str, Value]) -> dict[str, Value]:
+    env = {**spec.constants, **point}
+    for name, expr in spec.derived:
+        env[name] = expr.evaluate_carefully(env)
+    return {name: env[name] for name in (*point, *(name for name, _ in spec.derived))}
+
+
+def told(schedules: Any) -> list[tuple[int, str]]:
+    """With the types of the values, the signs of zeros, and the order of names."""
+    return [(each.index, repr(dict(each.values))) for each in schedules]
+
+
+@settings(deadline=None, derandomize=True, max_examples=250)
+@given(spaces, st.data())
+def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> None:
+    spec = spec_of(drawn)
+    points = one_by_one(spec)
+    if not points:
+        with pytest.raises(EmptySpaceError):
+            _ = Space(spec).count
+        return
+    space = Space(spec)
+    assert space.count == len(points)
+    try:
+        expected = [(n, repr(derive(spec, point))) for n, point in enumerate(points)]
+    except ExprError:
+        with pytest.raises(SpaceError, match=r"the derived value .* at "):
+            space.all()
+        return
+    every = space.all()
+    assert told(every) == expected
+    assert told(space) == expected
+    count = min(7, len(points))
+    chosen = data.draw(st.lists(st.integers(0, len(points) - 1), min_size=1, max_size=count))
+    assert told(space.take(chosen)) == [expected[place] for place in chosen]
+    assert told([every[chosen[0]], *every[1:3]]) == [expected[chosen[0]], *expected[1:3]]
+    names, columns = tuple(every.columns), [column[:] for column in every.columns.values()]
+    text = json.dumps([space.count, 1, "asked", chosen[0], None, names, columns])
+    kept, default = KnownSpace(*json.loads(text)).chosen()
+    assert told(kept) == expected
+    assert default is not None
+    assert told([default]) == [expected[chosen[0]]]
+
+
+def test_a_published_space_is_decoded_alike_both_ways(published: Published) -> None:
+    """All points at once, from the groups' trees; and some, each searched for."""
+    space, draw = Space(published.spec), random.Random(3)
+    every = space.all()
+    some = sorted(draw.sample(range(space.count), 500))
+    assert told(space.take(some)) == told(every[place] for place in some)
+
+
+def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(index: int, values: Mapping[str, Value]) -> Schedule:
+        made.append(index)
+        return Schedule(index, values)
+
+    parameters = tuple(Parameter((name,), tuple((v,) for v in range(100))) for name in "ab")
+    every = Space(SpaceSpec(parameters, derived=(("c", parse("a * b")),))).all()
+    monkeypatch.setattr("tilusbuild.space.schedules.Schedule", make)
+    assert isinstance(every, Schedules)
+    assert every[4321].values == {"a": 43, "b": 21, "c": 903}
+    assert made == [4321]

@@ -1,0 +1,133 @@
+"""Points decoded by columns with NumPy: the row of every parameter, and derived values by their
+vector form. No object of Python is made for a point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilusbuild.expr import ExprError, Value
+from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.space.model import Derived, Domain, Model, SpaceError, show
+from tilusbuild.space.schedules import Column
+
+
+class Table:
+    """The value that each row of a parameter has, for one of its names."""
+
+    def __init__(self, values: tuple[Value, ...]) -> None:
+        self.values = values
+
+    @cached_property
+    def array(self) -> Any:
+        """The values for NumPy."""
+        return value_array(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """One name of a parameter, at some points: the numbers of their rows."""
+
+    rows: Any
+    table: Table
+
+    def __getitem__(self, part: slice, /) -> list[Value]:
+        values = self.table.values
+        return [values[row] for row in self.rows[part].tolist()]
+
+    @property
+    def array(self) -> Any:
+        """The values, one a point."""
+        return self.table.array[self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A derived value at some points."""
+
+    array: Any
+
+    def __getitem__(self, part: slice, /) -> list[Value]:
+        values: list[Value] = self.array[part].tolist()
+        return values
+
+
+def value_array(values: Sequence[Value]) -> Any:
+    """Return values as an array that gives each back as it is, with its type."""
+    kinds = {type(value) for value in values}
+    if kinds == {int}:
+        return np.array(values, dtype=np.int64)
+    if len(kinds) == 1 and not any(isinstance(v, str) and v.endswith("\0") for v in values):
+        return np.array(values)
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def row_type(count: int) -> Any:
+    """Return the smallest type of integers that numbers so many rows."""
+    return np.min_scalar_type(max(count - 1, 0))
+
+
+class Decoder:
+    """Makes the columns of a space's points; the table of each name is made once."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._tables = [
+            {name: Table(values) for name, values in domain.columns.items()}
+            for domain in model.domains
+        ]
+        known = {name: model.constants.get(name, 0) for name in model.derived_names}
+        self._constants = {name: Table((value,)) for name, value in known.items()}
+
+    def columns(self, digits: Sequence[Any]) -> dict[str, Column]:
+        """Return the columns of the points with these rows, an array of them for each parameter.
+
+        Raises `SpaceError` where a derived value has none.
+        """
+        coded = {
+            name: Coded(rows, table)
+            for tables, rows in zip(self._tables, digits, strict=True)
+            for name, table in tables.items()
+        }
+        zeros = np.zeros(len(digits[0]) if digits else 1, dtype=np.uint8)
+        # The derived values' places in the order, before their values.
+        columns: dict[str, Column] = {
+            **coded,
+            **{name: Coded(zeros, table) for name, table in self._constants.items()},
+        }
+        arrays: dict[str, Any] = {}
+        for derived in self._model.derived:
+            for name in derived.expr.names - arrays.keys():
+                arrays[name] = coded[name].array
+            needed = {name: arrays[name] for name in derived.expr.names}
+            values, marks = evaluate_marked(derived.expr, needed)
+            if marks is not None:
+                raise _no_value(self._model.domains, derived, columns, int(np.argmax(marks)))
+            arrays[derived.name] = np.ascontiguousarray(values)
+            columns[derived.name] = Computed(arrays[derived.name])
+        return columns
+
+
+def _no_value(
+    domains: Sequence[Domain], derived: Derived, columns: Mapping[str, Column], place: int
+) -> SpaceError:
+    """Return the error that a derived value makes at the point at `place`, with the point."""
+    at = {name: column[place : place + 1][0] for name, column in columns.items()}
+    names = (name for domain in domains for name in domain.names)
+    point = ", ".join(f"{name} = {show((at[name],))}" for name in names)
+    try:
+        derived.expr.evaluate(at)
+    except ExprError as error:
+        return SpaceError(
+            f'the derived value "{derived.name}": {error.message}, at {point}',
+            rule=derived.name,
+            column=error.column,
+            hint="restrict the space to where it has a value",
+        )
+    raise AssertionError(f"{derived.name} has a value at {point}")
