@@ -17,6 +17,7 @@ from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, w
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import ProgramCompiler, open_builder
 from tilusbuild.builder.shards import Shard, ShardPart, part_of
+from tilusbuild.builder.timeline import kept
 from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.build import build as run_engine
@@ -89,7 +90,7 @@ def build_planned(
     instances = plan.script_instances
     toolchain = instances[0].toolchain if instances else project.toolchain(cuda=False)
     with open_builder(project, toolchain, config, seen=seen) as builder:
-        with closing(reporter), closing(builder.compiler):
+        with closing(reporter), closing(builder.compiler), kept(project, builder.config):
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
             if _publishes(result, config) and only is None and part is None:
                 _mend_needed(project, plan, builder.compiler)
@@ -101,7 +102,8 @@ def build_planned(
         if part is not None:
             publish(project, plan, selection, dispatchers=False)
         elif only is None:
-            _publish_changed(project, plan, selection, result, root)
+            with project.timeline.step("publish scripts"):
+                _publish_changed(project, plan, selection, result, root)
         if dump_ir:
             from tilusbuild.builder.dump_ir import dump
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
+from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.machine import Machine
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.render.worker import RenderLimits
 from tilusbuild.runtime import option
@@ -50,6 +52,7 @@ class Project:
         """The manifest, as it was before it was read."""
         self.keeps_nothing = False
         """Whether what is learned is dropped: set before anything is asked for."""
+        self.timeline = Timeline(memory=Machine().free_memory)
         self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
@@ -84,6 +87,7 @@ class Project:
         Raises `InputError`."""
         fresh = self._opened(load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
+        fresh.timeline = self.timeline
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__["cache"] = self.cache
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
@@ -176,7 +180,8 @@ class Project:
 
     def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
-        return self.planner(selection).plan(selection)
+        with self.timeline.step("plan"):
+            return self.planner(selection).plan(selection)
 
     def planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.builder.project import Project
+from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, Stage
 from tilusbuild.cache.layout import LIBRARY
@@ -36,6 +37,7 @@ from tilusbuild.engine.resources import (
     MemoryLimit,
     TokenSource,
 )
+from tilusbuild.engine.timeline import LAUNCHER, Timeline
 from tilusbuild.manifest import Settings
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
@@ -75,8 +77,10 @@ class ProgramCompiler:
         prefix: tuple[str, ...] = (),
         nice: int = 0,
         makeflags: str = "",
+        timeline: Timeline,
     ) -> None:
         """`makeflags` are for compilers with threads of their own."""
+        self._timeline = timeline
         self._cache = cache
         self._toolchain = toolchain
         self._runner = runner
@@ -132,6 +136,11 @@ class ProgramCompiler:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
         return runner
 
+    def _timed(self, runner: Runner, before: str = "") -> Runner:
+        nvrtc = self._toolchain.nvrtc
+        names = {} if nvrtc is None else {nvrtc.command: "NVRTC"}
+        return TimedRunner(runner, self._timeline, names, before)
+
     def _compile(self, work: RenderedProgram, stage: str, runner: Runner) -> CompileOutcome:
         module = os.path.join(stage, "module")
         os.makedirs(module)
@@ -147,7 +156,7 @@ class ProgramCompiler:
             self._toolchain,
             stage,
             include,
-            runner,
+            self._timed(runner),
             self._launchers,
             self._timeout,
             work.closure.notes,
@@ -170,8 +179,9 @@ class ProgramCompiler:
         recipe = work.recipe
         made: bytes | None = None
         if recipe.pipeline.script.ships_launcher:
+            timed = self._timed(runner, f"{LAUNCHER}: ")
             answer = launcher_object(
-                recipe, self._toolchain, stage, runner, self._launchers, self._timeout
+                recipe, self._toolchain, stage, timed, self._launchers, self._timeout
             )
             if isinstance(answer, CompileOutcome):
                 return answer
@@ -370,12 +380,14 @@ def open_builder(
             prefix=project.launcher(),
             nice=limits.nice,
             makeflags=limits.makeflags,
+            timeline=project.timeline,
         )
         whole = replace(
             config,
             history=config.history or History(project.cache.state_path),
             admission=limits.admission,
             tokens=limits.tokens,
+            timeline=project.timeline,
             warnings=(*limits.warnings, *_unsafe(project)),
         )
         yield Builder(store, compiler, whole)

@@ -236,6 +236,17 @@ class DeviceCompilerArgs(Common):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TraceArgs(Common):
+    """Whether it is written when everything began and ended."""
+
+    trace: str | None = option(
+        "--trace",
+        metavar="FILE",
+        help="write a trace of everything that ran, for Perfetto and chrome://tracing",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectionArgs(DeviceCompilerArgs):
     """Scripts, targets and level."""
 
@@ -260,7 +271,7 @@ class SelectionArgs(DeviceCompilerArgs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompilingArgs(SelectionArgs):
+class CompilingArgs(SelectionArgs, TraceArgs):
     """How many compilers run at once, and when to stop."""
 
     jobs: int | None = option(

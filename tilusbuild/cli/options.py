@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli.arguments import Common, settings_of
@@ -13,7 +14,7 @@ from tilusbuild.report.jsonl import JsonLine, json_line
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.cache.cache import Cache
-    from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs
+    from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs, TraceArgs
     from tilusbuild.engine.events import Reporter
     from tilusbuild.expr import Value
     from tilusbuild.package.extract import Limits
@@ -26,6 +27,30 @@ def project(arguments: Common) -> Project:
     from tilusbuild.builder.project import Project
 
     return Project.open(os.getcwd(), settings_of(arguments), os.environ)
+
+
+@contextmanager
+def traced(arguments: TraceArgs, project: Project) -> Iterator[None]:
+    """Write the trace of the block, however it ends. Raises `InputError` where it cannot be
+    written, before anything is done if that is known then."""
+    path = arguments.trace
+    if path is None:
+        yield
+        return
+    from tilusbuild.builder.timeline import built
+    from tilusbuild.builder.trace import trace
+    from tilusbuild.errors import input_error
+    from tilusbuild.state.outputs import write_output
+
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise input_error(f"--trace {path}: no directory {os.path.dirname(path)}")
+    try:
+        yield
+    finally:
+        try:
+            write_output(path, trace(built(project.timeline, project.settings.jobs.value)))
+        except OSError as error:
+            raise input_error(f"--trace {path}: {error.strerror}") from None
 
 
 def cache(cache_dir: str | None) -> Cache:

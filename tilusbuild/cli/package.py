@@ -12,6 +12,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     Common,
     DeviceCompilerArgs,
+    TraceArgs,
     Verb,
     flag,
     option,
@@ -31,7 +32,7 @@ _FORMATS = ("dir", "tar.zst", "wheel", "oci")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageArgs(DeviceCompilerArgs):
+class PackageArgs(DeviceCompilerArgs, TraceArgs):
     """Which packages, in which format, where to."""
 
     name: str | None = optional("NAME", help="which [package.NAME] of the manifest (default: all)")
@@ -118,17 +119,22 @@ def run(arguments: PackageArgs) -> int:
 
     formats = _formats(arguments.formats)
     attest = _attest(arguments.sign)
-    with options.project(arguments) as project:
+    with options.project(arguments) as project, options.traced(arguments, project):
+        step = project.timeline.step
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
             with _kept(project):
-                contents = pack.gather(project, order, level=level, unchecked=arguments.as_built)
+                with step(f"gather {order.name}"):
+                    contents = pack.gather(
+                        project, order, level=level, unchecked=arguments.as_built
+                    )
                 if arguments.size:
                     _show_sizes(arguments, order, contents)
                     continue
                 chosen = formats or order.package.formats
-                made = pack.write(order, contents, chosen, arguments.output, attest=attest)
+                with step(f"write {order.name}"):
+                    made = pack.write(order, contents, chosen, arguments.output, attest=attest)
             _show_made(arguments, order, contents, made)
     return 0
 

@@ -13,6 +13,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     TARGET_VARIABLE,
     DeviceCompilerArgs,
+    TraceArgs,
     Verb,
     flag,
     option,
@@ -39,7 +40,7 @@ _ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneArgs(DeviceCompilerArgs):
+class TuneArgs(DeviceCompilerArgs, TraceArgs):
     """What to tune, for how long, and where the results go."""
 
     script: tuple[str, ...] = positionals(
@@ -208,7 +209,7 @@ def run(arguments: TuneArgs) -> int:
 
     if not arguments.script and arguments.import_ is None:
         raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
-    with options.project(arguments) as project:
+    with options.project(arguments) as project, options.traced(arguments, project):
         try:
             if arguments.import_ is not None:
                 return _import(arguments, project, arguments.import_)

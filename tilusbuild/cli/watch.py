@@ -70,7 +70,7 @@ def run(arguments: WatchArgs) -> int:
         if isinstance(project, int):
             screen.close()
             return 128 + project
-        with project:
+        with project, options.traced(arguments, project):
             selection = options.selected(arguments, project)
             how = WatchOptions(
                 command=arguments.command,

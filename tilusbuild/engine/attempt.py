@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from tilusbuild.engine.interfaces import Compiled, Compiler, Job, Store, StoredProgram
 from tilusbuild.engine.states import Ticket
+from tilusbuild.engine.timeline import PUBLISH, RENDER, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.threads import start_thread
@@ -94,7 +95,9 @@ class Workers:
         compiler: Compiler,
         inbox: SimpleQueue[Any],
         stopped: Callable[[], bool],
+        timeline: Timeline,
     ) -> None:
+        self._timeline = timeline
         self._store = store
         self._compiler = compiler
         self._inbox = inbox
@@ -126,14 +129,18 @@ class Workers:
 
     def _work(self) -> None:
         while (ticket := self._tickets.get()) is not None:
-            result = attempt(
-                ticket.attempted or ticket.job,
-                self._store,
-                self._compiler,
-                started=partial(self._inbox.put, CompileStarted(ticket)),
-                ended=partial(self._inbox.put, CompileEnded(ticket)),
-                stopped=self._stopped,
-            )
+            with self._timeline.attempt(ticket.job, ticket.estimate.peak_rss) as record:
+                result = attempt(
+                    ticket.attempted or ticket.job,
+                    self._store,
+                    self._compiler,
+                    started=partial(self._inbox.put, CompileStarted(ticket)),
+                    ended=partial(self._inbox.put, CompileEnded(ticket)),
+                    stopped=self._stopped,
+                    timeline=self._timeline,
+                )
+                if isinstance(result, ProgramAnswer):
+                    record.ended(result.compiled)
             self._inbox.put(AttemptEnded(ticket, result))
 
 
@@ -152,6 +159,7 @@ def attempt(
     started: Callable[[], None],
     ended: Callable[[], None],
     stopped: Callable[[], bool],
+    timeline: Timeline,
 ) -> AttemptResult:
     """Try once; never raises. `started` is called when a compiler is about to run, `ended` when it
     has ended with an answer that is about to be published."""
@@ -169,17 +177,20 @@ def attempt(
             if stopped():
                 return Aborted()
             started()
-            return ProgramAnswer(_compile(job, store, compiler, ended))
+            return ProgramAnswer(_compile(job, store, compiler, ended, timeline))
     except CancelledError:
         return Aborted()
     except BaseException as error:
         return InternalError(error)
 
 
-def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], None]) -> Compiled:
+def _compile(
+    job: Job, store: Store, compiler: Compiler, ended: Callable[[], None], timeline: Timeline
+) -> Compiled:
     changed = "an input"
     for _ in range(_TRIES):
-        rendered = job.render()
+        with timeline.step(RENDER):
+            rendered = job.render()
         # The plan was made some time ago: an edit since then would be published under the hash of
         # the texts before it.
         if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
@@ -193,9 +204,10 @@ def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], Non
             name = job.changed_input()
             if name is None:
                 ended()
-                stage.publish_program(
-                    job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
-                )
+                with timeline.step(PUBLISH):
+                    stage.publish_program(
+                        job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
+                    )
                 published = True
                 return replace(compiled, reason=placed(job, compiled.reason))
             changed = name

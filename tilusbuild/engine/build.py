@@ -49,6 +49,7 @@ from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.results import Results
 from tilusbuild.engine.retries import Retries
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket
+from tilusbuild.engine.timeline import LOCK, MEMORY, TOKEN, Timeline
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.machine import usable_cores
 from tilusbuild.status import RECORDED, Status
@@ -115,11 +116,12 @@ class BuildLoop:
         self.history = config.history or History(None)
         self.admission = config.admission or Unlimited()
         self.tokens = JobTokens(config.tokens or NoJobserver())
+        self.timeline = config.timeline or Timeline()
         self.warnings = config.warnings
         self.width = max(1, config.jobs or usable_cores())
         self.inbox = queue.inbox
         self.stopped = threading.Event()
-        self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set)
+        self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set, self.timeline)
         self.tickets: dict[str, Ticket] = {}
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
@@ -273,6 +275,8 @@ class BuildLoop:
             self._start(ticket)
 
     def _start(self, ticket: Ticket) -> None:
+        for wait in (MEMORY, TOKEN):
+            self.timeline.waited(wait)
         ticket.move(BuildState.RUNNING)
         ticket.attempted = copy(ticket.job)
         self.running.add(ticket)
@@ -301,9 +305,16 @@ class BuildLoop:
         compiling = self._compiling()
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that is taken for nothing is kept from others until something ends.
-        return self.admission.admits(ticket.estimate.peak_rss, peaks) and self.tokens.try_acquire(
+        lacks = None
+        if not self.admission.admits(ticket.estimate.peak_rss, peaks):
+            lacks = MEMORY
+        elif not self.tokens.try_acquire(
             len(compiling) + 1, partial(self.inbox.put, TokenAvailable())
-        )
+        ):
+            lacks = TOKEN
+        if lacks is not None:
+            self.timeline.wait(lacks, lacks)
+        return lacks is None
 
     # Messages.
 
@@ -316,6 +327,7 @@ class BuildLoop:
                 return self.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
+                self.timeline.sample()
                 self._cancel_again()
                 self._dispatch()
 
@@ -347,6 +359,7 @@ class BuildLoop:
                 pass
         self._cancel_unwanted()
         self.reporter.tick()
+        self.timeline.sample()
 
     def _cancel_again(self) -> None:
         """Cancel once more: a compile that began just before it was to be killed missed that."""
@@ -364,6 +377,8 @@ class BuildLoop:
     # Answers.
 
     def _ended(self, ticket: Ticket, result: AttemptResult) -> None:
+        if not isinstance(result, LockedElsewhere):
+            self.timeline.waited(ticket.job.hash)
         if ticket.state is BuildState.UNWANTED:
             ticket.move(BuildState.DROPPED)
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
@@ -385,6 +400,7 @@ class BuildLoop:
             return
         if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
+        self.timeline.wait(ticket.job.hash, LOCK, ticket.job.label)
         ticket.move(BuildState.LOCKED)
         self.ready.add_locked(ticket, self.clock())
 

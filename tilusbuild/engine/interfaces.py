@@ -19,6 +19,7 @@ from tilusbuild.status import Cause, Status
 if TYPE_CHECKING:
     from tilusbuild.engine.history import History
     from tilusbuild.engine.resources import Admission, TokenSource
+    from tilusbuild.engine.timeline import Timeline
 
 
 class RenderedJob(Protocol):
@@ -184,6 +185,8 @@ class BuildConfig:
     """Who allows compiles beside the first, as make's jobserver; None leaves it to `jobs`."""
     warnings: tuple[str, ...] = ()
     """Emitted if more than one program is to be compiled."""
+    timeline: Timeline | None = None
+    """Where it is recorded when everything began and ended."""
     clock: Callable[[], float] = time.monotonic
     """Seconds."""
     started_at: float | None = None

@@ -224,6 +224,7 @@ def tune(
             wrap_oserror(project.cache.root),
             project.cache.in_use(),
             device_lock(device_id, lambda: listener.waiting(str(facts["name"]))),
+            project.timeline.step(f"measure {ready.script.label}"),
         ):
             return _measured(project, wanted, ready, listener, bench, directories, facts)
     finally:

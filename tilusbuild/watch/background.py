@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from tilusbuild.builder.build import publish
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
+from tilusbuild.builder.timeline import kept
 from tilusbuild.engine import events
 from tilusbuild.engine.build import build_changing
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
@@ -142,7 +143,7 @@ class BuildThread:
 
     def _build(self) -> Result:
         with open_builder(self._project, self._toolchain, self._config) as builder:
-            with closing(builder.compiler):
+            with closing(builder.compiler), kept(self._project, builder.config):
                 result = build_changing(
                     self._queue, builder.store, builder.compiler, self._reporter, builder.config
                 )

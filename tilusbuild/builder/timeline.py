@@ -1,0 +1,152 @@
+"""The timeline of the last build that compiled something, beside the history, for `report`.
+
+It is state: it only shows, and one that is missing or damaged is as good as none. The steps of a
+compile come from a runner around the real one, so that no pipeline need know of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tilusbuild import __version__
+from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span, Timeline
+from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.state.envelope import Envelope
+
+if TYPE_CHECKING:
+    from tilusbuild.builder.project import Project
+    from tilusbuild.engine.interfaces import BuildConfig
+
+_ENVELOPE = Envelope("timeline 1")
+
+
+class TimedRunner:
+    """Records each command as a step, named by its tool: `names` has those whose program's name
+    says nothing, by how their command begins. `before` is put before every name."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        timeline: Timeline,
+        names: Mapping[tuple[str, ...], str],
+        before: str = "",
+    ) -> None:
+        self._runner = runner
+        self._timeline = timeline
+        self._names = names
+        self._before = before
+
+    def run(self, command: Command) -> CompletedCommand:
+        start = self._timeline.now()
+        finished = self._runner.run(command)
+        # The seconds that history has, too: not those in which the output was read.
+        self._timeline.add(self._name(command), start, start + finished.seconds)
+        return finished
+
+    def cancel(self) -> None:
+        self._runner.cancel()
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _name(self, command: Command) -> str:
+        for begin, name in self._names.items():
+            if command.argv[: len(begin)] == begin:
+                return self._before + name
+        return self._before + os.path.basename(command.argv[0])
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTimeline(JsonLine):
+    """When everything of a build began and ended, in seconds since it did. Also a line of
+    `report --json`."""
+
+    event: ClassVar[str] = "timeline"
+    began: float
+    """In seconds since 1970."""
+    seconds: float
+    version: str
+    """tilusbuild's."""
+    jobs: int
+    """Compiles at once."""
+    attempts: tuple[AttemptRecord, ...]
+    phases: tuple[Span, ...]
+    waits: tuple[Span, ...]
+    used: tuple[MemorySample, ...]
+
+
+def built(timeline: Timeline, jobs: int, since: float = 0.0) -> BuildTimeline:
+    """Return what a timeline has recorded from a moment on."""
+
+    def moved(span: Span) -> Span:
+        start, end = round(span.start - since, 6), round(span.end - since, 6)
+        return Span(span.name, start, end, span.label)
+
+    def whole(each: AttemptRecord) -> AttemptRecord:
+        parts = {name: getattr(each, name) for name in AttemptRecord.__slots__}
+        return AttemptRecord(**{**parts, "steps": [moved(step) for step in each.steps]})
+
+    return BuildTimeline(
+        began=round(timeline.began + since, 3),
+        seconds=round(timeline.now() - since, 6),
+        version=__version__,
+        jobs=jobs,
+        attempts=tuple(whole(a) for a in list(timeline.attempts) if a.steps[0].start >= since),
+        phases=tuple(moved(span) for span in list(timeline.phases) if span.start >= since),
+        waits=tuple(moved(span) for span in list(timeline.waits) if span.start >= since),
+        used=tuple(
+            MemorySample(round(each.at - since, 3), each.bytes)
+            for each in list(timeline.used)
+            if each.at >= since
+        ),
+    )
+
+
+@contextmanager
+def kept(project: Project, config: BuildConfig) -> Iterator[None]:
+    """Keep the timeline of the build in the block, if it compiled anything."""
+    timeline = project.timeline
+    begun = 0.0 if config.started_at is None else config.clock() - config.started_at
+    since = max(0.0, timeline.now() - begun)
+    known = len(timeline.attempts)
+    try:
+        yield
+    finally:
+        if len(timeline.attempts) > known:
+            found = built(timeline, config.jobs or 1, since)
+            _ENVELOPE.write(_path(project.cache.state_path), json.dumps(asdict(found)).encode())
+
+
+def last(state_path: str) -> BuildTimeline | None:
+    """Return the timeline of the last build that compiled anything in a cache tree; None when there
+    is none that can be read."""
+    body = _ENVELOPE.read(_path(state_path))
+    if body is None:
+        return None
+    try:
+        return _read(json.loads(body))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _read(found: dict[str, Any]) -> BuildTimeline:
+    attempts = (
+        AttemptRecord(**{**each, "steps": _spans(each["steps"])}) for each in found["attempts"]
+    )
+    lists = {name: tuple(_spans(found[name])) for name in ("phases", "waits")}
+    used = tuple(MemorySample(**each) for each in found["used"])
+    return BuildTimeline(**{**found, **lists, "attempts": tuple(attempts), "used": used})
+
+
+def _spans(found: list[dict[str, Any]]) -> list[Span]:
+    return [Span(**each) for each in found]
+
+
+def _path(state_path: str) -> str:
+    return os.path.join(state_path, "timeline")
