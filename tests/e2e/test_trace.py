@@ -97,24 +97,6 @@ def test_the_counters_count_what_runs(built: Project):
     assert {e["name"] for e in events if e["ph"] == "C"} >= {"memory predicted (MB)"}
 
 
-def test_a_lock_that_is_held_elsewhere_is_waited_for_in_a_row_of_its_own(
-    new_project: NewProject, fake_cuda: FakeCuda
-):
-    project = new_project(
-        scale.manifest(scale.script(target="gpu", schedules=1)), **fake_cuda.environment
-    )
-    project.edit("kernels/scale.cu.j2", "{% else %}", "{% else %}\n// fake: slow 1.5\n")
-    first = project.start("build", "--json")
-    assert first.stdout is not None
-    while '"started"' not in first.stdout.readline():
-        assert first.poll() is None, "it compiles"
-    project.run("build", "--trace", "t.json")
-    first.communicate()
-    (wait,) = slices(events_of(project.directory / "t.json"), "wait")
-    assert wait["name"] == "wait for a lock"
-    assert wait["args"]["program"] == "scale/0 gpu"
-
-
 def test_a_trace_is_written_when_nothing_is_to_be_done_and_when_the_build_fails(
     project: Project,
 ):
