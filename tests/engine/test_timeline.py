@@ -19,13 +19,13 @@ def jobs(count: int) -> list[FakeJob]:
 def test_an_attempt_has_its_own_steps_and_what_came_of_it() -> None:
     timeline = Timeline()
 
-    def compile(job: Job) -> Compiled:
+    def work(job: Job) -> Compiled:
         with timeline.step(f"nvcc of {job.label}"):
             return built(seconds=2.0, peak_rss=7)
 
     wanted = jobs(6)
     config = BuildConfig(jobs=3, timeline=timeline)
-    build(wanted, FakeStore(), FakeCompiler(compile), Listener(), config)
+    build(wanted, FakeStore(), FakeCompiler(work), Listener(), config)
     assert {each.hash for each in timeline.attempts} == {job.hash for job in wanted}
     for each in timeline.attempts:
         names = [step.name for step in each.steps]
@@ -56,13 +56,13 @@ def test_what_memory_holds_back_is_waited_for() -> None:
         def admits(self, need: int | None, running: list[int], /) -> bool:
             return not running
 
-    def compile(job: Job) -> Compiled:
+    def work(job: Job) -> Compiled:
         time.sleep(0.01)
         return built()
 
     timeline = Timeline()
     config = BuildConfig(jobs=2, admission=OneAtATime(), timeline=timeline)
-    build(jobs(3), FakeStore(), FakeCompiler(compile), Listener(), config)
+    build(jobs(3), FakeStore(), FakeCompiler(work), Listener(), config)
     assert {wait.name for wait in timeline.waits} == {MEMORY}
     assert len(timeline.waits) >= 2
 
