@@ -105,3 +105,22 @@ def test_no_progress_leaves_the_summary(tmp_path: Path) -> None:
     (tmp_path / "kernels/scale.cu.j2").write_text(TEMPLATE)
     lines = run(tmp_path, "build", "--progress", "plain").err.splitlines()
     assert len(lines) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("biuld",), 'unknown verb "biuld"'),
+        (("build", "--levle", "0"), "unrecognized arguments: --levle"),
+        (("plan", "--level", "7"), "argument --level: invalid choice: 7"),
+        (("install",), "one of the arguments"),
+    ],
+)
+def test_what_cannot_be_parsed_is_an_error_line_too(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    ran = run(tmp_path, "--json", *words, status=2)
+    (error,) = ran.events
+    assert error["event"] == "error"
+    assert said in error["problems"][0]["message"]
+    assert error["message"] == ran.err.rstrip("\n")

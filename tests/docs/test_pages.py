@@ -46,7 +46,7 @@ def commands(page: Path) -> Iterator[str]:
     for line in page.read_text().splitlines():
         match = re.match(r"^(?: {4}|\$ | {4}\$ )(tilusbuild .*)$", line)
         if match:
-            yield re.split(r"\s{2,}|\s#|\s&&\s|\s\|\s", match[1])[0]
+            yield re.split(r"\s{2,}|\s#|\s&&\s|\s\|\s|\s>\s", match[1])[0]
 
 
 @pytest.mark.parametrize("name", BY_NAME)

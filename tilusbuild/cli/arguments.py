@@ -157,7 +157,8 @@ def positional(
     metavar: str, *, help: str | None = None, choices: Iterable[str] | None = None
 ) -> str:
     """Return a word that must be given."""
-    found: str = _argument((), None, {"metavar": metavar, "help": help, "choices": choices})
+    known = None if choices is None else tuple(choices)  # a mapping looks like one of parsers
+    found: str = _argument((), None, {"metavar": metavar, "help": help, "choices": known})
     return found
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
-    from tilusbuild.cli.arguments import Common
     from tilusbuild.errors import TilusbuildError
 
 
@@ -120,30 +119,34 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
     from tilusbuild.report.terminal import shown
 
     with shown(os.environ):
-        # The key of a no-op record covers the directory that the command was started in, not -C's.
-        command = parse(words, record=record.key(words, os.environ), started=started)
+        # A command line that cannot be parsed may still say who reads the answer.
+        verb, json, color = "", "--json" in words, "auto"
         try:
+            # The key of a no-op record covers the directory that the command was started in, not
+            # -C's.
+            command = parse(words, record=record.key(words, os.environ), started=started)
+            verb, json, color = command.verb, command.arguments.json, command.arguments.color
             _enter(command.arguments.directory)
-            return command.verb, command.run()
+            return verb, command.run()
         except TilusbuildError as error:
-            _report(error, command.arguments)
+            _report(error, json, color)
             if os.environ.get("GITHUB_ACTIONS") == "true":
                 from tilusbuild.report.ci import annotate
 
                 annotate(error, sys.stderr, os.environ)
-            return command.verb, error.exit_status
+            return verb, error.exit_status
 
 
-def _report(error: TilusbuildError, arguments: Common) -> None:
-    """Print an error, and with `--json` its line, too."""
+def _report(error: TilusbuildError, json: bool, color: str) -> None:
+    """Print an error, and with `json` its line, too."""
     from tilusbuild.cli.boundary import error_line
     from tilusbuild.cli.options import emit
     from tilusbuild.report import colour
     from tilusbuild.report.text import visible
 
-    if arguments.json:
+    if json:
         emit(error_line(error), flush=True)
-    if not colour.wanted(sys.stderr, os.environ, arguments.color):
+    if not colour.wanted(sys.stderr, os.environ, color):
         _say(error.render() + "\n")
         return
     text = colour.coloured(visible(error.render())) + "\n"

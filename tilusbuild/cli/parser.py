@@ -1,7 +1,8 @@
 """The parser of the command line: the verbs, their dataclasses of arguments, and its errors.
 
 The module of a verb is imported only when that verb is used, and imports what it needs when it
-runs: a verb starts as fast as it can, whatever the others need.
+runs: a verb starts as fast as it can, whatever the others need. What is wrong with a command line
+is an `InputError` as any other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilusbuild.cli.arguments import Common, Verb, declare, declare_common, fill, variables
-from tilusbuild.errors import did_you_mean
+from tilusbuild.errors import did_you_mean, input_error
 
 VERBS = {
     "init": "create a project that builds and runs, to start from",
@@ -35,12 +36,13 @@ VERBS = {
     "report": "show what builds cost: time, memory, registers, sizes",
     "compdb": "write compile_commands.json for clangd and other editors",
     "schema": "print the JSON schema of tilus.toml",
+    "completions": "print what makes a shell complete verbs, options and scripts",
     "doctor": "show which tools were found, and which are missing",
 }
 
 
 GROUPS = {
-    "begin": ("init", "doctor", "schema"),
+    "begin": ("init", "doctor", "schema", "completions"),
     "build": ("build", "watch", "plan", "explain", "report", "graph", "compdb"),
     "measure and choose": ("run", "tune", "dispatch"),
     "ship": ("package", "verify", "preflight", "install", "diff"),
@@ -65,6 +67,7 @@ EXAMPLES = {
     "report": "report --top 5",
     "compdb": "compdb -o compile_commands.json",
     "schema": "schema",
+    "completions": "completions bash",
     "doctor": "doctor",
 }
 _STATUSES = (
@@ -123,11 +126,8 @@ class _Parser(argparse.ArgumentParser):
             hint = _ELSEWHERE.get(word) or (
                 did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
             )
-        sys.stderr.write(f"error: {message}\n")
-        if hint:
-            sys.stderr.write(f"  {hint}\n")
-        sys.stderr.write(f"  see `{self.prog} --help`\n")
-        sys.exit(2)
+        see = f"see `{self.prog} --help`"
+        raise input_error(message, hint=f"{hint}\n{see}" if hint else see)
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -146,7 +146,16 @@ def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
     return found
 
 
-def _parser(verb: str | None, actions: Mapping[str, Verb[Any]]) -> argparse.ArgumentParser:
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of all verbs, each with its help. Imports the modules of all."""
+    return _parser({verb: actions_of(verb) for verb in VERBS}, listed=True)
+
+
+def _parser(
+    known: Mapping[str, Mapping[str, Verb[Any]]], *, listed: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser in which the verbs of `known` have their options, and the others have none.
+    With `listed` each verb has its summary, which the groups of `--help` have otherwise."""
     from tilusbuild import __version__
 
     parser = _Parser(
@@ -160,14 +169,17 @@ def _parser(verb: str | None, actions: Mapping[str, Verb[Any]]) -> argparse.Argu
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     for name, summary in VERBS.items():
+        actions = known.get(name)
+        shown: dict[str, Any] = {"help": summary} if listed else {}
         child = verbs.add_parser(
             name,
-            description=_sentence(summary) if name == verb else None,
-            epilog=_epilog(name, actions) if name == verb else None,
+            description=_sentence(summary) if actions else None,
+            epilog=_epilog(name, actions) if actions else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            **shown,
         )
-        if name == verb:
+        if actions:
             declare_common(child, defaults=False)
             _configure(child, actions)
     return parser
@@ -228,7 +240,7 @@ def _verb(words: Sequence[str]) -> str | None:
 
 
 def parse(words: Sequence[str], **given: object) -> ParsedCommand:
-    """Parse a command line; exits with status 2 and a message where that fails.
+    """Parse a command line. Raises `InputError`; exits after `--help` and `--version`.
 
     `given` are values for fields that are not options, for verbs that have such fields.
     """
@@ -238,10 +250,9 @@ def parse(words: Sequence[str], **given: object) -> ParsedCommand:
     verb = _verb(words)
     if verb is not None and verb not in VERBS:
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, VERBS)
-        sys.stderr.write(f'error: unknown verb "{verb}"\n' + (f"  {hint}\n" if hint else ""))
-        sys.exit(2)
+        raise input_error(f'unknown verb "{verb}"', hint=hint)
     actions = actions_of(verb) if verb is not None else {}
-    parser = _parser(verb, actions)
+    parser = _parser({verb: actions} if verb is not None else {})
     parser.set_defaults(**given)
     namespace = parser.parse_args(words)
     if namespace.verb is None:

@@ -1,0 +1,116 @@
+"""Completion, asked of the shells themselves: each must offer what our parser has."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run
+from support.scale import manifest, script
+from tilusbuild.cli.completions import SHELLS
+from tilusbuild.cli.parser import VERBS, whole_parser
+
+_ASK_BASH = """
+set -f
+. ./completions
+complete=$(complete -p tilusbuild | sed 's/.* -F \\([^ ]*\\).*/\\1/')
+while IFS= read -r line; do
+    read -ra COMP_WORDS <<< "$line"
+    [ "${line% }" = "$line" ] || COMP_WORDS+=('')
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_LINE=$line COMP_POINT=${#line} COMPREPLY=()
+    $complete
+    echo "${COMPREPLY[*]}"
+done
+"""
+_ASK_FISH = """
+source ./completions
+while read -l line
+    complete -C "$line" | string split -f1 \\t | string join ' '
+end
+exit 0
+"""
+_ASK = {"bash": ["bash", "-c", _ASK_BASH], "fish": ["fish", "-N", "-c", _ASK_FISH]}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a project, and with the one `tilusbuild` that the shells are to run."""
+    made = tmp_path_factory.mktemp("completions")
+    (made / "tilus.toml").write_text(manifest(script("saxpy"), script("soft_max")))
+    (made / "tilusbuild").write_text(f'#!/bin/sh\nexec {sys.executable} -m tilusbuild "$@"\n')
+    (made / "tilusbuild").chmod(0o755)
+    return made
+
+
+def offered(directory: Path, shell: str, lines: list[str]) -> list[list[str]]:
+    """What the shell offers after each line."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    (directory / "completions").write_text(run(directory, "completions", shell).out)
+    answer = subprocess.run(
+        _ASK[shell],
+        cwd=directory,
+        env={**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"},
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stderr == ""
+    return [line.split() for line in answer.stdout.splitlines()]
+
+
+def parsers(parser: argparse.ArgumentParser, words: str) -> Iterator[tuple[str, set[str]]]:
+    """The words that lead to each parser, and its long options."""
+    yield (
+        words,
+        {each for action in parser._actions for each in action.option_strings if "--" in each},
+    )
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                yield from parsers(child, f"{words} {name}")
+
+
+@pytest.mark.parametrize("shell", _ASK)
+def test_every_verb_and_option_is_offered(directory: Path, shell: str) -> None:
+    expected = {f"{words} --": options for words, options in parsers(whole_parser(), "tilusbuild")}
+    expected["tilusbuild "] = set(VERBS)
+    answers = offered(directory, shell, list(expected))
+    assert {
+        line: missing
+        for (line, words), answer in zip(expected.items(), answers, strict=True)
+        if (missing := words - set(answer))
+    } == {}
+
+
+@pytest.mark.parametrize("shell", _ASK)
+def test_the_projects_scripts_and_an_options_values_are_offered(
+    directory: Path, shell: str
+) -> None:
+    lines = ["tilusbuild build s", "tilusbuild build --level ", "tilusbuild completions "]
+    scripts, levels, shells = offered(directory, shell, lines)
+    assert set(scripts) >= {"saxpy", "soft_max"}
+    assert set(levels) >= {"0", "1", "2"}
+    assert set(shells) >= {*SHELLS}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_takes_its_script(directory: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    script = run(directory, "completions", shell).out
+    subprocess.run([shell, "-n"], input=script, text=True, check=True, capture_output=True)
+
+
+def test_where_there_is_no_project_no_script_is_offered(tmp_path: Path) -> None:
+    assert run(tmp_path, "completions", "scripts").out == ""
+    (tmp_path / "tilus.toml").write_text("edition = oops")
+    assert run(tmp_path, "completions", "scripts").out == ""

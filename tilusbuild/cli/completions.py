@@ -1,0 +1,101 @@
+"""`tilusbuild completions SHELL`: a script that makes a shell complete our command lines.
+
+The script has all verbs and options in it, so that completing starts nothing; only the names of
+scripts are asked of `tilusbuild completions scripts`, in the directory where somebody types.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilusbuild.cli.arguments import Common, Verb, positional
+from tilusbuild.cli.options import emit
+from tilusbuild.report.jsonl import JsonLine
+
+SHELLS = ("bash", "zsh", "fish")
+_SCRIPTS = "scripts"
+_FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
+"""Names that `--help` has for files, packages and caches among them."""
+_DIRECTORIES = ("DIR",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionsArgs(Common):
+    """For which shell."""
+
+    shell: str = positional(
+        "SHELL",
+        choices=(*SHELLS, _SCRIPTS),
+        help='bash, zsh or fish; "scripts" prints the names of the project\'s scripts instead',
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionsLine(JsonLine):
+    """What was asked for."""
+
+    event: ClassVar[str] = "completions"
+    shell: str
+    text: str
+
+
+def run(arguments: CompletionsArgs) -> int:
+    """Print the script to stdout."""
+    text = _names() if arguments.shell == _SCRIPTS else _script(arguments.shell)
+    if arguments.json:
+        emit(CompletionsLine(arguments.shell, text))
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _names() -> str:
+    """Return the scripts of the project around the current directory, a line each.
+
+    The manifest need not be right: who mends a script wants to name it. Where there is none, or it
+    is no TOML, there are none: a shell that completes has no place for a message.
+    """
+    import os
+
+    from tilusbuild.errors import InputError
+    from tilusbuild.manifest import find
+    from tilusbuild.manifest.document import read_document
+
+    try:
+        scripts = read_document(find(os.getcwd())).data.get("script")
+    except InputError:
+        return ""
+    return "".join(f"{name}\n" for name in scripts) if isinstance(scripts, dict) else ""
+
+
+def _script(shell: str) -> str:
+    import shtab
+
+    from tilusbuild.cli.parser import whole_parser
+
+    parser = whole_parser()
+    scripts = shtab.cmd(f"tilusbuild completions {_SCRIPTS} 2>/dev/null")
+    for action in _actions(parser):
+        if action.metavar == "SCRIPT":
+            action.complete = scripts  # type: ignore[attr-defined]
+        elif action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar in _DIRECTORIES:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell).rstrip("\n") + "\n"
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of the verbs below it."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from _actions(child)
+
+
+VERB = Verb(CompletionsArgs, run, (CompletionsLine,))
