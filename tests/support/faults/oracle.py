@@ -89,7 +89,7 @@ def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
             return
     if ended.status not in _DOCUMENTED and not (killed and ended.status < 0):
         yield Finding("status", f"status {ended.status}: {ended.err[-300:]}")
-    elif ended.status > 0 and not ended.err.strip() and not killed:
+    elif ended.status > 0 and not killed and not (ended.err.strip() or ended.out.startswith("{")):
         yield Finding("status", f"status {ended.status} and no word")
 
 

@@ -11,7 +11,7 @@ from support.faults.commands import Ended
 from support.faults.oracle import Scenario
 from support.faults.world import FORMATS, MORE, World
 
-_WATCHED_SECONDS = 30.0
+_WATCHED_SECONDS = 10.0
 
 
 def scenarios(world: World) -> dict[str, Scenario]:
@@ -25,7 +25,7 @@ def scenarios(world: World) -> dict[str, Scenario]:
         Scenario("gc", ("cache", "gc"), base="garbage", removes=True),
         Scenario("clear", ("cache", "clear"), removes=True),
         Scenario("verify", ("cache", "verify")),
-        Scenario("watch", ("watch",), edition=MORE, again=False),
+        Scenario("watch", ("watch", "--json"), edition=MORE, again=False),
         Scenario("remove", ("install", "--remove", "p"), removes=True, again=False),
     ]
     for kind in FORMATS:
@@ -43,8 +43,10 @@ def run(world: World, scenario: Scenario, *, join: bool = True) -> Ended:
     running = world.server.start(scenario.words, world.project, environment, join=join)
     deadline = time.monotonic() + _WATCHED_SECONDS
     while time.monotonic() < deadline:
-        said = running.err.read_text(errors="replace") if running.err.exists() else ""
-        if "watching" in said or not os.path.exists(f"/proc/{running.pid}"):
+        # Of what is watched no line is printed but where there is a terminal: hence --json.
+        if '"watching"' in running.out.read_text(errors="replace") or not os.path.exists(
+            f"/proc/{running.pid}"
+        ):
             break
         with suppress(OSError), open(f"/proc/{running.pid}/stat") as file:
             if ") Z" in file.read():

@@ -34,6 +34,15 @@ from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SCRIPTS = ("tilusbuild.__main__", "tilusbuild.process.warden")
+_LATE = (
+    "email.parser",
+    "encodings.utf_8_sig",
+    "filelock",
+    "jinja2.ext",
+    "multiprocessing.popen_spawn_posix",
+    "pprint",
+)
+"""What commands import only when they need it: ten milliseconds of each."""
 
 
 def _import_everything() -> None:
@@ -43,7 +52,8 @@ def _import_everything() -> None:
         if module.name not in _SCRIPTS:
             with suppress(Exception):  # it needs what is not installed
                 importlib.import_module(module.name)
-    importlib.import_module("multiprocessing.popen_spawn_posix")
+    for name in _LATE:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

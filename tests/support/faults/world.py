@@ -249,6 +249,7 @@ class World:
             "HOME": str(self.home),
             "TMPDIR": str(self.temporary),
             "LANG": "C.UTF-8",
+            "LANGUAGE": "C",  # or argparse looks for a translation of each of its words
             "OPENBLAS_NUM_THREADS": "1",
             **UNHELD,
         }
