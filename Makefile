@@ -29,10 +29,8 @@ bench: $(VENV)/.ready
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
 
 # SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`. A finding is printed with its own seed.
-SECONDS ?= 600
-SEED    ?= 1
 hostile: $(VENV)/.ready
-	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds $(SECONDS) --seed $(SEED) $(HOSTILE_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) $(HOSTILE_ARGS)
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new

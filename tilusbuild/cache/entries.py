@@ -215,7 +215,7 @@ class Stage:
         if there is not None:
             return there
         self._tree.disk.make_directory(os.path.dirname(final))
-        self._tree.move(self.path, final)
+        self._tree.move(self.path, final, stays=lambda: find_entry(final, program) is not None)
         try:
             return read_entry(final, program)
         except (FileNotFoundError, CorruptFileError) as error:

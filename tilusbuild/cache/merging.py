@@ -82,7 +82,8 @@ def take(cache: Cache, trees: Sequence[Tree]) -> Takeover:
             else:
                 taken.refused.append(RefusedEntry(tree.root, *what))
     for program, owners in having.items():
-        _take_program(cache, program, owners, taken)
+        with cache.locked(program):
+            _take_program(cache, program, owners, taken)
     return taken
 
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tilusbuild.cache import layout
@@ -254,8 +254,15 @@ class Tree:
         finally:
             private.discard()
 
-    def move(self, made: str, path: str, *, durable: bool = True) -> None:
-        """Move what was made into its place, and out of the way what is there.
+    def move(
+        self,
+        made: str,
+        path: str,
+        *,
+        durable: bool = True,
+        stays: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Move what was made into its place, and out of the way what is there, unless it `stays`.
 
         Durable then, or when its directory is synced.
         """
@@ -266,6 +273,9 @@ class Tree:
             except OSError as error:
                 if error.errno not in OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
+            # Asked only now: somebody may have put it there since we looked.
+            if stays():
+                return
             self.remove_entry(path)
         if durable:
             self.disk.sync_directory(os.path.dirname(path))

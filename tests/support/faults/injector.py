@@ -123,7 +123,7 @@ class Page:
         half: bool = False,
     ) -> None:
         """Count these calls from now on, and fail the one that is the `at`-th; `forever`: and all
-        after it that can end in this error."""
+        after it. A call that cannot end in this error does not."""
         page = self._page
         self.disarm()
         ctypes.memset(ctypes.addressof(page), 0, ctypes.sizeof(_Layout))
@@ -132,9 +132,7 @@ class Page:
         page.at, page.error, page.signal = at, error, signal
         page.forever, page.half = forever, half
         page.failing = sum(
-            1 << number
-            for kind, number in KINDS.items()
-            if signal or error in ERRORS[kind] or not forever
+            1 << number for kind, number in KINDS.items() if signal or error in ERRORS[kind]
         )
         page.kinds = sum(1 << KINDS[kind] for kind in kinds)
 

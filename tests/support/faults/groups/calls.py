@@ -33,9 +33,8 @@ class Calls:
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO NUMBER ERRNO once|on`."""
         for name, log in dry_runs(world, self.kinds, self.only):
-            for at, kind in enumerate(log, 1):
-                if name == "watch" and kind == "poll":
-                    continue  # a thread of watchdog polls too, and knows no errors
+            counted = (kind for kind in log if kind in self._kinds_of(name))
+            for at, kind in enumerate(counted, 1):
                 for error in injector.ERRORS[kind]:
                     for how in ("once", "on"):
                         yield f"{name} {at} {errno.errorcode[error]} {how}"
@@ -45,11 +44,15 @@ class Calls:
         scenario = scenarios.scenarios(world)[name]
 
         def command() -> Ended:
-            number = getattr(errno, error)
-            world.page.arm(self.kinds, world.roots, at=int(at), error=number, forever=how == "on")
+            number, kinds = getattr(errno, error), self._kinds_of(name)
+            world.page.arm(kinds, world.roots, at=int(at), error=number, forever=how == "on")
             return run_armed(world, scenario)
 
         return told(world, attempt(world, scenario, command))
+
+    def _kinds_of(self, scenario: str) -> frozenset[str]:
+        # A thread of watchdog polls too, and knows no errors.
+        return self.kinds - {"poll"} if scenario == "watch" else self.kinds
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
@@ -42,6 +42,7 @@ _CALLS = {
 }
 _NUMBERS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 28, 40)
 _SCENARIOS = ("cold", "edit")
+_PATIENCE = 10.0
 
 
 class Traced:
@@ -76,17 +77,15 @@ class Traced:
 
 def _traced(world: World, scenario: Scenario, injection: str) -> Ended:
     running = world.server.start(scenario.words, world.project, world.environment(), stopped=True)
+    # Before it has stopped itself it is not yet the command, and a SIGCONT would be lost.
+    _wait_until(lambda: _status_of(running.pid, "State").startswith("T"))
     tracer = subprocess.Popen(
         ["strace", "-f", "-qqq", "-o", "/dev/null", "-e", injection, "-p", str(running.pid)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 10
-    while not _is_traced(running.pid):
-        if time.monotonic() > deadline or tracer.poll() is not None:
-            break
-        time.sleep(0.002)
+    _wait_until(lambda: tracer.poll() is not None or _status_of(running.pid, "TracerPid") != "0")
     with suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGCONT)
     ended = world.server.wait(running)
@@ -98,10 +97,17 @@ def _traced(world: World, scenario: Scenario, injection: str) -> Ended:
     return ended
 
 
-def _is_traced(pid: int) -> bool:
+def _status_of(pid: int, name: str) -> str:
+    """Return what the kernel says of a process; "T" when that is gone."""
     with suppress(OSError), open(f"/proc/{pid}/status") as file:
-        return "\nTracerPid:\t0\n" not in file.read()
-    return True
+        return next(line for line in file if line.startswith(f"{name}:")).split()[1]
+    return "T"
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
 
 
 TRACED = Traced()
