@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,14 @@ def test_merging_from_something_else_than_a_cache_is_refused(cache: Cache, tmp_p
     ):
         with pytest.raises(InputError, match=what):
             merging.sources(cache, [str(tmp_path / name)])
+
+
+def test_a_program_that_another_builder_makes_is_waited_for(cache: Cache, shards):
+    program = shards[0].hash("a")
+    with ThreadPoolExecutor() as pool:
+        with cache.locked(program):
+            merging_now = pool.submit(taken, cache, shards)
+            with pytest.raises(TimeoutError):
+                merging_now.result(timeout=1)
+            assert cache.lookup(program) is None
+        assert merging_now.result(timeout=30).programs == 5

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cache_sample import Sample
+from support.cache_sample import Sample, sample_at
+from support.faulty_disk import FaultyDisk
 from support.trees import snapshot
 from tilusbuild.cache.cache import Cache
 
@@ -191,3 +192,22 @@ def test_a_cache_says_what_it_is(cache: Cache, sample: Sample):
     tag = Path(cache.root, "CACHEDIR.TAG").read_text()
     assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
     assert Path(cache.root, ".gitignore").read_text() == "*\n"
+
+
+def test_a_whole_entry_that_came_meanwhile_stays(tmp_path: Path):
+    """Also where locks do not hold: the other one may be reading what it has just put there."""
+    root = str(tmp_path / "cache")
+    other = sample_at(root)
+
+    class Late(FaultyDisk):
+        """Another builder publishes the program just before ours is put in its place."""
+
+        def rename(self, old: str, new: str) -> None:
+            if new == other.cache.tree.program_path(other.hash("a")):
+                theirs.append(os.stat(other.program("a").path).st_ino)
+            super().rename(old, new)
+
+    theirs: list[int] = []
+    entry = sample_at(root, Late()).program("a")
+    assert os.stat(entry.path).st_ino == theirs[0]
+    assert os.listdir(other.cache.tree.path("staging")) == []
