@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,6 +129,25 @@ def test_a_launch_that_no_device_can_run_is_not_compiled(nvcc, changes, reason, 
     )
     assert (outcome.status, outcome.reason[: len(reason)]) == ("failed", reason)
     assert not witness.exists()
+
+
+@pytest.mark.parametrize("content", ["text", "", "\\177ELF"])
+def test_a_launcher_that_does_not_link_is_made_again(compile_in, tmp_path, content):
+    """gcc ended well, and its object is kept for all programs: no build may fail for ever by it."""
+    toolchain, directory = make_toolchain(), str(tmp_path / "launchers")
+    gcc = tmp_path / "gcc"
+    broken = f'if [ -e {gcc}.broken ]; then printf "{content}" >launcher.o; exit; fi'
+    gcc.write_text(f'#!/bin/sh\n{broken}\nexec {toolchain.cc.path} "$@"\n')
+    gcc.chmod(0o755)
+    toolchain.cc = SimpleNamespace(path=str(gcc))
+    Path(f"{gcc}.broken").touch()
+    kept = LauncherStore(directory)
+    outcome = compile_in(make_recipe("cpu"), toolchain, tmp_path / "first", launchers=kept)
+    assert not outcome.recorded
+    Path(f"{gcc}.broken").unlink()
+    for number, store in enumerate((kept, LauncherStore(directory))):
+        stage = tmp_path / f"again{number}"
+        assert compile_in(make_recipe("cpu"), toolchain, stage, launchers=store).status == "built"
 
 
 @pytest.mark.parametrize(

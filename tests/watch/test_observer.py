@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,16 @@ def test_a_removed_directory_is_not_an_error(hints: Hints, tmp_path: Path) -> No
 def test_an_overflow_is_a_hint(hints: Hints) -> None:
     logging.getLogger("watchdog.observers.inotify_c").warning("Inotify queue overflowed")
     assert hints.told.get(timeout=30) == ""
+
+
+def test_without_a_thread_there_are_no_events_and_that_is_said(
+    hints: Hints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        hints.observer.follow({str(tmp_path): False})
+    assert "no thread can be started" in (hints.observer.unavailable or "")
+    hints.observer.close()

@@ -38,7 +38,7 @@ from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.state.envelope import LauncherStore
-from tilusbuild.status import Cause
+from tilusbuild.status import RECORDED, Cause
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -170,6 +170,8 @@ class Compile:
     found: Findings = field(default_factory=Findings)
     include_dir: str | None = None
     notes: Sequence[Diagnostic] = ()
+    used: str | None = None
+    """The launcher that was linked, by its key."""
 
     def make_directory(self) -> None:
         """Create the private directory, with all that a tool finds by name."""
@@ -223,6 +225,9 @@ class Compile:
                 self._publish()
         except StepError as error:
             cause, reason = error.cause, error.reason
+            if self.used is not None and cause.status not in RECORDED:
+                # It may be the launcher's fault: that gcc ended well is all we know of it.
+                self.launchers.drop(self.used)
         return CompileOutcome(
             cause=cause,
             log="".join(self.logs),
@@ -358,8 +363,8 @@ class Compile:
             self._step(LAUNCHER_STEP)
             return read_bytes(os.path.join(self.work, LAUNCHER_OBJECT))
 
-        key = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
-        return self.launchers.get(key, make)
+        self.used = LauncherStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
+        return self.launchers.get(self.used, make)
 
     def _publish(self) -> None:
         made = os.path.join(self.work, "lib.so")

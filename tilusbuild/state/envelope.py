@@ -116,5 +116,13 @@ class LauncherStore:
             self._objects[key] = made
             return made
 
+    def drop(self, key: str) -> None:
+        """Have the object made again by who asks next: what was made of it went wrong."""
+        with self._guard:
+            self._objects.pop(key, None)
+        if (path := self._path(key)) is not None:
+            with suppress(OSError):
+                os.unlink(path)
+
     def _path(self, key: str) -> str | None:
         return None if self.directory is None else os.path.join(self.directory, key + ".o")

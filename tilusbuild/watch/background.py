@@ -29,6 +29,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import ProgramJob
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.threads import start_thread
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.events import CommandEnded
@@ -52,7 +53,8 @@ class BuildEnded:
 
 
 class BuildThread:
-    """A build that runs. Used from one thread; `ended` is called on the build's own."""
+    """A build that runs. Used from one thread; `ended` is called on the build's own.
+    Raises `OSError` when there can be no thread."""
 
     def __init__(
         self,
@@ -76,8 +78,7 @@ class BuildThread:
         self._guard = threading.Lock()
         self._state: PlanState | None = None
         self._over = False
-        self._thread = threading.Thread(target=self._run, name="tilusbuild-build", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("tilusbuild-build", self._run)
 
     @property
     def has_plan(self) -> bool:
@@ -247,8 +248,7 @@ class CommandRun:
         self._programs = programs
         self._lines = Lines(printed)
         self._ended = ended
-        self._thread = threading.Thread(target=self._run, name="tilusbuild-exec", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("tilusbuild-exec", self._run)
 
     def cancel(self) -> None:
         """Kill it; return when it has ended."""

@@ -33,6 +33,7 @@ from watchdog.events import (
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
+from tilusbuild.process.threads import starting_threads
 from tilusbuild.watch.dependencies import is_editor_temp_file, is_within
 
 MAX_PLACES = 64
@@ -199,9 +200,10 @@ class Observer:
 
     def _schedule(self, path: str, key: tuple[object, ...]) -> None:
         try:
-            watch = self._started().schedule(
-                self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
-            )
+            with starting_threads():
+                watch = self._started().schedule(
+                    self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
+                )
             self._watches[path] = watch, key
         except FileNotFoundError:
             return  # removed meanwhile: the check that follows sees that
@@ -211,8 +213,10 @@ class Observer:
 
     def _started(self) -> BaseObserver:
         if self._observer is None:
-            self._observer = NativeObserver()
-            self._observer.start()
+            observer = NativeObserver()
+            with starting_threads():
+                observer.start()
+            self._observer = observer
         return self._observer
 
     def _report(self, path: str) -> None:

@@ -32,6 +32,7 @@ import tilusbuild
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, signal_name
+from tilusbuild.process.threads import start_thread
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.bench.worker import SOCKET
@@ -354,8 +355,7 @@ class Conversation:
             finally:
                 os.close(handle)
             listener.listen(1)
-            self._thread = threading.Thread(target=self._run, args=(command,), daemon=True)
-            self._thread.start()
+            self._thread = start_thread("bench", self._run, command)
             ready, _, _ = select.select([listener.fileno(), self._wake], [], [], _START)
             if listener.fileno() not in ready:
                 self._scope.cancel()
