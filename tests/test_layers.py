@@ -16,7 +16,7 @@ LAYERS = [
     "errors", "status", "state", "noop", "table",
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "report", "dispatch", "builder", "package", "tune",
+    "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
     "watch", "jit", "interop", "cli",
 ]  # fmt: skip
 

@@ -226,6 +226,7 @@ def _answer(summary: Summary, start: BuildStarted) -> bytes:
         attempts=0,
         seconds=0.0,
         error=None,
+        remote=None,
     )
     plan = Planned(
         programs=again.programs,

@@ -27,6 +27,7 @@ from tilusbuild.compile import (
     launcher_object,
     module_files,
 )
+from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job, ProgramStage
@@ -49,6 +50,8 @@ from tilusbuild.process.jobserver import (
 )
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
+from tilusbuild.remote.lazy import LazyRemote
+from tilusbuild.remote.settings import decide
 from tilusbuild.render.closure import layout
 from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import Cause, Status
@@ -222,24 +225,11 @@ def described(work: RenderedProgram, outcome: CompileOutcome) -> Mapping[str, An
     `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
     launch's bytes of a block, or the expression when the call decides it.
     """
-    kernels: dict[str, dict[str, Any]] = {}
-    for usage in outcome.ptxas:
-        kernels.setdefault(usage.kernel, {})[usage.arch] = {
-            "registers": usage.registers,
-            "stack": usage.stack,
-            "spill_stores": usage.spill_stores,
-            "spill_loads": usage.spill_loads,
-            "static_smem": usage.static_smem,
-            "barriers": usage.barriers,
-        }
-    images = [
-        {"kind": image.kind, "arch": image.arch, "size": image.size} for image in outcome.images
-    ]
     meta: dict[str, Any] = {
         "status": outcome.status,
         "reason": outcome.reason,
-        "images": images,
-        "kernels": kernels,
+        "images": image_rows(outcome.images),
+        "kernels": kernel_rows(outcome.ptxas),
     }
     launch = work.recipe.launch
     if launch is not None:
@@ -371,6 +361,9 @@ def open_builder(
     with (
         open_resources(project.settings, project.environment, project.runner) as limits,
         BuildStore(project.cache, seen) as store,
+        LazyRemote(
+            decide(project.manifest.remote, project.environment), store, project.cache
+        ) as remote,
     ):
         compiler = ProgramCompiler(
             project.cache,
@@ -388,6 +381,7 @@ def open_builder(
             admission=limits.admission,
             tokens=limits.tokens,
             timeline=project.timeline,
+            remote=remote,
             warnings=(*limits.warnings, *_unsafe(project)),
         )
         yield Builder(store, compiler, whole)

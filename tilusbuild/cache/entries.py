@@ -88,7 +88,7 @@ def read_meta(path: str, program: str) -> dict[str, Any]:
         meta = unseal(data)
     except CorruptFileError as error:
         raise CorruptFileError(f"{layout.META} is damaged: {error}") from None
-    problem = _problem(meta, program)
+    problem = meta_problem(meta, program)
     if problem:
         raise CorruptFileError(f"{layout.META}: {problem}")
     return meta
@@ -115,7 +115,7 @@ def size_problem(path: str, size: int) -> str | None:
     return None
 
 
-def _problem(meta: Mapping[str, Any], program: str) -> str | None:
+def meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
     if meta.get("schema") != SCHEMA:
         return f"a schema that this version does not read: {meta.get('schema')!r}"
     if meta.get("program") != program:

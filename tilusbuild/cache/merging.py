@@ -145,27 +145,38 @@ def _difference(one: Entry, other: Entry) -> tuple[str, str] | None:
 
 def _copy(cache: Cache, entry: Entry) -> str | None:
     """Publish an entry of another cache; what is wrong when it changes while it is read."""
+    files: dict[str, bytes] = {}
+    for name, _, digest in listed(entry.meta):
+        data = layout.read_or_none(os.path.join(entry.path, name))
+        if data is None or sha256_bytes(data) != digest:
+            return f"{name} changed while it was copied"
+        files[name] = data
+    publish_files(cache, entry.hash, files, entry.meta)
+    return None
+
+
+def publish_files(
+    cache: Cache, program: str, files: Mapping[str, bytes], meta: Mapping[str, Any]
+) -> Entry:
+    """Publish a program whose files are these, by name, without meta.json. Raises what publishing
+    raises."""
     texts: dict[str, str] = {}
     stage = cache.stage()
     try:
         with wrap_oserror(stage.path):
             made = {""}
-            for name, _, digest in listed(entry.meta):
-                data = layout.read_or_none(os.path.join(entry.path, name))
-                if data is None or sha256_bytes(data) != digest:
-                    return f"{name} changed while it was copied"
+            for name, data in files.items():
                 if name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
                     texts[name] = data.decode("utf-8", "surrogateescape")
                     continue
                 make_directories(cache.tree, stage.path, os.path.dirname(name), made)
                 cache.tree.disk.write(os.path.join(stage.path, name), data)
-        meta = {key: value for key, value in entry.meta.items() if key not in ADDED_KEYS}
-        stage.publish_program(
-            entry.hash, texts[layout.PROGRAM_TXT], texts[layout.OPTIONS_TXT], meta
+        own = {key: value for key, value in meta.items() if key not in ADDED_KEYS}
+        return stage.publish_program(
+            program, texts[layout.PROGRAM_TXT], texts[layout.OPTIONS_TXT], own
         )
     finally:
         stage.discard()
-    return None
 
 
 def _take_includes(cache: Cache, tree: Tree, taken: Takeover) -> None:

@@ -35,6 +35,8 @@ class ProgramAnswer:
     compiled: Compiled
     cached: bool = False
     """Found in the store: made before this build, or by another one meanwhile."""
+    remote: bool = False
+    """Another machine made it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from tilusbuild.engine.queue import (
     WantProgram,
     catch_signals,
 )
+from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.results import Results
 from tilusbuild.engine.retries import Retries
@@ -117,6 +118,7 @@ class BuildLoop:
         self.admission = config.admission or Unlimited()
         self.tokens = JobTokens(config.tokens or NoJobserver())
         self.timeline = config.timeline or Timeline()
+        self.remote = config.remote or NoRemote()
         self.warnings = config.warnings
         self.width = max(1, config.jobs or usable_cores())
         self.inbox = queue.inbox
@@ -126,6 +128,8 @@ class BuildLoop:
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
         """Those of `tickets` that wait."""
+        self.asked = AskedTickets(self.remote, queue.inbox.put, self.clock)
+        """Those of `tickets` that a remote may have."""
         self.running: set[Ticket] = set()
         """Those that a worker has, also when they are no longer wanted."""
         self.retries = Retries()
@@ -154,6 +158,7 @@ class BuildLoop:
             stopped=stopped,
             error=self.error,
             signal=self.signal,
+            remote=self.remote.summary(),
         )
         self.reporter.emit(summary)
         return Result(summary, self.results.statuses)
@@ -164,10 +169,18 @@ class BuildLoop:
             while not self.inbox.empty():
                 self._take(self.inbox.get())
             self._dispatch()
-            idle = not self.running and not len(self.ready)
-            if idle and self.queue.end(now=self.stopped.is_set()):
+            if (
+                not self._waits()
+                and self.inbox.empty()
+                and self.queue.end(now=self.stopped.is_set())
+            ):
                 return
             self._take(self._next_message())
+
+    def _waits(self) -> bool:
+        """Return whether something is still to be done, under way, or to be taken note of."""
+        busy = self.running or self.ready or self.asked or self.remote.busy()
+        return bool(busy or not self.inbox.empty())
 
     # Which programs are wanted.
 
@@ -195,11 +208,13 @@ class BuildLoop:
         for ticket in before.values():
             ticket.move(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
         self._announce_plan()
-        waiting = [ticket for ticket in self.tickets.values() if ticket not in self.running]
+        self.asked.keep(self.tickets)
+        elsewhere = {*self.running, *self.asked.tickets}
+        waiting = [ticket for ticket in self.tickets.values() if ticket not in elsewhere]
         for ticket in waiting:
             if ticket.state is not BuildState.READY:
                 ticket.move(BuildState.READY)
-        self.ready = ReadyQueue(waiting)
+        self.ready = ReadyQueue(waiting if self.config.dry_run else self.asked.ask(waiting))
         for instance in self.results.instances:
             self._hold_back(instance)
         if self.config.dry_run:
@@ -329,7 +344,11 @@ class BuildLoop:
                 self.reporter.tick()
                 self.timeline.sample()
                 self._cancel_again()
+                if not self.ready and self._has_room() and (late := self.asked.overdue()):
+                    self._ready_after_all(late)
                 self._dispatch()
+                if not self._waits():
+                    return WakeUp()
 
     def _take(self, message: Any) -> None:
         match message:
@@ -351,6 +370,10 @@ class BuildLoop:
                 if ticket.state is not BuildState.UNWANTED:
                     ticket.move(BuildState.PUBLISHING)
                 self.tokens.shrink(len(self._compiling()))
+            case RemoteAnswered(program, answer):
+                self._remote_answered(self.asked.take(program), answer)
+            case events.Event():
+                self.reporter.emit(message)
             case AttemptEnded(ticket, result):
                 self.running.remove(ticket)
                 self.tokens.shrink(len(self._compiling()))
@@ -394,6 +417,16 @@ class BuildLoop:
                 self._skip(ticket)
                 self._fail(error)
 
+    def _remote_answered(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
+        if ticket is not None and answer is not None:
+            self._finish(ticket, answer)
+        elif ticket is not None:
+            self._ready_after_all(ticket)
+
+    def _ready_after_all(self, ticket: Ticket) -> None:
+        ticket.move(BuildState.READY)
+        self.ready.add(ticket)
+
     def _wait_for_lock(self, ticket: Ticket) -> None:
         if self.stopped.is_set():
             self._skip(ticket)
@@ -416,6 +449,7 @@ class BuildLoop:
             return
         if compiled.status in RECORDED and not cached:
             self.history.record(job, compiled.seconds, compiled.peak_rss)
+            self.remote.built(job.hash, compiled.seconds)
         self._finish(ticket, ProgramAnswer(compiled, cached))
         for waiting, first in self.retries.given_up(self.ready):
             self._finish(waiting, ProgramAnswer(first))
@@ -442,6 +476,7 @@ class BuildLoop:
                 expected_seconds=ticket.estimate.seconds,
                 done=self.finished,
                 to_compile=self.to_compile,
+                remote=answer.remote,
             )
         )
         if compiled.status == Status.FAILED:
@@ -485,7 +520,8 @@ class BuildLoop:
             self._skip_waiting()
 
     def _skip_waiting(self) -> None:
-        for ticket in self.ready.drain():
+        self.remote.stop()
+        for ticket in (*self.ready.drain(), *self.asked.drain()):
             self._skip(ticket)
 
     def _skip(self, ticket: Ticket) -> None:
@@ -496,6 +532,7 @@ class BuildLoop:
     def _end_workers(self) -> None:
         """End the workers: mostly they are idle; after an exception their compilers are killed."""
         self.stopped.set()
+        self.remote.stop()
         if self.running:
             with suppress(Exception):
                 self.compiler.cancel()

@@ -111,6 +111,8 @@ class Finished(Event):
     expected_seconds: float | None
     done: int
     to_compile: int
+    remote: bool = False
+    """True when it came from the remote cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,28 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteSummary:
+    """What the remote cache was good for."""
+
+    address: str
+    """Without what is secret in it."""
+    hits: int
+    """Programs that came from there."""
+    misses: int
+    """Programs that it does not have."""
+    refused: int
+    """Programs that it has, and that are not what they should be."""
+    sent: int
+    """Programs that went there."""
+    unsent: int
+    """Programs that should have gone there."""
+    fetched_bytes: int
+    sent_bytes: int
+    saved_seconds: float
+    """How long the compiles took where they were made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summary(Event):
     """Last of all. `programs` is the sum of the six columns from `compiled` to `skipped`."""
 
@@ -235,6 +259,8 @@ class Summary(Event):
     """What stopped the build, other than the user."""
     signal: int | None = None
     """The signal that stopped the build."""
+    remote: RemoteSummary | None = None
+    """None: no remote cache was asked or sent to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tilusbuild.status import Cause, Status
 
 if TYPE_CHECKING:
     from tilusbuild.engine.history import History
+    from tilusbuild.engine.remote import Remote
     from tilusbuild.engine.resources import Admission, TokenSource
     from tilusbuild.engine.timeline import Timeline
 
@@ -183,6 +184,8 @@ class BuildConfig:
     """Whether memory and load allow one more compile; None always does."""
     tokens: TokenSource | None = None
     """Who allows compiles beside the first, as make's jobserver; None leaves it to `jobs`."""
+    remote: Remote | None = None
+    """Who is asked for what the store has not; None asks nobody."""
     warnings: tuple[str, ...] = ()
     """Emitted if more than one program is to be compiled."""
     timeline: Timeline | None = None

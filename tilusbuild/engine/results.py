@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tilusbuild.engine.attempt import ProgramAnswer, placed
-from tilusbuild.engine.events import FailureGroup, Summary, Verdict
+from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
 from tilusbuild.engine.interfaces import Compiled, Job, Store
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.status import ACCIDENTS, RECORDED, Status
@@ -92,6 +92,7 @@ class Results:
         stopped: bool = False,
         error: str | None = None,
         signal: int | None = None,
+        remote: RemoteSummary | None = None,
     ) -> Summary:
         """Return the sums. A build that stopped with work left is not a success, whatever it
         has."""
@@ -108,6 +109,7 @@ class Results:
             failures=grouped(self._failures),
             error=error,
             signal=signal,
+            remote=remote,
         )
 
     def _failure(self, job: Job, compiled: Compiled) -> Failure:

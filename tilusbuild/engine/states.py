@@ -5,7 +5,8 @@ none: of a hundred thousand that are up to date nothing is kept but their status
 
     state        meaning                                      next states
     -----------  -------------------------------------------  --------------------------------------
-    READY        waits for a worker, a token and memory       RUNNING, SKIPPED, DROPPED
+    ASKED        a remote was asked whether it has it         READY, DONE, SKIPPED, DROPPED
+    READY        waits for a worker, a token and memory       ASKED, RUNNING, SKIPPED, DROPPED
     LOCKED       another builder has its lock: retried later  RUNNING, READY, SKIPPED, DROPPED
     ISOLATED     its compile was an accident: retried when    RUNNING, READY, DONE, SKIPPED,
                  nothing else runs                            DROPPED
@@ -21,10 +22,10 @@ none: of a hundred thousand that are up to date nothing is kept but their status
 
 All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to
 RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED or SKIPPED; DONE also of
-what is not retried after all), by a new plan (READY, UNWANTED, DROPPED) and by a stop (SKIPPED). A
-worker never changes a state. The last three are final: a program that is wanted again gets a new
-ticket. `Ticket.move` raises on any other change, so that a mistake ends the build instead of
-compiling a program twice.
+what is not retried after all), by a remote's (DONE or READY), by a new plan (READY, ASKED,
+UNWANTED, DROPPED) and by a stop (SKIPPED). A worker never changes a state. The last three are
+final: a program that is wanted again gets a new ticket. `Ticket.move` raises on any other change,
+so that a mistake ends the build instead of compiling a program twice.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _WINDOW = 32
 class BuildState(Enum):
     """See the table above."""
 
+    ASKED = "asked"
     READY = "ready"
     LOCKED = "locked"
     ISOLATED = "isolated"
@@ -63,7 +65,8 @@ class BuildState(Enum):
 _S = BuildState
 _ENDS = {_S.SKIPPED, _S.DROPPED}
 TRANSITIONS: dict[BuildState, set[BuildState]] = {
-    _S.READY: {_S.RUNNING, *_ENDS},
+    _S.ASKED: {_S.READY, _S.DONE, *_ENDS},
+    _S.READY: {_S.ASKED, _S.RUNNING, *_ENDS},
     _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
     _S.ISOLATED: {_S.RUNNING, _S.READY, _S.DONE, *_ENDS},
     _S.RUNNING: {
@@ -99,6 +102,8 @@ class Ticket:
     attempted: Job | None = None
     """The job as its worker has it: an object of that attempt's own, by which it is cancelled."""
     pause: float = FIRST_PAUSE
+    asked: bool = False
+    """Whether a remote was asked for it: once is enough."""
     not_before: float = 0.0
     """When a locked program may be tried again, by the build's clock; 0 was never locked."""
 

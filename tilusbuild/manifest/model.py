@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
     BuildSection,
@@ -36,6 +37,9 @@ class Manifest(ManifestTable):
     toolchain: ToolchainSection = Field(
         default_factory=ToolchainSection,
         description="Which compilers are used, and how they are started.",
+    )
+    remote: RemoteSection = Field(
+        default_factory=RemoteSection, description="A cache that other machines share."
     )
     targets: Entries[TargetSection] = Field(
         default_factory=entries, alias="target", description="What to compile for, by name."

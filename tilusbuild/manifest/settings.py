@@ -75,8 +75,10 @@ Kind = TypeVar("Kind")
 DEVICE_COMPILERS = ("nvcc", "nvrtc")
 LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
-_SWITCH = {"1": True, "true": True, "yes": True, "on": True}
-_SWITCH |= {"0": False, "false": False, "no": False, "off": False}
+REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
+"""Of the variables that `remote.settings` reads."""
+SWITCH = {"1": True, "true": True, "yes": True, "on": True}
+SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +182,18 @@ OF_KERNEL_CACHE = {
 }
 """What a `KernelCache` reads by itself, and what holds without it."""
 
+_REMOTE = (
+    *("CACHE", "WRITE", "CONNECT_TIMEOUT", "TIMEOUT", "PATIENCE", "SEND_TIMEOUT"),
+    *("HEADERS", "CREDENTIAL_HELPER", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"),
+)
+"""A test compares them with the models, whose import would be slow."""
+
 VARIABLES = frozenset(
     [
         *(variable(each.name.replace("_", "-")) for each in fields(Settings)),
         *OF_KERNEL_CACHE,
         "TILUSBUILD_SANDBOX",
+        *(REMOTE_PREFIX + name for name in _REMOTE),
         # Told to the command that `watch --exec` runs.
         "TILUSBUILD_REBUILT",
         "TILUSBUILD_PROGRAMS",
@@ -274,7 +283,7 @@ def _switch(name: str, sources: Sources) -> Setting[bool]:
     found = _first(name, sources)
     if found is None:
         return Setting(False, "default")
-    value = _SWITCH.get(str(found.value).lower())
+    value = SWITCH.get(str(found.value).lower())
     if value is None:
         raise input_error(f'{found.source} must be 1 or 0, not "{found.value}"')
     return Setting(value, found.source)

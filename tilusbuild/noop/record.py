@@ -47,6 +47,8 @@ _WORTH_A_THREAD = 1 << 17
 # Changes of these can change the plan: where tools are found, and every setting.
 _ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
 
+_REMOTE = "TILUSBUILD_REMOTE_"
+"""Of variables that have no part in what a build comes to, and may hold secrets."""
 
 _ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json", "--check")
 
@@ -61,7 +63,7 @@ def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     settings = [
         f"{name}={value}"
         for name, value in sorted(environment.items())
-        if name in _ENVIRONMENT or name.startswith("TILUSBUILD_")
+        if name in _ENVIRONMENT or (name.startswith("TILUSBUILD_") and name[:18] != _REMOTE)
     ]
     try:
         here = os.getcwd()

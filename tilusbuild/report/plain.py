@@ -160,6 +160,7 @@ class PlainReporter:
             self._out.write(f"{counter}{line}\n")
         elif not self._quiet and self._due(event, now):
             took = "by another build" if event.cached else duration(event.seconds)
+            took = "fetched" if event.remote else took
             pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
             self._out.write(f"{counter}{one_line(event.label)} {took}{pruned}{self._eta(now)}\n")
 

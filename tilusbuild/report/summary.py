@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from tilusbuild.engine.events import FailureGroup, Summary, Verdict
-from tilusbuild.report.text import cleaned, counted, duration, one_line
+from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
+from tilusbuild.report.text import amount, cleaned, counted, duration, one_line
 from tilusbuild.status import Status
 
 _SAMPLE_LINES = 24
@@ -37,7 +37,8 @@ def summary_text(summary: Summary, *, quiet: bool = False) -> str:
             prefix = "" if "error: " in error else "error: "
             parts.append(f"{prefix}{error}\n")
     if not quiet:
-        parts.append(sums(summary) + "\n")
+        remote = remote_line(summary.remote)
+        parts.append(f"{remote}{sums(summary)}\n")
     return "\n".join(parts)
 
 
@@ -48,7 +49,8 @@ def sums(summary: Summary) -> str:
     if summary.signal is not None:
         kept = f"{summary.compiled} compiled and kept, {summary.skipped} not done"
         return f"interrupted: {kept} ({took})"
-    if summary.cached == summary.programs:
+    fetched = summary.remote is not None and summary.remote.hits
+    if summary.cached == summary.programs and not fetched:
         return f"{total}, nothing to do ({took})" if summary.programs else "nothing to build"
     words = (
         (summary.compiled, "compiled"),
@@ -60,6 +62,22 @@ def sums(summary: Summary) -> str:
     )
     columns = ", ".join(f"{count} {word}" for count, word in words if count)
     return f"{total}: {columns} ({took})"
+
+
+def remote_line(remote: RemoteSummary | None) -> str:
+    """Return what a remote cache was good for, as a line; "" when nothing came from it or went
+    there."""
+    if remote is None:
+        return ""
+    words = (
+        (remote.hits, f"{remote.hits} fetched ({amount(remote.fetched_bytes)})"),
+        (remote.hits and remote.saved_seconds >= 1, f"{duration(remote.saved_seconds)} saved"),
+        (remote.refused, f"{remote.refused} refused"),
+        (remote.sent, f"{remote.sent} sent ({amount(remote.sent_bytes)})"),
+        (remote.unsent, f"{remote.unsent} not sent"),
+    )
+    said = ", ".join(text for count, text in words if count)
+    return f"remote cache: {said}\n" if said else ""
 
 
 def _group(group: FailureGroup) -> str:

@@ -1,0 +1,120 @@
+"""The seam for programs from elsewhere: asked once, answered once, and never waited for in vain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from support.fake_engine import FakeCompiler, FakeEntry, FakeJob, FakeStore, Listener, failed
+from tilusbuild.engine.attempt import ProgramAnswer
+from tilusbuild.engine.build import build
+from tilusbuild.engine.events import RemoteSummary, Warned
+from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job
+from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.status import Status
+
+HIT = ProgramAnswer(Compiled(Status.BUILT), cached=True, remote=True)
+
+
+class FakeRemote:
+    """Answers as `script` says, on another thread; None never does."""
+
+    def __init__(self, script: Callable[[Job], str | None], patience: float = 60.0) -> None:
+        self.patience = patience
+        self.asked: list[str] = []
+        self.sent: list[str] = []
+        self.stops = 0
+        self.owed = 0
+        self._script = script
+
+    def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
+        self.asked += [job.label for job in jobs]
+
+        def answer() -> None:
+            tell(Warned("slow today"))
+            for job in jobs:
+                if (said := self._script(job)) is not None:
+                    tell(RemoteAnswered(job.hash, HIT if said == "hit" else None))
+
+        threading.Thread(target=answer).start()
+        return {job.hash for job in jobs}
+
+    def built(self, program: str, seconds: float, /) -> None:
+        self.sent.append(program)
+
+    def busy(self) -> bool:
+        self.owed -= 1
+        return self.owed > 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    def summary(self) -> RemoteSummary | None:
+        return None
+
+
+JOBS = [FakeJob(f"text {index}", index=index) for index in range(6)]
+
+
+def run(remote: FakeRemote, compiler: FakeCompiler | None = None, **config: Any) -> Any:
+    listener = Listener()
+    store = FakeStore()
+    store.entries[JOBS[0].hash] = FakeEntry(Status.BUILT, {})
+    settings = BuildConfig(jobs=2, remote=remote, **config)
+    build(JOBS, store, compiler or FakeCompiler(), listener, settings)
+    return listener
+
+
+def test_a_hit_is_not_compiled_and_a_miss_is() -> None:
+    remote = FakeRemote(lambda job: "hit" if job.index % 2 else "miss")
+    compiler = FakeCompiler()
+    listener = run(remote, compiler)
+    summary = listener.named("summary")[0]
+    assert (summary.compiled, summary.cached, summary.exit_status) == (2, 4, 0)
+    assert sorted(compiler.runs) == ["text 2", "text 4"]
+    assert [each.remote for each in listener.named("finished")].count(True) == 3
+    assert [each.message for each in listener.named("warning")] == ["slow today"]
+
+
+def test_only_what_the_store_has_not_is_asked_for() -> None:
+    remote = FakeRemote(lambda job: "hit")
+    run(remote)
+    assert remote.asked == [job.label for job in JOBS[1:]]
+
+
+def test_only_results_that_were_compiled_here_are_sent() -> None:
+    remote = FakeRemote(lambda job: "hit" if job.index < 4 else "miss")
+    killed = FakeCompiler(lambda job: failed(status=Status.TIMED_OUT))
+    run(remote, killed)
+    assert remote.sent == []
+    run(remote, FakeCompiler(lambda job: failed()))
+    assert remote.sent == [JOBS[4].hash, JOBS[5].hash]
+
+
+def test_cores_that_are_idle_do_not_wait_for_ever() -> None:
+    remote = FakeRemote(lambda job: None, patience=0.0)
+    compiler = FakeCompiler()
+    assert run(remote, compiler).named("summary")[0].compiled == 5
+    assert set(compiler.runs.values()) == {1}
+
+
+def test_the_end_waits_for_what_is_on_its_way() -> None:
+    remote = FakeRemote(lambda job: "hit")
+    remote.owed = 20
+    run(remote)
+    assert remote.owed <= 0
+
+
+def test_a_stop_skips_what_was_asked_for() -> None:
+    remote = FakeRemote(lambda job: "miss" if job.index == 1 else None)
+    compiler = FakeCompiler(lambda job: failed())
+    summary = run(remote, compiler, keep_going=1).named("summary")[0]
+    assert (summary.failed, summary.skipped) == (1, 4)
+    assert remote.stops
+
+
+def test_a_dry_run_asks_nobody() -> None:
+    remote = FakeRemote(lambda job: "hit")
+    run(remote, dry_run=True)
+    assert remote.asked == []

@@ -1,0 +1,201 @@
+"""What one user built and sent, another fetches: the same bytes, checked, and never worse."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.http_cache import Faults, HttpCache, line_to
+from support.processes import wait_until
+from support.project import NewProject, Project
+from support.trees import published
+
+NewUser = NewProject
+
+
+@pytest.fixture(params=["http", "file"])
+def address(request: pytest.FixtureRequest, server: HttpCache, tmp_path: Path) -> str:
+    return server.address if request.param == "http" else f"file://{tmp_path}/store"
+
+
+def warnings(project: Project, *words: str) -> tuple[dict[str, Any], list[str]]:
+    """The summary of a build that ends well, and its warnings."""
+    ran = project.run("build", "--json", *words)
+    said = [each["message"] for each in ran.events if each["event"] == "warning"]
+    return ran.summary, said
+
+
+def same_trees(one: Project, other: Project) -> None:
+    assert published(one.cache) == published(other.cache)
+
+
+def test_what_one_user_builds_another_fetches(address: str, new_user: NewUser) -> None:
+    first, second = new_user(address, WRITE="1"), new_user(address)
+    built = first.build()
+    assert built["attempts"] == built["remote"]["sent"] == 2
+    fetched = second.build()
+    assert (fetched["attempts"], fetched["cached"], fetched["remote"]["hits"]) == (0, 2, 2)
+    same_trees(first, second)
+    second.run("cache", "verify")
+
+
+def test_only_who_may_write_sends(server: HttpCache, new_user: NewUser) -> None:
+    assert new_user(server.address).build()["remote"]["sent"] == 0
+    assert server.count("PUT") == 0
+
+
+def test_what_was_fetched_is_not_sent_back(server: HttpCache, new_user: NewUser) -> None:
+    new_user(server.address, WRITE="1").build()
+    puts = server.count("PUT")
+    assert new_user(server.address, WRITE="1").build()["remote"]["hits"] == 2
+    assert server.count("PUT") == puts
+
+
+def test_a_build_with_nothing_to_do_asks_nobody(server: HttpCache, new_user: NewUser) -> None:
+    user = new_user(server.address)
+    user.build()
+    asked = len(server.requests)
+    user.build()
+    user.build("--level", "2")  # in full: the record is of another command
+    assert len(server.requests) == asked
+
+
+def test_a_program_that_does_not_compile_is_a_result(server: HttpCache, new_user: NewUser) -> None:
+    wrong = "{% if unroll == 2 %}int x = ;{% endif %}"
+    users = [new_user(server.address, WRITE="1"), new_user(server.address)]
+    for user in users:
+        user.edit("kernels/scale.cu.j2", "{# y = a * x #}", wrong)
+    assert users[0].build()["remote"]["sent"] == 2
+    summary = users[1].build()
+    assert (summary["attempts"], summary["cached"], summary["failed"]) == (0, 1, 1)
+    same_trees(*users)
+
+
+@pytest.mark.parametrize("name", ["module/lib.so", "module/source.cu", "meta.json", "program.txt"])
+def test_a_blob_with_other_bytes_is_refused_by_name(
+    server: HttpCache, new_user: NewUser, name: str
+) -> None:
+    first, second = new_user(server.address, WRITE="1"), new_user(server.address, WRITE="1")
+    first.build()
+    poisoned = next(iter(first.programs.values())) / name
+    digest = subprocess.check_output(["sha256sum", str(poisoned)], text=True).split()[0]
+    whole = server.held[f"/cas/{digest}"]
+    server.held[f"/cas/{digest}"] = whole[:-1] + bytes([whole[-1] ^ 1])
+    summary, said = warnings(second)
+    assert summary["attempts"] == summary["remote"]["refused"] >= 1
+    assert any(name in each and "scale/" in each for each in said)
+    same_trees(first, second)
+    # What was wrong was sent anew.
+    assert server.held[f"/cas/{digest}"] == whole
+
+
+def test_a_record_whose_blob_is_gone_is_a_miss(server: HttpCache, new_user: NewUser) -> None:
+    first, second = new_user(server.address, WRITE="1"), new_user(server.address)
+    first.build()
+    for path in server.names("cas"):
+        if server.held[path].startswith(b"\x7fELF"):
+            del server.held[path]
+    summary, said = warnings(second)
+    assert (summary["attempts"], said) == (2, [])
+    same_trees(first, second)
+
+
+def test_headers_and_launcher_come_along(server: HttpCache, new_user: NewUser) -> None:
+    users = [new_user(server.address, WRITE="1"), new_user(server.address)]
+    for user in users:
+        user.write("include/a/b.h", '#include "../c.h"\n')
+        user.write("include/c.h", "constexpr int c = 1;\n")
+        user.edit("tilus.toml", "[build]\n", '[build]\ninclude-dirs = ["include"]\n')
+        user.edit("kernels/scale.cu.j2", "constexpr", '#include "a/b.h"\nconstexpr')
+    users[0].build()
+    assert users[1].build()["attempts"] == 0
+    same_trees(*users)
+    assert list(users[1].cache.glob("include/**/a/b.h"))
+    users[1].run("cache", "verify")
+
+
+@pytest.fixture
+def nginx(tmp_path: Path) -> Iterator[str]:
+    """The server of `nginx.conf`, which takes anything."""
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("needs nginx")
+    root = tmp_path / "nginx"
+    for name in ("held/ac", "held/cas", "incoming"):
+        (root / name).mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Its workers would be another user, for whom pytest's directories are closed.
+    text = "user root;\n" if os.geteuid() == 0 else ""
+    text += (Path(__file__).parent / "nginx.conf").read_text()
+    conf = root / "nginx.conf"
+    conf.write_text(text.replace("@ROOT@", str(root)).replace("@PORT@", str(port)))
+    with subprocess.Popen([program, "-c", conf], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: _listens(port))
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_nginx_with_webdav(nginx: str, new_user: NewUser, tmp_path: Path) -> None:
+    users = [new_user(nginx, WRITE="1"), new_user(nginx), new_user(nginx)]
+    assert users[0].build()["remote"]["sent"] == 2
+    assert users[1].build()["attempts"] == 0
+    same_trees(users[0], users[1])
+    for path in (tmp_path / "nginx" / "held" / "cas").iterdir():
+        if path.read_bytes().startswith(b"\x7fELF"):
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+    summary, said = warnings(users[2])
+    assert summary["attempts"] == summary["remote"]["refused"] == 2
+    assert "module/lib.so has other bytes than its digest says" in said[0]
+
+
+def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewUser) -> None:
+    new_user(server.address, WRITE="1").build()
+    with line_to(server.port, Faults(delay=30)) as line:
+        user = new_user(line.address)
+        process = user.start("build", "--json")
+        while line.connections == 0:
+            time.sleep(0.02)
+        process.send_signal(2)
+        process.communicate(timeout=30)
+        assert process.returncode == 130
+    assert list(user.cache.glob("staging/*")) == []
+
+
+def test_a_record_comes_last(server: HttpCache, new_user: NewUser) -> None:
+    new_user(server.address, WRITE="1").build()
+    puts = [path for method, path, _ in server.requests if method == "PUT"]
+    for path in server.names("ac"):
+        from tilusbuild.remote import record
+
+        named = record.decode(server.held[path])
+        blobs = [*named.files.values(), *named.directories.values()]
+        assert max(puts.index(f"/cas/{blob.digest}") for blob in blobs) < puts.index(path)
+
+
+def test_without_the_extra_there_is_one_warning(new_user: NewUser, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden" / "google"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ModuleNotFoundError('no', name='google.protobuf')")
+    user = new_user(f"file://{tmp_path}/store", WRITE="1")
+    user.environment["PYTHONPATH"] = str(hidden.parent)
+    summary, said = warnings(user)
+    assert summary["attempts"] == 2
+    assert len(said) == 1
+    assert "tilusbuild[remote]" in said[0]

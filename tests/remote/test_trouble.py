@@ -1,0 +1,255 @@
+"""A remote in trouble: each program is answered, at most one warning, and only right bytes stay.
+
+Here the client is called as the engine calls it; `test_sharing` has whole builds.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from random import Random
+from typing import Any
+
+import pytest
+
+from support.http_cache import Faults, HttpCache, http_cache, line_to
+from support.project import Project, needs_cxx
+from support.scale import TEMPLATE, manifest, script
+from support.trees import published
+from tilusbuild.builder.resources import BuildStore
+from tilusbuild.cache.cache import Cache
+from tilusbuild.engine import events
+from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.remote.client import RemoteCache
+from tilusbuild.remote.settings import RemoteSettings
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All that a remote asks of a job."""
+
+    hash: str
+    label: str = "scale/0 cpu"
+
+
+@dataclass
+class Asked:
+    """How it went."""
+
+    answers: dict[str, object]
+    warnings: list[str]
+    seconds: float
+    cache: Cache
+    summary: events.RemoteSummary
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache.root)
+
+    @property
+    def hits(self) -> int:
+        return sum(answer is not None for answer in self.answers.values())
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """The cache of a user who sent what was built, and what the server has then."""
+    needs_cxx()
+    directory = tmp_path_factory.mktemp("origin")
+    with http_cache() as server:
+        environment = {
+            "TILUSBUILD_REMOTE_CACHE": server.address,
+            "TILUSBUILD_REMOTE_WRITE": "1",
+            "TILUSBUILD_REMOTE_SEND_TIMEOUT": "100s",
+            "HOME": str(directory),
+        }
+        project = Project(directory / "project", environment)
+        text = manifest(script(schedules=4))
+        project.write_all({"tilus.toml": text, "kernels/scale.cu.j2": TEMPLATE})
+        assert project.build()["remote"]["sent"] == 4
+        return project.cache, dict(server.held)
+
+
+Ask = Callable[..., Asked]
+
+
+@pytest.fixture
+def ask(origin: tuple[Path, dict[str, bytes]], tmp_path: Path) -> Ask:
+    """ask(address, NAME=VALUE) fetches all programs into an empty cache."""
+    programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
+
+    def asked(address: str, **settings: Any) -> Asked:
+        cache = Cache(str(tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"))
+        told: SimpleQueue[Any] = SimpleQueue()
+        answers: dict[str, object] = {}
+        warnings: list[str] = []
+        started = time.monotonic()
+        with BuildStore(cache) as store:
+            given = RemoteSettings(address, "test", connect_timeout=1.0, timeout=1.0)
+            client = RemoteCache(replace(given, **settings), store, cache, told.put)
+            expected = client.ask([Wanted(program) for program in programs], told.put)
+            while len(answers) < len(expected):
+                match told.get(timeout=60):
+                    case RemoteAnswered(program, answer):
+                        assert program not in answers
+                        answers[program] = answer
+                    case events.Warned(message):
+                        warnings.append(message)
+            seconds = time.monotonic() - started
+            client.close()
+        assert cache.verify() == []
+        assert cache.litter() == []
+        return Asked(answers, warnings, seconds, cache, client.summary())
+
+    return asked
+
+
+@pytest.fixture
+def held(origin: tuple[Path, dict[str, bytes]], server: HttpCache) -> HttpCache:
+    """A server that has all programs."""
+    server.held.update(origin[1])
+    return server
+
+
+FAULTS = {
+    "slow": Faults(delay=0.02),
+    "cut once": Faults(cut_after=700, cuts_left=1),
+    "always cut": Faults(cut_after=700),
+    "silent": Faults(silent_after=0),
+    "silent half way": Faults(silent_after=3000),
+    "a trickle": Faults(bytes_per_second=200),
+    "flipped": Faults(flip_every=977),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_line(name: str, held: HttpCache, ask: Ask, origin: Any) -> None:
+    with line_to(held.port, replace(FAULTS[name])) as line:
+        found = ask(line.address)
+    assert len(found.answers) == 4
+    if name in ("slow", "cut once"):
+        assert (found.hits, found.warnings) == (4, [])
+    elif name != "flipped":
+        assert len(found.warnings) == 1
+        assert "the rest of this build does without it" in found.warnings[0]
+    whole = published(origin[0])
+    for path, data in published(found.cache_path).items():
+        assert whole[path] == data
+
+
+@pytest.mark.parametrize("status", [401, 403, 405, 500, 503, 301])
+def test_a_server_that_refuses(status: int, held: HttpCache, ask: Ask) -> None:
+    held.status = status
+    found = ask(held.address)
+    assert (found.hits, len(found.warnings)) == (0, 1)
+    assert str(status) in found.warnings[0]
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """An address that takes no connection: its queue is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        port = listener.getsockname()[1]
+        waiting = [socket.socket() for _ in range(8)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        yield f"http://127.0.0.1:{port}"
+        for each in waiting:
+            each.close()
+
+
+def test_an_unreachable_server_costs_one_connect_timeout(unreachable: str, ask: Ask) -> None:
+    found = ask(unreachable)
+    assert (found.hits, len(found.warnings)) == (0, 1)
+    assert "no answer in time" in found.warnings[0]
+    assert found.seconds < 5
+
+
+def test_nobody_listens(ask: Ask) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    found = ask(f"http://127.0.0.1:{port}")
+    assert (found.hits, len(found.warnings)) == (0, 1)
+
+
+def test_a_directory_that_is_not_there_has_nothing(ask: Ask, tmp_path: Path) -> None:
+    found = ask(f"file://{tmp_path}/nowhere")
+    assert (found.hits, found.warnings, found.summary.misses) == (0, [], 4)
+
+
+def test_no_more_is_read_than_a_blob_has(held: HttpCache, ask: Ask) -> None:
+    for path in held.names("cas"):
+        held.held[path] += b"x" * (1 << 20)
+    found = ask(held.address)
+    assert (found.hits, found.summary.refused) == (0, 4)
+    assert found.summary.fetched_bytes < 8 << 20
+
+
+def test_three_refused_programs_are_enough(held: HttpCache, ask: Ask) -> None:
+    for path in held.names("ac"):
+        held.held[path] = b"\xff" * 100
+    found = ask(held.address)
+    assert found.hits == 0
+    assert sum("refused scale/" in each for each in found.warnings) == 3
+
+
+def test_damage_to_any_blob_is_found(held: HttpCache, ask: Ask, origin: Any) -> None:
+    """Whatever is changed, what is published is what was built."""
+    whole = published(origin[0])
+    random = Random(7)
+    for path in sorted(held.held):
+        before = held.held[path]
+        at = random.randrange(len(before)) if before else 0
+        held.held[path] = before[:at] + bytes([random.randrange(256)]) + before[at + 1 :]
+        found = ask(held.address)
+        held.held[path] = before
+        for name, data in published(found.cache_path).items():
+            assert whole[name] == data, (path, at)
+
+
+def test_headers_go_only_where_they_belong(held: HttpCache, ask: Ask) -> None:
+    ask(held.address, headers={"Authorization": "Bearer secret"})
+    assert all(each[2].get("Authorization") == "Bearer secret" for each in held.requests)
+
+
+def test_a_credential_helper_is_asked_once(held: HttpCache, ask: Ask, tmp_path: Path) -> None:
+    helper = tmp_path / "helper"
+    answer = '{"headers": {"Authorization": ["Bearer fresh"]}, "expires": "2999-01-01T00:00:00Z"}'
+    helper.write_text(f"#!/bin/sh\ncat >> {tmp_path}/asked\necho '{answer}'\n")
+    helper.chmod(0o755)
+    assert ask(held.address, credential_helper=str(helper)).hits == 4
+    assert (tmp_path / "asked").read_text() == f'{{"uri": "{held.address}"}}'
+    assert held.requests[0][2]["Authorization"] == "Bearer fresh"
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo no", "exec sleep 0"])
+def test_a_helper_that_fails_is_one_warning(
+    script: str, held: HttpCache, ask: Ask, tmp_path: Path
+) -> None:
+    helper = tmp_path / "helper"
+    helper.write_text(f"#!/bin/sh\n{script}\n")
+    helper.chmod(0o755)
+    found = ask(held.address, credential_helper=str(helper))
+    assert (found.hits, len(found.warnings)) == (0, 1)
+    assert "credential helper" in found.warnings[0]
+
+
+def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path) -> None:
+    cache = Cache(str(origin[0]))
+    told: SimpleQueue[Any] = SimpleQueue()
+    with line_to(server.port, Faults(delay=0.5)) as line, BuildStore(cache) as store:
+        settings = RemoteSettings(line.address, "test", write=True, send_timeout=1.0)
+        client = RemoteCache(settings, store, cache, told.put)
+        for program in cache.find(""):
+            client.built(program, 1.0)
+        while client.busy():
+            time.sleep(0.05)
+        client.close()
+        summary = client.summary()
+    assert (summary.sent, summary.unsent) == (0, 4)
+    assert "not everything was sent in 1 s" in told.get_nowait().message

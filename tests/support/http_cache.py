@@ -1,0 +1,175 @@
+"""A server of `/ac` and `/cas` that takes anything, as a web server with WebDAV does, and a line to
+a server that delays, cuts, throttles and flips what passes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class HttpCache:
+    """Content by its path. `status` answers everything instead; `requests` are those that came."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.status: int | None = None
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def names(self, kind: str) -> list[str]:
+        """The paths below `ac` or `cas`."""
+        return [path for path in self.held if path.startswith(f"/{kind}/")]
+
+    def count(self, method: str) -> int:
+        return sum(each[0] == method for each in self.requests)
+
+
+@contextlib.contextmanager
+def http_cache() -> Iterator[HttpCache]:
+    """A cache on the loopback."""
+    cache = HttpCache()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self, status: int, body: bytes = b"") -> None:
+            self.send_response(cache.status or status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def _note(self) -> bytes:
+            cache.requests.append((self.command, self.path, dict(self.headers)))
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+        def do_GET(self) -> None:
+            self._note()
+            body = cache.held.get(self.path)
+            self._answer(404 if body is None else 200, body or b"")
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def do_PUT(self) -> None:
+            body = self._note()
+            if cache.status is None:
+                cache.held[self.path] = body
+            self._answer(201)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        cache.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield cache
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@dataclass
+class Faults:
+    """What a line does to what the server answers. Times are seconds."""
+
+    delay: float = 0.0
+    cut_after: int | None = None
+    """Bytes of a connection, after which it is reset."""
+    silent_after: int | None = None
+    """Bytes of a connection, after which nothing comes any more."""
+    bytes_per_second: float | None = None
+    flip_every: int | None = None
+    """One bit of each so many bytes is another one."""
+    cuts_left: int = 1_000_000
+    """How many connections are cut."""
+
+
+@dataclass
+class Line:
+    """A line, and what has passed."""
+
+    port: int
+    faults: Faults
+    connections: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def line_to(port: int, faults: Faults | None = None) -> Iterator[Line]:
+    """A port on the loopback that leads to another one, with faults that can be changed."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        line = Line(listener.getsockname()[1], faults or Faults())
+
+        def accept() -> None:
+            while not line.ended.is_set():
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                line.connections += 1
+                threading.Thread(target=_carry, args=(line, client, port), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield line
+        finally:
+            line.ended.set()
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _carry(line: Line, client: socket.socket, port: int) -> None:
+    with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", port)) as far:
+        threading.Thread(target=_copy, args=(client, far), daemon=True).start()
+        _disturbed(line, far, client)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def _disturbed(line: Line, source: socket.socket, target: socket.socket) -> None:
+    passed = 0
+    while data := source.recv(1 << 14):
+        faults = line.faults
+        time.sleep(faults.delay)
+        if faults.flip_every:
+            data = _flipped(data, passed, faults.flip_every)
+        limit = faults.cut_after if faults.cuts_left > 0 else None
+        limit = faults.silent_after if limit is None else limit
+        part = data if limit is None else data[: max(0, limit - passed)]
+        if faults.bytes_per_second:
+            for at in range(0, len(part), 64):
+                target.sendall(part[at : at + 64])
+                time.sleep(64 / faults.bytes_per_second)
+        else:
+            target.sendall(part)
+        passed += len(data)
+        if len(part) < len(data):
+            if faults.cut_after is not None:
+                faults.cuts_left -= 1
+                return
+            line.ended.wait()
+
+
+def _flipped(data: bytes, passed: int, every: int) -> bytes:
+    changed = bytearray(data)
+    for at in range(-passed % every, len(data), every):
+        changed[at] ^= 1
+    return bytes(changed)

@@ -1,0 +1,75 @@
+"""The section `[remote]`: a cache that other machines share. What is secret, or a program to run,
+is not taken from a manifest, which somebody else may have written: see `remote.settings`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from tilusbuild.manifest.table import Duration, ManifestTable, Text, fault
+
+SCHEMES = ("file", "http", "https")
+
+
+def checked_address(value: str) -> str:
+    """Return the address of a remote cache. Raises pydantic's error for one that is none."""
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise fault(f"is not an address: {error}", _EXAMPLE) from None
+    if parts.scheme not in SCHEMES:
+        raise fault(f"must begin with one of {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLE)
+    if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
+        raise fault("must be a plain address, without query and fragment", _EXAMPLE)
+    if "@" in parts.netloc:
+        raise fault(
+            "must hold no user and no password",
+            "headers and a credential helper are of the user's settings: docs/remote.md",
+        )
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+            raise fault("must name an absolute directory", "as in file:///shared/kernels")
+    elif not parts.hostname or port == 0:
+        raise fault("must name a host", _EXAMPLE)
+    return value.rstrip("/")
+
+
+_EXAMPLE = "as in https://cache.example/kernels or file:///shared"
+
+Address = Annotated[
+    Text,
+    AfterValidator(checked_address),
+    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(SCHEMES)})://.+"}),
+]
+
+
+class RemoteSection(ManifestTable):
+    """A cache that other machines share. Each key can be given in the environment, too, as
+    `TILUSBUILD_REMOTE_CACHE` and so on, and in the user's settings: `docs/remote.md`."""
+
+    cache: Address | None = Field(
+        None,
+        description="Where it is: `https://` or `http://` and a server of `/ac` and `/cas`, or "
+        "`file://` and a directory. What is missing here is fetched from there instead of "
+        "compiled.",
+        examples=["https://cache.example/kernels"],
+    )
+    write: bool = Field(False, description="Send what is compiled here, too.")
+    connect_timeout: Duration = Field(
+        5.0, description="How long connecting may take before it is done without.", examples=["2s"]
+    )
+    timeout: Duration = Field(60.0, description="How long one request may take.", examples=["10s"])
+    patience: Duration = Field(
+        5.0,
+        description="How long cores that have nothing to do wait for an answer before they compile "
+        "what was asked for.",
+        examples=["1m"],
+    )
+    send_timeout: Duration = Field(
+        30.0,
+        description="How long the end of a build waits for what is still to be sent.",
+        examples=["2m"],
+    )

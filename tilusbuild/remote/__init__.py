@@ -1,0 +1,1 @@
+"""Programs from other machines, and for them: the remote cache behind `engine.remote`."""

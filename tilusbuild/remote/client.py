@@ -1,0 +1,238 @@
+"""The remote cache of one build: `engine.remote.Remote` over a back end.
+
+Threads of its own ask, fetch and send; they hold no slot of the build and never make it wait: each
+program that was asked for is answered once, whatever happens, and what is in trouble costs one
+warning. What came from the remote is not sent back, and what was refused is sent anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from tilusbuild.cache.cache import Cache
+from tilusbuild.engine import events
+from tilusbuild.engine.attempt import ProgramAnswer
+from tilusbuild.engine.interfaces import Store
+from tilusbuild.engine.queue import WakeUp
+from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.process.threads import start_thread
+from tilusbuild.remote.choose import open_backend
+from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused
+from tilusbuild.remote.guard import BrokenError, Guard
+from tilusbuild.remote.send import Sender
+from tilusbuild.remote.settings import RemoteSettings
+
+_NAMED = 3
+"""Programs that are refused by name; after so many nothing of that remote is used."""
+_SENDERS = 2
+_LAST_WORDS = 5.0
+"""Seconds that the threads have to end."""
+_MOST_UNSENT = 10_000
+"""Programs that wait to be sent; more are not sent."""
+
+
+class Named(Protocol):
+    """What is asked of a job."""
+
+    @property
+    def hash(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+
+
+class RemoteCache:
+    """Asked by the build's thread, answered by its own."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        store: Store,
+        cache: Cache,
+        tell: Callable[[Any], None],
+    ) -> None:
+        """Connects to nothing yet. Raises `RemoteTroubleError`, as `open_backend` does."""
+        self._settings = settings
+        self._cache = cache
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._asking = Guard(self._broke)
+        self._sending = Guard(self._broke_sending)
+        self._backend = open_backend(settings)
+        self._fetcher = Fetcher(self._backend, self._asking, store, cache)
+        self._to_ask: SimpleQueue[list[tuple[str, str]] | None] = SimpleQueue()
+        self._to_send: SimpleQueue[tuple[str, float] | None] = SimpleQueue()
+        self._unsent = 0
+        self._idle_since: float | None = None
+        self._stopped = False
+        self._counts = dict.fromkeys(("hits", "misses", "refused", "sent", "lost"), 0)
+        self._saved = 0.0
+        self._again: set[str] = set()
+        self._senders: list[Sender] = []
+        self._askers = 0
+        self._threads: list[threading.Thread] = []
+
+    # On the build's thread.
+
+    def ask(self, jobs: Sequence[Named], tell: Callable[[Any], None], /) -> Collection[str]:
+        if self._asking.broken:
+            return ()
+        named = [(job.hash, job.label) for job in jobs]
+        size = self._backend.batch
+        batches = [named[at : at + size] for at in range(0, len(named), size)]
+        try:
+            while self._askers < min(self._backend.width, len(batches)):
+                self._start(f"tilusbuild-remote-{self._askers}", self._ask_all)
+                self._askers += 1
+        except OSError:
+            if not self._askers:
+                return ()
+        for batch in batches:
+            self._to_ask.put(batch)
+        return {program for program, _ in named}
+
+    def built(self, program: str, seconds: float, /) -> None:
+        if not self._settings.write or self._stopped or self._sending.broken:
+            return
+        with self._lock:
+            if self._unsent >= _MOST_UNSENT:
+                self._counts["lost"] += 1
+                return
+            self._unsent += 1
+            self._idle_since = None
+        try:
+            while len(self._senders) < min(_SENDERS, self._unsent):
+                sender = Sender(self._backend, self._sending, self._cache)
+                self._start(f"tilusbuild-send-{len(self._senders)}", self._send_all, sender)
+                self._senders.append(sender)
+        except OSError:
+            if not self._senders:
+                self._sending.open("no thread can be started")
+        self._to_send.put((program, seconds))
+
+    def busy(self) -> bool:
+        with self._lock:
+            if not self._unsent or self._stopped:
+                return False
+            now = time.monotonic()
+            if self._idle_since is None:
+                self._idle_since = now
+            late = now - self._idle_since > self._settings.send_timeout
+        if late:
+            self._sending.open(f"not everything was sent in {self._settings.send_timeout:g} s")
+        return not late
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._asking.open(None)
+        self._sending.open(None)
+        self._backend.close()
+        for _ in range(self._askers):
+            self._to_ask.put(None)
+        for _ in self._senders:
+            self._to_send.put(None)
+
+    def close(self) -> None:
+        """Wait until the threads leave the store alone, for as long as a rename may take."""
+        self.stop()
+        until = time.monotonic() + _LAST_WORDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def summary(self) -> events.RemoteSummary:
+        counts = self._counts
+        return events.RemoteSummary(
+            address=self._settings.address,
+            hits=counts["hits"],
+            misses=counts["misses"],
+            refused=counts["refused"],
+            sent=counts["sent"],
+            unsent=counts["lost"] + self._unsent,
+            fetched_bytes=self._fetcher.fetched_bytes,
+            sent_bytes=sum(sender.sent_bytes for sender in self._senders),
+            saved_seconds=self._saved,
+        )
+
+    def _start(self, name: str, run: Callable[..., object], *arguments: object) -> None:
+        self._threads.append(start_thread(name, run, *arguments))
+
+    # On threads of its own.
+
+    def _ask_all(self) -> None:
+        while (batch := self._to_ask.get()) is not None:
+            unanswered = dict(batch)
+            try:
+                self._ask_batch(unanswered)
+            except BrokenError:
+                pass
+            except Exception as error:
+                # Whatever is wrong with us, or with the disk: the build has compilers.
+                self._asking.open(f"{type(error).__name__}: {error}")
+            for program in unanswered:
+                self._tell(RemoteAnswered(program, None))
+        self._backend.leave()
+
+    def _ask_batch(self, unanswered: dict[str, str]) -> None:
+        known = []
+        for each in self._fetcher.records(list(unanswered)):
+            if isinstance(each, tuple):
+                known.append(each)
+            else:
+                self._answered(each, unanswered)
+        for outcome in self._fetcher.fetch(known):
+            self._answered(outcome, unanswered)
+
+    def _answered(self, outcome: Outcome, unanswered: dict[str, str]) -> None:
+        label = unanswered.pop(outcome.program)
+        answer: ProgramAnswer | None = None
+        match outcome:
+            case Hit(_, answer_of_hit, seconds):
+                answer = answer_of_hit
+                with self._lock:
+                    self._counts["hits"] += 1
+                    self._saved += seconds
+            case Miss():
+                with self._lock:
+                    self._counts["misses"] += 1
+            case Refused(program, what):
+                self._refuse(program, label, what)
+        self._tell(RemoteAnswered(outcome.program, answer))
+
+    def _refuse(self, program: str, label: str, what: str) -> None:
+        with self._lock:
+            self._counts["refused"] += 1
+            self._again.add(program)
+            number = self._counts["refused"]
+        if number <= _NAMED:
+            self._warn(f"refused {label} ({program[:12]}): {what}")
+        if number == _NAMED:
+            self._asking.open(f"{number} programs were refused")
+
+    def _send_all(self, sender: Sender) -> None:
+        while (next_one := self._to_send.get()) is not None:
+            program, seconds = next_one
+            sent = False
+            with suppress(BrokenError):
+                sent = sender.send(program, seconds, anew=program in self._again)
+            with self._lock:
+                self._counts["sent" if sent else "lost"] += 1
+                self._unsent -= 1
+                done = not self._unsent
+            if done:
+                self._tell(WakeUp())
+        self._backend.leave()
+
+    def _broke(self, why: str) -> None:
+        self._sending.open(None)
+        self._warn(f"{why}; the rest of this build does without it")
+
+    def _broke_sending(self, why: str) -> None:
+        self._warn(f"{why}; nothing more is sent to it")
+
+    def _warn(self, message: str) -> None:
+        if not self._stopped:
+            self._tell(events.Warned(f"remote cache: {message}"))

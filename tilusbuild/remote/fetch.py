@@ -1,0 +1,208 @@
+"""Fetch programs: records, blobs, and from them entries of the cache, as a build here leaves them.
+
+Every blob is compared with its size and its digest, and what a program says of itself with what can
+be worked out here (`claims`). Headers and launcher are laid out before the program is published, so
+that at no instant an entry names what is not there. A record with a blob that is gone is a miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.merging import publish_files
+from tilusbuild.engine.attempt import ProgramAnswer, found
+from tilusbuild.engine.interfaces import Compiled, Store
+from tilusbuild.remote.backend import Backend
+from tilusbuild.remote.claims import ClaimError, check_generated, checked_meta
+from tilusbuild.remote.guard import Guard
+from tilusbuild.remote.record import (
+    Blob,
+    Record,
+    RecordError,
+    decode,
+    files_of_tree,
+    key,
+)
+from tilusbuild.state.files import sha256_bytes
+from tilusbuild.status import RECORDED, Status
+
+_AT_ONCE = 64 << 20
+"""Bytes of programs that are fetched together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A program that came from the remote, and is in the store."""
+
+    program: str
+    answer: ProgramAnswer
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A program that the remote has not, or that another build here has at this moment."""
+
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A program that is not what it should be: what is wrong, in words."""
+
+    program: str
+    what: str
+
+
+Outcome: TypeAlias = Hit | Miss | Refused
+
+
+@dataclass(slots=True)
+class Contents:
+    """Blobs that were fetched. `wrong` came, and are others than was said."""
+
+    good: dict[Blob, bytes] = field(default_factory=dict)
+    wrong: set[Blob] = field(default_factory=set)
+
+
+class Fetcher:
+    """Brings programs from a remote into the store. May be used from several threads."""
+
+    def __init__(self, backend: Backend, guard: Guard, store: Store, cache: Cache) -> None:
+        self._backend = backend
+        self._guard = guard
+        self._store = store
+        self._cache = cache
+        self._laid_out: dict[str, Mapping[str, Blob]] = {}
+        """The files of header directories that are whole, by the directory's digest."""
+        self.fetched_bytes = 0
+
+    def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Miss | Refused]:
+        """Yield what the remote says of each. Raises `BrokenError`."""
+        keys = [key(program) for program in programs]
+        answers = self._guard.call(lambda: self._backend.results(keys))
+        for program, data in zip(programs, answers, strict=True):
+            if data is None:
+                yield Miss(program)
+                continue
+            try:
+                yield program, decode(data)
+            except RecordError as error:
+                yield Refused(program, str(error))
+
+    def fetch(self, programs: Sequence[tuple[str, Record]]) -> Iterator[Outcome]:
+        """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
+        for some in _portions(programs):
+            contents = Contents()
+            self._read(
+                {
+                    blob
+                    for _, record in some
+                    for blob in (*record.files.values(), *self._trees(record))
+                },
+                contents,
+            )
+            for program, record in some:
+                try:
+                    yield self._program(program, record, contents)
+                except (ClaimError, RecordError) as error:
+                    yield Refused(program, str(error))
+
+    def _trees(self, record: Record) -> Iterator[Blob]:
+        """Yield the blobs of those directories that are not known to be here."""
+        for digest, tree in record.directories.items():
+            if digest not in self._laid_out:
+                yield tree
+
+    def _read(self, wanted: Collection[Blob], into: Contents) -> None:
+        """Fetch what is not there yet; once more what is wrong, which may be the line's fault."""
+        for _ in range(2):
+            left = [blob for blob in wanted if blob not in into.good]
+            if not left:
+                return
+            answers = self._guard.call(partial(self._backend.blobs, left))
+            for blob, data in answers.items():
+                self.fetched_bytes += len(data)
+                if len(data) == blob.size and sha256_bytes(data) == blob.digest:
+                    into.good[blob] = data
+                else:
+                    into.wrong.add(blob)
+            if not into.wrong.intersection(left):
+                return
+            wanted = into.wrong - into.good.keys()
+
+    def _program(self, program: str, record: Record, contents: Contents) -> Outcome:
+        files = _taken(record.files, contents, "")
+        if files is None:
+            return Miss(program)
+        meta = checked_meta(program, record, files)
+        for digest, tree in record.directories.items():
+            if digest not in self._laid_out and not self._lay_out(digest, tree, contents):
+                return Miss(program)
+        directories = {digest: self._laid_out[digest] for digest in record.directories}
+        check_generated(files[layout.OPTIONS_TXT], record, directories)
+        del files[layout.META]
+        with self._store.locked(program, wait=False) as ours:
+            if not ours:
+                return Miss(program)
+            entry = self._store.lookup(program)
+            if entry is not None and entry.status in RECORDED:
+                return Hit(program, found(entry), 0.0)
+            publish_files(self._cache, program, files, meta)
+        compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
+        return Hit(program, ProgramAnswer(compiled, cached=True, remote=True), record.seconds)
+
+    def _lay_out(self, digest: str, tree: Blob, contents: Contents) -> bool:
+        """Make `include/<digest>` be there; return False when a blob of it is gone."""
+        listing = _taken({"": tree}, contents, f"{layout.INCLUDE}/{digest}")
+        if listing is None:
+            return False
+        named = files_of_tree(listing[""])
+        if not self._is_whole(digest):
+            self._read(set(named.values()), contents)
+            files = _taken(named, contents, f"{layout.INCLUDE}/{digest}/")
+            if files is None:
+                return False
+            try:
+                self._cache.publish_include(digest, files)
+            except ValueError as error:
+                raise ClaimError(f"{layout.INCLUDE}/{digest}: {error}") from None
+        self._laid_out[digest] = named
+        return True
+
+    def _is_whole(self, digest: str) -> bool:
+        try:
+            return not include_problems(self._cache.include_path(digest), digest)
+        except OSError:
+            return False
+
+
+def _taken(named: Mapping[str, Blob], contents: Contents, where: str) -> dict[str, bytes] | None:
+    """Return the content of each name, or None when some is gone. Raises `ClaimError` for one that
+    is wrong."""
+    for name, blob in named.items():
+        if blob in contents.wrong and blob not in contents.good:
+            raise ClaimError(f"{where}{name} has other bytes than its digest says")
+    if not all(blob in contents.good for blob in named.values()):
+        return None
+    return {name: contents.good[blob] for name, blob in named.items()}
+
+
+def _portions(programs: Sequence[tuple[str, Record]]) -> Iterator[list[tuple[str, Record]]]:
+    portion: list[tuple[str, Record]] = []
+    size = 0
+    for program, record in programs:
+        own = sum(blob.size for blob in record.files.values())
+        if portion and size + own > _AT_ONCE:
+            yield portion
+            portion, size = [], 0
+        portion.append((program, record))
+        size += own
+    if portion:
+        yield portion

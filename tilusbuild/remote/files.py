@@ -1,0 +1,86 @@
+"""A remote cache in a directory, of a network's file system say: `ac/<sha256>` and `cas/<sha256>`.
+
+The layout is that of the HTTP cache, so that any web server can serve the directory. A file gets
+its name by a rename, so what is there is whole, and what is there is never written again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import unquote
+
+from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.record import Blob
+from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.runtime.regular import open_file
+from tilusbuild.state.files import write_atomic
+
+MAX_RECORD = 4 << 20
+"""Bytes of a record that is read."""
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+
+
+class FileBackend:
+    """The directory of a `file://` address."""
+
+    batch = 16
+    width = 4
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        self._root = unquote(settings.path)
+
+    def check(self, *, write: bool) -> str:
+        # Reading what is not there is no trouble; a directory that is not mounted would be, and
+        # looks the same.
+        if not os.path.isdir(self._root):
+            if not write:
+                raise RemoteTroubleError(f"{self._root} is not there", retry=False)
+            return f"the directory {self._root}, which is made when something is sent"
+        if write and not os.access(self._root, os.W_OK):
+            raise RemoteTroubleError(f"{self._root} cannot be written", retry=False)
+        return f"the directory {self._root}"
+
+    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+        return [self._read("ac", key.digest, MAX_RECORD) for key in keys]
+
+    def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
+        found = {blob: self._read("cas", blob.digest, blob.size) for blob in wanted}
+        return {blob: data for blob, data in found.items() if data is not None}
+
+    def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
+        return [blob for blob in blobs if not self._has(blob)]
+
+    def send(self, blobs: Mapping[Blob, bytes]) -> None:
+        for blob, data in blobs.items():
+            self._write("cas", blob.digest, data)
+
+    def send_result(self, key: Blob, record: bytes) -> None:
+        self._write("ac", key.digest, record)
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _has(self, blob: Blob) -> bool:
+        try:
+            return os.stat(os.path.join(self._root, "cas", blob.digest)).st_size == blob.size
+        except OSError:
+            return False
+
+    def _read(self, kind: str, name: str, most: int) -> bytes | None:
+        try:
+            with open_file(os.path.join(self._root, kind, name)) as file:
+                return file.read(most + 1)
+        except _ABSENT:
+            return None
+        except OSError as error:
+            raise RemoteTroubleError(f"{self._root}: {error.strerror or error}") from None
+
+    def _write(self, kind: str, name: str, data: bytes) -> None:
+        path = os.path.join(self._root, kind, name)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, data)
+        except OSError as error:
+            raise RemoteTroubleError(f"{self._root}: {error.strerror or error}") from None
