@@ -42,6 +42,8 @@ def test_the_type_of_a_field_is_that_of_its_option(action: Verb[Any]) -> None:
         hint = hints[each.dest]
         if isinstance(each, argparse._StoreTrueAction):
             assert hint is bool, each.dest
+        elif isinstance(each, argparse._CountAction):
+            assert hint is int, each.dest
         elif isinstance(each, argparse._AppendAction) or each.nargs in ("*", "+"):
             assert hint == tuple[str, ...], each.dest
         else:

@@ -101,8 +101,9 @@ class ProgramCompiler:
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
         runner = self._running[id(job)] = self._scope()
+        ran: list[str] = []
         try:
-            outcome = self._compile(work, stage.path, runner)
+            outcome = self._compile(work, stage.path, runner, ran)
         finally:
             del self._running[id(job)]
         self._check_tools(outcome)
@@ -111,6 +112,7 @@ class ProgramCompiler:
             cause=outcome.cause,
             meta=described(work, outcome),
             log=outcome.log,
+            commands=tuple(ran),
             reason=outcome.reason,
             seconds=outcome.seconds,
             peak_rss=outcome.peak_rss,
@@ -139,15 +141,17 @@ class ProgramCompiler:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
         return runner
 
-    def _timed(self, runner: Runner, before: str = "") -> Runner:
+    def _timed(self, runner: Runner, ran: list[str], before: str = "") -> Runner:
         nvrtc = self._toolchain.nvrtc
         names = {} if nvrtc is None else {nvrtc.command: "NVRTC"}
-        return TimedRunner(runner, self._timeline, names, before)
+        return TimedRunner(runner, self._timeline, names, before, ran)
 
-    def _compile(self, work: RenderedProgram, stage: str, runner: Runner) -> CompileOutcome:
+    def _compile(
+        self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
+    ) -> CompileOutcome:
         module = os.path.join(stage, "module")
         os.makedirs(module)
-        laid_out = self._lay_out_all(work, stage, runner)
+        laid_out = self._lay_out_all(work, stage, runner, ran)
         if isinstance(laid_out, CompileOutcome):
             return laid_out
         launcher, include = laid_out
@@ -159,7 +163,7 @@ class ProgramCompiler:
             self._toolchain,
             stage,
             include,
-            self._timed(runner),
+            self._timed(runner, ran),
             self._launchers,
             self._timeout,
             work.closure.notes,
@@ -170,19 +174,19 @@ class ProgramCompiler:
         and `CancelledError`."""
         stage = self._cache.stage()
         try:
-            self._lay_out_all(work, stage.path, self._runner.scope())
+            self._lay_out_all(work, stage.path, self._runner.scope(), [])
         finally:
             stage.discard()
 
     def _lay_out_all(
-        self, work: RenderedProgram, stage: str, runner: Runner
+        self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
     ) -> tuple[str, str | None] | CompileOutcome:
         """Return the launcher's digest and the directory of headers, both laid out; or the outcome
         of a launcher that was not made."""
         recipe = work.recipe
         made: bytes | None = None
         if recipe.pipeline.script.ships_launcher:
-            timed = self._timed(runner, f"{LAUNCHER}: ")
+            timed = self._timed(runner, ran, f"{LAUNCHER}: ")
             answer = launcher_object(
                 recipe, self._toolchain, stage, timed, self._launchers, self._timeout
             )

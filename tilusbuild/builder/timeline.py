@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -28,7 +29,8 @@ _ENVELOPE = Envelope("timeline 1")
 
 class TimedRunner:
     """Records each command as a step, named by its tool: `names` has those whose program's name
-    says nothing, by how their command begins. `before` is put before every name."""
+    says nothing, by how their command begins. `before` is put before every name. The command lines
+    are added to `ran`."""
 
     def __init__(
         self,
@@ -36,13 +38,16 @@ class TimedRunner:
         timeline: Timeline,
         names: Mapping[tuple[str, ...], str],
         before: str = "",
+        ran: list[str] | None = None,
     ) -> None:
         self._runner = runner
         self._timeline = timeline
         self._names = names
         self._before = before
+        self._ran = [] if ran is None else ran
 
     def run(self, command: Command) -> CompletedCommand:
+        self._ran.append(shlex.join(command.argv))
         start = self._timeline.now()
         finished = self._runner.run(command)
         # The seconds that history has, too: not those in which the output was read.

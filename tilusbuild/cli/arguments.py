@@ -73,6 +73,12 @@ def flag(
     return found
 
 
+def counted(*names: str, help: str, variable: str | None = None) -> int:
+    """Return an option without a value that says more each time it is given."""
+    found: int = _argument(names, 0, {"action": "count", "help": help}, variable=variable)
+    return found
+
+
 @overload
 def option(
     *names: str,
@@ -219,8 +225,10 @@ class Common:
     )
     json: bool = flag("--json", help="print one JSON object per line")
     quiet: bool = flag("-q", "--quiet", help="print errors only")
-    verbose: bool = flag(
-        "-v", "--verbose", help="print more details", variable="TILUSBUILD_VERBOSE"
+    verbose: int = counted(
+        *("-v", "--verbose"),
+        help="print more details: each command line of a build; -vv: what compilers say, too",
+        variable="TILUSBUILD_VERBOSE",
     )
 
 
@@ -388,6 +396,8 @@ def _from_environment(missing: object, word: str) -> object:
     """Return the value of a variable, by the kind of the value that it stands in for."""
     if isinstance(missing, bool):
         return word.lower() not in _FALSE
+    if isinstance(missing, int):
+        return int(word) if word.isdecimal() else int(word.lower() not in _FALSE)
     if word in ("", "auto"):  # a KernelCache's "auto" is what no --target means
         return missing
     return [word] if isinstance(missing, list) else word

@@ -69,6 +69,7 @@ def run(arguments: BuildArgs) -> int:
                 keep_going=arguments.keep_going,
                 strict=arguments.strict,
                 dry_run=arguments.dry_run,
+                verbose=arguments.verbose,
             ),
             _with_files(display, arguments.junit, project.manifest.root),
             dump_ir=project.settings.dump_ir.value,

@@ -93,7 +93,7 @@ def run(arguments: DoctorArgs) -> int:
     if arguments.json:
         _print_json(findings, chosen, missing)
     else:
-        _print(findings, chosen, verbose=arguments.verbose)
+        _print(findings, chosen, verbose=bool(arguments.verbose))
         _print_project(manifest, broken, missing)
     return 1 if missing else 0
 

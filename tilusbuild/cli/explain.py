@@ -43,7 +43,7 @@ def run(arguments: ExplainArgs) -> int:
         selection = options.selected(arguments, project)
         found = explain_plan(project.plan(selection), project.manifest.path, project.cache)
     if not arguments.json:
-        _print(found, every=arguments.verbose)
+        _print(found, every=bool(arguments.verbose))
         return 0
     for each in found:
         emit(ExplanationLine(each.label, each.hash, each.state, each.reasons))

@@ -146,7 +146,7 @@ def reporter(arguments: Common) -> Reporter:
         env=os.environ,
         json=arguments.json,
         quiet=arguments.quiet,
-        verbose=arguments.verbose,
+        verbose=bool(arguments.verbose),
         progress=arguments.progress,
         color=arguments.color,
     )

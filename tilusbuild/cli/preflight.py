@@ -144,7 +144,7 @@ def run(arguments: PreflightArgs) -> int:
         if arguments.json:
             _emit(results)
         else:
-            _print(results, verbose=arguments.verbose)
+            _print(results, verbose=bool(arguments.verbose))
     return 0 if all(result.ok for result in results) else 1
 
 

@@ -62,7 +62,7 @@ def run(arguments: WatchArgs) -> int:
         json=sys.stdout if arguments.json else None,
         terminal=can_redraw(sys.stderr, os.environ),
         quiet=arguments.quiet,
-        verbose=arguments.verbose,
+        verbose=bool(arguments.verbose),
         clear=arguments.clear,
     )
     with echo_disabled(0):
@@ -78,6 +78,7 @@ def run(arguments: WatchArgs) -> int:
                 poll=arguments.poll,
                 keep_going=arguments.keep_going,
                 strict=arguments.strict,
+                verbose=arguments.verbose,
             )
             return Session(project, selection, how, screen).run()
 

@@ -477,6 +477,8 @@ class BuildLoop:
                 done=self.finished,
                 to_compile=self.to_compile,
                 remote=answer.remote,
+                commands=compiled.commands if self.config.verbose else (),
+                log=job.readable(compiled.log) if self.config.verbose > 1 else "",
             )
         )
         if compiled.status == Status.FAILED:

@@ -113,6 +113,10 @@ class Finished(Event):
     to_compile: int
     remote: bool = False
     """True when it came from the remote cache."""
+    commands: tuple[str, ...] = ()
+    """The command lines that were run, with -v."""
+    log: str = ""
+    """What the compilers said, with -vv."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class Compiled:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The entry's meta.json, but for what the store itself writes there."""
     log: str = ""
+    commands: tuple[str, ...] = ()
+    """The command lines that were run."""
     reason: str = ""
     """One line for people: why it is not "built". For a failure best its first error."""
     cause: Cause | None = None
@@ -174,6 +176,8 @@ class BuildConfig:
     """Any schedule that does not compile fails its script."""
     dry_run: bool = False
     """Decide, and compile nothing."""
+    verbose: int = 0
+    """1: `Finished` has the command lines of what was compiled; 2: what the compilers said, too."""
     part: bool = False
     """The jobs are a part of their instances, whose other schedules are built elsewhere: that none
     of an instance builds here says nothing."""

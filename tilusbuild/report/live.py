@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine import events
-from tilusbuild.report.plain import Progress, Running, note, plan_line
+from tilusbuild.report.plain import Progress, Running, details, note, plan_line
 from tilusbuild.report.summary import failure_line, summary_text
 from tilusbuild.report.text import Stream, clock, duration, one_line, visible
 from tilusbuild.status import Status
@@ -65,12 +65,14 @@ class LiveReporter:
 
     def emit(self, event: events.Event, /) -> None:
         self._progress.update(event, self._now())
-        match event:
-            case events.Summary():
-                self.close()
-                self._out.write(visible(summary_text(event)))
-            case _ if (line := self._line(event)) is not None:
-                self._above.append(line)
+        if isinstance(event, events.Summary):
+            self.close()
+            self._out.write(visible(summary_text(event)))
+            return
+        if (line := self._line(event)) is not None:
+            self._above.append(line)
+        if isinstance(event, events.Finished):
+            self._above += details(event)
 
     def say(self, line: str) -> bool:
         """Print a line above the frame; return False where there is no frame yet, or no more."""

@@ -11,7 +11,7 @@ ten thousand programs stays readable; `verbose` shows every one, `quiet` none.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -163,6 +163,7 @@ class PlainReporter:
             took = "fetched" if event.remote else took
             pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
             self._out.write(f"{counter}{one_line(event.label)} {took}{pruned}{self._eta(now)}\n")
+        self._out.write("".join(f"{line}\n" for line in details(event)))
 
     def _due(self, event: events.Finished, now: float) -> bool:
         due = (
@@ -192,6 +193,12 @@ class PlainReporter:
                     return f"{one_line(event.label)} is compiled by another build; others first"
                 return None
         return note(event)
+
+
+def details(event: events.Finished) -> Iterator[str]:
+    """Yield the lines that -v and -vv add below a program's."""
+    yield from (f"  $ {one_line(command)}" for command in event.commands)
+    yield from (f"  {line}" for line in event.log.splitlines())
 
 
 def note(event: events.Event) -> str | None:

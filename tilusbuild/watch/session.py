@@ -55,6 +55,8 @@ class WatchOptions:
     poll: bool = False
     keep_going: int | None = None
     strict: bool = False
+    verbose: int = 0
+    """As of `BuildConfig`."""
 
 
 class _SupersededError(Exception):
@@ -343,6 +345,7 @@ class Session:
                 jobs=jobs,
                 keep_going=self._options.keep_going,
                 strict=self._options.strict,
+                verbose=self._options.verbose,
                 history=self._history,
                 started_at=self._saved,
             ),
