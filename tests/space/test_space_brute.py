@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tilusbuild.expr import ExprError, Value, parse
 from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec
 from tilusbuild.space import join as join_module
+from tilusbuild.space import open as open_module
 from tilusbuild.space.model import build
 from tilusbuild.space.report import SpaceReport, report
 
@@ -35,6 +37,8 @@ RULES = [
     "a - a",
     "1 // (a - 2) == 0",
     "b != 0",
+    "(a + b * 2) % 5 == 1",
+    "(a * 3 - u) % 4 <= v",
 ]
 DERIVED = {
     "product": parse("a * b"),
@@ -155,6 +159,63 @@ def check_against_brute_force(spec: SpaceSpec, seed: int) -> None:
     check_report(space.report(), len(expected))
     drawn_points = space.sample(5, seed)
     assert [s.values for s in drawn_points] == [expected[s.index] for s in drawn_points]
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(spaces, st.integers(0, 9), st.booleans(), st.data())
+def test_a_space_that_is_not_counted_has_the_same_points(
+    drawn: dict,  # type: ignore[type-arg]
+    seed: int,
+    has_default: bool,
+    data: st.DataObject,
+) -> None:
+    spec = as_spec(drawn)
+    if has_default:
+        parameters = [replace(p, default=p.values[-1]) if p.names[0] in "af" else p
+                      for p in spec.parameters]  # fmt: skip
+        spec = replace(spec, parameters=tuple(parameters))
+    try:
+        expected = list(brute(spec))
+    except ExprError:
+        return
+    if not expected:
+        return
+    counted, opened = Space(spec), Space(spec, budget=0)
+    some = data.draw(st.sampled_from(expected))
+    for partial in ({}, {"b": some["b"]}, {"u": some["u"], "c": some["c"]}, {"f": some["f"]}):
+        assert first(opened, partial) == first(counted, partial)
+    index = opened.index_of(some)
+    assert index is not None
+    assert opened[index].values == some
+    other = {**some, "a": drawn["a"][0], "b": drawn["b"][0]}
+    assert (opened.index_of(other) is None) == (counted.index_of(other) is None)
+    few, more = (opened.sample(min(n, len(expected)), seed) for n in (2, 4))
+    assert len({each.index for each in more}) == min(4, len(expected))
+    assert {each.index for each in few} <= {each.index for each in more}
+    assert all(dict(each.values) in expected for each in more)
+
+
+def first(space: Space, partial: Mapping[str, Value]) -> Mapping[str, Value] | str:
+    try:
+        return space.complete(partial).values
+    except SpaceError as error:
+        return error.message
+
+
+def test_points_of_a_space_that_is_not_counted_are_equally_likely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_module, "BATCH", 64)
+    values = tuple((v,) for v in range(6))
+    parameters = (Parameter(("p",), values), Parameter(("q",), values), Parameter(("r",), values))
+    spec = SpaceSpec(parameters, restrict=(("sum", parse("p + q == 5")),))
+    space, counts = Space(spec, budget=0), dict[int, int]()
+    assert space.size == (None, 216)
+    for seed in range(900):
+        (point,) = space.sample(1, seed)
+        counts[point.index] = counts.get(point.index, 0) + 1
+    assert len(counts) == 36
+    assert all(8 <= count <= 48 for count in counts.values()), counts
 
 
 def check_report(found: SpaceReport, count: int) -> None:

@@ -21,6 +21,7 @@ from tilusbuild.manifest import Manifest, Settings, find, load, settings
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
+from tilusbuild.plan.spaces import Counting
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import Machine
 from tilusbuild.render.renderer import Renderer
@@ -53,6 +54,8 @@ class Project:
         self.keeps_nothing = False
         """Whether what is learned is dropped: set before anything is asked for."""
         self.timeline = Timeline(memory=Machine().free_memory)
+        self.counting: Counting | None = None
+        """What tells somebody how far a long count of a space is."""
         self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[bool, bool], Toolchain] = {}
 
@@ -88,6 +91,7 @@ class Project:
         fresh = self._opened(load(self.manifest.path), self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         fresh.timeline = self.timeline
+        fresh.counting = self.counting
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__["cache"] = self.cache
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
@@ -194,7 +198,9 @@ class Project:
         toolchain = self.toolchain(cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
         if found := refusals(self.manifest, pairs, toolchain):
             raise InputError(*found)
-        return Planner(self.manifest, toolchain, self.renderer, self.digests, self.memo)
+        return Planner(
+            self.manifest, toolchain, self.renderer, self.digests, self.memo, self.counting
+        )
 
     def launcher(self) -> tuple[str, ...]:
         """Return the command that every compiler is started through, its program as a path; () for

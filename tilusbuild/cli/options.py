@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,17 @@ def project(arguments: Common) -> Project:
     """Open the project around the current directory, with the settings of the command line."""
     from tilusbuild.builder.project import Project
 
-    return Project.open(os.getcwd(), settings_of(arguments), os.environ)
+    opened = Project.open(os.getcwd(), settings_of(arguments), os.environ)
+    if not getattr(arguments, "quiet", False):
+        opened.counting = _counting
+    return opened
+
+
+def _counting(name: str) -> Callable[[float | None], None]:
+    from tilusbuild.report.choose import can_redraw
+    from tilusbuild.report.counting import CountDisplay
+
+    return CountDisplay(sys.stderr, redraws=can_redraw(sys.stderr, os.environ))(name)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def _spaces(arguments: PlanArgs, project: Project) -> int:
 
     empty = False
     for number, (label, report) in enumerate(
-        reports(project.manifest, options.selected(arguments, project))
+        reports(project.manifest, options.selected(arguments, project), project.counting)
     ):
         empty = empty or report.count == 0
         if arguments.json:

@@ -82,7 +82,7 @@ def script_json(
 
 def _level(instance: PlannedInstance) -> int:
     """Return how much of the space is planned: 2 all, 1 a sample, 0 one schedule of several."""
-    if len(instance.schedules) == instance.points > 1:
+    if 1 < len(instance.schedules) == instance.points:
         return 2
     return min(len(instance.schedules) - 1, 1)
 

@@ -53,8 +53,8 @@ class PlannedInstance:
     """The script's name in snake case, as its directory is called."""
     target: Target
     params: Mapping[str, Value]
-    points: int
-    """Valid points of the space, planned or not."""
+    points: int | None
+    """Valid points of the space, planned or not; None where they were not counted."""
     cartesian: int
     parameters: tuple[str, ...]
     schedules: tuple[int, ...]

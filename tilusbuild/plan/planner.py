@@ -20,13 +20,13 @@ from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs, instances_of
 from tilusbuild.plan.rules import unmet_rules
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
-from tilusbuild.plan.spaces import Chosen, chosen, question, space_of, spec_of
+from tilusbuild.plan.spaces import Chosen, Counting, chosen, question, space_of, spec_of
 from tilusbuild.render.closure import Root, inside
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.outside import Outside
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.naming import program_name
-from tilusbuild.space import Schedule
+from tilusbuild.runtime.naming import instance_name, program_name
+from tilusbuild.space import SAMPLE_BUDGET, Schedule
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain, package_dir
 
@@ -66,6 +66,8 @@ class Planner:
     memory: DigestMemory
     memo: PlanMemo | None = None
     """The hashes of earlier plans; without it every program is rendered."""
+    counting: Counting | None = None
+    """Tells somebody how far a long count is."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
     _headers: dict[tuple[tuple[Root, ...], Outside], Headers] = field(default_factory=dict)
@@ -112,7 +114,20 @@ class Planner:
                 continue
             spec = spec_of(self.manifest, script, target, params)
             size = None if self.memo is None else self.memo.spaces.size(script, spec)
-            space = space_of(self.manifest, script, target.name, spec, params, size)
+            counted = selection.level == 2
+            if counted and size is not None and size[0] is None:
+                size = None
+            name = instance_name(script, params, target.name)
+            space = space_of(
+                self.manifest,
+                script,
+                target.name,
+                spec,
+                params,
+                size,
+                budget=None if counted else SAMPLE_BUDGET,
+                watch=self.counting and self.counting(name),
+            )
             yield ScriptInstance(
                 self.manifest,
                 script,
@@ -164,7 +179,7 @@ class Planner:
             script,
             space.spec,
             question(manifest, script, target, level),
-            lambda: (space.count, space.cartesian),
+            lambda: space.size,
             lambda: chosen(manifest, script, target, space, level),
         )
 
@@ -190,7 +205,7 @@ def planned_instance(
         directory=snake_case(script_instance.script),
         target=script_instance.target,
         params=script_instance.params,
-        points=script_instance.space.count,
+        points=script_instance.space.size[0],
         cartesian=script_instance.space.cartesian,
         parameters=script_instance.parameters,
         schedules=schedules,

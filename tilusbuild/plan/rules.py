@@ -18,7 +18,7 @@ from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.shape import toml_text
 from tilusbuild.plan.model import instances_of, targets_of
 from tilusbuild.plan.spaces import spec_of
-from tilusbuild.space import EmptySpaceError, Schedule, Space, SpaceError, SpaceSpec
+from tilusbuild.space import SAMPLE_BUDGET, EmptySpaceError, Schedule, Space, SpaceError, SpaceSpec
 
 
 def unmet_rules(
@@ -64,7 +64,7 @@ def _has(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
         for name, value in use.items()
     )
     try:
-        Space(replace(spec, restrict=(*spec.restrict, *wanted)))
+        Space(replace(spec, restrict=(*spec.restrict, *wanted)), budget=SAMPLE_BUDGET)
     except EmptySpaceError:
         return False
     except SpaceError:

@@ -24,13 +24,18 @@ from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space import Schedule, Schedules, Space, SpaceError, SpaceSpec, select
 from tilusbuild.space.model import build
+from tilusbuild.space.space import Size
 from tilusbuild.space.t1 import T1Space, read_t1
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 
 if TYPE_CHECKING:
+    from tilusbuild.space.join import Watch
     from tilusbuild.space.report import SpaceReport
 
+
+Counting: TypeAlias = "Callable[[str], Watch]"
+"""Gives, for an instance's name, what is told how far a count of its space is."""
 
 Chosen: TypeAlias = tuple[Schedules, Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""
@@ -81,11 +86,14 @@ def space_of(
     target: str,
     spec: SpaceSpec,
     params: Mapping[str, Value],
-    size: tuple[int, int] | None = None,
+    size: Size | None = None,
+    *,
+    budget: int | None = None,
+    watch: Watch | None = None,
 ) -> Space:
-    """Return the tuning space of one instance; `size` as for `Space`. Raises `InputError`."""
+    """Return the tuning space of one instance; the rest as for `Space`. Raises `InputError`."""
     try:
-        return Space(spec, size)
+        return Space(spec, size, budget=budget, watch=watch)
     except SpaceError as error:
         raise located(manifest, script, target, error, params) from None
 
@@ -154,7 +162,9 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
     return manifest.place(*manifest.written(script, target, "space"))
 
 
-def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, SpaceReport]]:
+def reports(
+    manifest: Manifest, selection: PlanSelection, counting: Counting | None = None
+) -> Iterator[tuple[str, SpaceReport]]:
     """Yield, for each selected instance, a report of what the rules remove from its space.
 
     Raises `InputError`.
@@ -166,13 +176,14 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
             if not selection.has(script, params, target.name):
                 continue
             spec = spec_of(manifest, script, target, params)
+            name = instance_name(script, params, target.name)
             try:
-                yield instance_name(script, params, target.name), report(build(spec))
+                yield name, report(build(spec), watch=counting and counting(name))
             except SpaceError as error:
                 raise located(manifest, script, target.name, error, params) from None
 
 
-_ENVELOPE = Envelope("spaces 2")
+_ENVELOPE = Envelope("spaces 3")
 _MAX_VALUES = 5_000_000
 """Of more, reading them would take as long as enumerating."""
 _SPARE = 16
@@ -185,7 +196,7 @@ class KnownSpace:
     """The schedules that were chosen of one space. `columns` are the values of `names`, schedule by
     schedule; `indices` the places of the schedules, None for all; `default` is a place, too."""
 
-    count: int
+    count: int | None
     cartesian: int
     asked: str
     default: int | None
@@ -195,7 +206,7 @@ class KnownSpace:
 
     def chosen(self) -> Chosen:
         """Return the schedules and the default as the space gave them."""
-        indices = range(self.count) if self.indices is None else self.indices
+        indices = range(self.count or 0) if self.indices is None else self.indices
         schedules = Schedules(indices, dict(zip(self.names, self.columns, strict=True)))
         if self.default is None:
             return schedules, None
@@ -214,8 +225,9 @@ class SpaceCache:
         self._used: set[str] = set()
         self._changed: set[str] = set()
 
-    def size(self, script: str, spec: SpaceSpec) -> tuple[int, int] | None:
-        """Return the numbers of valid points and of all combinations, where they are known."""
+    def size(self, script: str, spec: SpaceSpec) -> Size | None:
+        """Return the numbers of valid points and of all combinations, where they are known; the
+        first is None for a space that was sampled without a count."""
         known = self._known(script, self._key(spec))
         return None if known is None else (known.count, known.cartesian)
 
@@ -224,7 +236,7 @@ class SpaceCache:
         script: str,
         spec: SpaceSpec,
         asked: str,
-        size: Callable[[], tuple[int, int]],
+        size: Callable[[], Size],
         choose: Callable[[], Chosen],
     ) -> Chosen:
         """Return the schedules for the question `asked`; `choose` is called only when they are not
@@ -267,7 +279,7 @@ class SpaceCache:
         question: str,
         schedules: Schedules,
         default: Schedule | None,
-        size: tuple[int, int],
+        size: Size,
     ) -> None:
         columns, indices = schedules.columns, list(schedules.indices)
         if len(indices) * (len(columns) + 1) > _MAX_VALUES:
@@ -278,7 +290,7 @@ class SpaceCache:
             *size,
             asked=question,
             default=None if default is None else default.index,
-            indices=None if indices == list(range(size[0])) else indices,
+            indices=None if indices == list(range(size[0] or 0)) else indices,
             names=tuple(columns),
             columns=[column[:] for column in columns.values()],
         )

@@ -2,10 +2,11 @@
 
 from tilusbuild.space.model import EmptySpaceError, Parameter, SpaceError, SpaceSpec
 from tilusbuild.space.schedules import Schedule, Schedules
-from tilusbuild.space.space import MAX_SCHEDULES, Space, select
+from tilusbuild.space.space import MAX_SCHEDULES, SAMPLE_BUDGET, Space, select
 
 __all__ = [
     "MAX_SCHEDULES",
+    "SAMPLE_BUDGET",
     "EmptySpaceError",
     "Parameter",
     "Schedule",

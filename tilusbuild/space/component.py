@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tilusbuild.space.columns import row_type
-from tilusbuild.space.join import Join, Limb
+from tilusbuild.space.join import Join, Limb, Watch
 from tilusbuild.space.model import Model, Rule
 
 
@@ -30,6 +30,10 @@ class Component(Protocol):
 
     def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
         """Return the part of `low..high` with `digit`; an empty one stands where it would be."""
+
+
+class Enumerated(Component, Protocol):
+    """A group whose points are all known."""
 
     def digits(self, position: int) -> Any:
         """Return the digit of `position` at every point."""
@@ -143,9 +147,16 @@ def groups(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Ru
     return list(found.values())
 
 
-def component(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> Component:
-    """Return the points of one group. Raises `SpaceError` where a rule has no value."""
+def component(
+    model: Model,
+    members: Sequence[int],
+    rules: Sequence[Rule],
+    budget: int | None = None,
+    watch: Watch | None = None,
+) -> Enumerated:
+    """Return the points of one group. Raises `SpaceError` where a rule has no value, and
+    `BudgetError` for a group that takes more than `budget` combinations to be enumerated."""
     if not rules:
         return FreeComponent(members[0], len(model.domains[members[0]].rows))
-    join = Join(model, members, rules)
-    return JoinedComponent(members, join.limbs, join.ranks())
+    join = Join(model, members, rules, watch=watch)
+    return JoinedComponent(members, join.limbs, join.ranks(budget))

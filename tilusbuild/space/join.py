@@ -11,13 +11,13 @@ only if no other rule excludes it. So the outcome does not depend on the order o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilusbuild.expr import ExprError
+from tilusbuild.expr.tree import Binary, walk
 from tilusbuild.expr.vector import evaluate_marked
 from tilusbuild.space.bounds import (
     Interval,
@@ -27,15 +27,21 @@ from tilusbuild.space.bounds import (
     intervals_of_columns,
 )
 from tilusbuild.space.columns import value_array
-from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, located, show
+from tilusbuild.space.faults import fault_at
+from tilusbuild.space.levels import JoinLevel, greedy_order, levels_of, row_name
+from tilusbuild.space.model import Domain, Model, Rule, SpaceError
 
 BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
 WORTH_BOUNDING = 1 << 22  # combinations ahead; below, looking ahead costs more than it saves
 MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
-MAX_LOOKED = 1 << 36  # combinations that one join looks at: some twenty minutes
+MAX_LOOKED = 1 << 46  # combinations that one join looks at: some two weeks
 A_SECOND = 60_000_000  # combinations, about: for people who ask how long it would take
 FIRST_LIMB = 1 << 62
 NEXT_LIMB = 1 << 31
+
+
+Watch = Callable[[float | None], None]
+"""Is told, often, which part of a count or search is done, None where that is not known."""
 
 
 class BudgetError(Exception):
@@ -48,20 +54,6 @@ class Limb:
 
     radix: Mapping[int, int]
     size: int
-
-
-@dataclass(slots=True)
-class _Level:
-    """What happens when one parameter joins."""
-
-    position: int
-    derived: list[Derived] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
-    partial: list[Rule] = field(default_factory=list)
-    """Rules that need more, but may show already that a partial point leads nowhere."""
-    keep: set[str] = field(default_factory=set)
-    ahead: int = 1
-    """With how many combinations each point of this level will yet be crossed, at most."""
 
 
 @dataclass(slots=True)
@@ -105,8 +97,18 @@ def limbs_of(members: Sequence[int], domains: Sequence[Domain]) -> list[Limb]:
 class Join:
     """The join of `members` (positions, ascending) under `rules`, each of which needs only them."""
 
-    def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        members: Sequence[int],
+        rules: Sequence[Rule],
+        *,
+        order: Sequence[int] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """`order` is that in which the members join; without it what is cheapest."""
         self._model = model
+        self._watch = watch
         self._members = members
         self._rules = rules
         self._numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
@@ -123,7 +125,7 @@ class Join:
         for columns in self._columns.values():
             self._intervals |= intervals_of_columns(columns)
         self._derived = {derived.name: derived.expr.tree for derived in model.derived}
-        self._levels = _levels(model, members, rules)
+        self._levels = levels_of(model, order or greedy_order(model, members, rules), rules)
         for level in self._levels:
             level.partial = [rule for rule in level.partial if self._is_bounded(rule)]
         self._budget: int | None = None
@@ -132,18 +134,20 @@ class Join:
         self._count = 0
         self._counting = False
         self._strict = False
+        self._wants_first = False
 
     def least_looked(self) -> int:
-        """Return how many combinations are looked at before any rule can drop one."""
+        """Return how many combinations are looked at before any rule can be expected to drop one:
+        the bounds of a remainder exclude something only where the sum is near the divisor."""
         found = 1
         for level in self._levels:
             found *= len(self._model.domains[level.position].rows)
-            if level.rules or level.partial:
+            if level.rules or not all(_has_remainder(rule) for rule in level.partial):
                 break
         return found
 
     def _check_work(self) -> None:
-        """Raise `SpaceError` for what would take hours, at once and not after them."""
+        """Raise `SpaceError` for what would take months, at once and not after them."""
         least = self.least_looked()
         if least > MAX_LOOKED:
             names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
@@ -153,11 +157,11 @@ class Join:
                 hint="add a rule over fewer of them, or take values away",
             )
 
-    def ranks(self) -> list[Any]:
-        """Return the valid points, ascending, as one int64 array a limb. Raises `SpaceError`."""
-        self._check_work()
-        self._found, self._count, self._counting = [[] for _ in self.limbs], 0, False
-        self._strict, self._budget = True, None
+    def ranks(self, budget: int | None = None) -> list[Any]:
+        """Return the valid points, ascending, as one int64 array a limb. Raises `SpaceError`, and
+        `BudgetError` once `budget` were looked at or there are too many points."""
+        self._begin(budget)
+        self._found, self._strict = [[] for _ in self.limbs], True
         self._descend(0, self._origin())
         ranks = [np.concatenate(parts) if parts else _integers([]) for parts in self._found]
         if len(ranks) == 1:
@@ -171,19 +175,35 @@ class Join:
         if a condition has none, so are the parameter's declared values. `strict`: such a point that
         no other rule excludes raises `SpaceError`, as in `ranks`. Raises `BudgetError` once
         `budget` were looked at."""
-        self._budget, self._count, self._counting = budget, 0, True
-        self._strict = strict
-        if budget is None:
-            self._check_work()
-        elif self.least_looked() > budget:
-            raise BudgetError
+        self._begin(budget)
+        self._counting, self._strict = True, strict
         self._descend(0, self._origin())
         return self._count
+
+    def first(self, budget: int) -> dict[int, int] | None:
+        """Return the digits (position → row) of the first point in the order of joining, None if
+        there is none. Raises `SpaceError` where a rule has no value at it, `BudgetError`."""
+        self._begin(None)
+        self._budget, self._strict = budget, True
+        self._found, self._wants_first = [[] for _ in self.limbs], True
+        self._descend(0, self._origin())
+        if not self._count:
+            return None
+        return self._digits_of([parts[0][0] for parts in self._found])
+
+    def _begin(self, budget: int | None) -> None:
+        self._budget, self._count, self._counting, self._wants_first = budget, 0, False, False
+        if budget is not None and self.least_looked() > budget:
+            raise BudgetError
+        if budget is None:
+            self._check_work()
 
     def _origin(self) -> _Points:
         return _Points([_integers([0]) for _ in self.limbs], {}, {})
 
-    def _descend(self, depth: int, points: _Points) -> None:
+    def _descend(self, depth: int, points: _Points, done: float = 0.0, share: float = 1.0) -> None:
+        """Join the rest of the members to `points`, which are `share` of the whole work, of which
+        `done` was done before."""
         if not len(points):
             return
         if depth == len(self._levels):
@@ -199,11 +219,17 @@ class Join:
                 raise BudgetError
             last = self._counting and depth == len(self._levels) - 1
             crossed = self._cross(level, block, width, count_only=last)
+            part = share * step / max(step, len(points))
             if crossed is not None:
-                self._descend(depth + 1, crossed)
+                self._descend(depth + 1, crossed, done, part)
+            if self._wants_first and self._count:
+                return
+            done += part
+            if self._watch is not None:
+                self._watch(None if self._budget is not None else min(done, 1.0))
 
     def _cross(
-        self, level: _Level, points: _Points, width: int, *, count_only: bool
+        self, level: JoinLevel, points: _Points, width: int, *, count_only: bool
     ) -> _Points | None:
         """Return the points with each value of one more parameter, as far as the rules let them
         be."""
@@ -248,7 +274,7 @@ class Join:
         if rule.pins is None:
             return values, marks
         domain = self._model.domains[rule.pins]
-        row = columns[_row_name(rule.pins)]
+        row = columns[row_name(rule.pins)]
         return np.where(values, row < domain.declared, row == domain.pinned), marks
 
     def _left_by(self, rule: Rule, columns: Mapping[str, Any], marks: Any) -> Any:
@@ -256,7 +282,7 @@ class Join:
         declared rows once, so that no count is above that of all combinations."""
         if rule.pins is None:
             return marks
-        return marks & (columns[_row_name(rule.pins)] < self._model.domains[rule.pins].declared)
+        return marks & (columns[row_name(rule.pins)] < self._model.domains[rule.pins].declared)
 
     def _is_bounded(self, rule: Rule) -> bool:
         return rule.pins is None and self._possible(rule, {}) is not None
@@ -283,7 +309,7 @@ class Join:
 
     def _gather(
         self,
-        level: _Level,
+        level: JoinLevel,
         points: _Points,
         shape: tuple[int, int],
         holds: Any,
@@ -320,6 +346,8 @@ class Join:
             return
         self._count += len(points)
         if self._count > MAX_POINTS:
+            if self._budget is not None:
+                raise BudgetError
             names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
             raise SpaceError(
                 f"more than {MAX_POINTS:,} points: the parameters {names}, which the rules connect,"
@@ -335,12 +363,20 @@ class Join:
         first = int(np.lexsort([r[points.fault > 0] for r in points.ranks[::-1]])[0])
         row = int(np.flatnonzero(points.fault > 0)[first])
         rule = self._rules[int(points.fault[row]) - 1]
-        digits = {
-            position: int(points.ranks[i][row]) // radix % len(self._model.domains[position].rows)
-            for i, limb in enumerate(self.limbs)
+        digits = self._digits_of([ranks[row] for ranks in points.ranks])
+        return fault_at(self._model, rule, digits)
+
+    def _digits_of(self, ranks: Sequence[Any]) -> dict[int, int]:
+        """Return position → row of the point with these ranks, one a limb."""
+        return {
+            position: int(rank) // radix % len(self._model.domains[position].rows)
+            for rank, limb in zip(ranks, self.limbs, strict=True)
             for position, radix in limb.radix.items()
         }
-        return fault_at(self._model, rule, digits)
+
+
+def _has_remainder(rule: Rule) -> bool:
+    return any(isinstance(node, Binary) and node.op == "%" for node in walk(rule.expr.tree))
 
 
 def _duration(seconds: float) -> str:
@@ -350,48 +386,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:,.0f} minutes"
 
 
-def fault_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
-    """Return the error that `rule` makes at the point of `digits` (position → row), with the
-    point."""
-    env = dict(model.constants)
-    for position in sorted(rule.needs):
-        domain = model.domains[position]
-        env.update(zip(domain.names, domain.rows[digits[position]], strict=True))
-    point = ", ".join(
-        f"{name} = {show((env[name],))}"
-        for position in sorted(rule.needs)
-        for name in model.domains[position].names
-    )
-    what = "the rule" if rule.pins is None else "the condition of"
-    try:
-        for derived in model.derived:
-            if derived.needs <= rule.needs:
-                env[derived.name] = _value_or_error(derived, env)
-        rule.expr.evaluate_carefully(env)
-    except ExprError as error:
-        found = located(rule.name, what, error)
-        found.message += f", at {point}"
-        found.args = (found.message,)
-        found.hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
-        return found
-    raise AssertionError(f"{rule.name} has a value at {point}")
-
-
-def _value_or_error(derived: Derived, env: Mapping[str, Any]) -> Any:
-    try:
-        return derived.expr.evaluate_carefully(env)
-    except ExprError as error:
-        return ExprError(f'{error.message}, which is the derived value "{derived.name}"')
-
-
 def columns_of(domain: Domain, position: int) -> dict[str, Any]:
     """Return a parameter's values as numpy columns, and its rows' numbers as one more."""
-    columns = {_row_name(position): _integers(range(len(domain.rows)))}
+    columns = {row_name(position): _integers(range(len(domain.rows)))}
     return columns | {name: value_array(values) for name, values in domain.columns.items()}
-
-
-def _row_name(position: int) -> str:
-    return f"#{position}"
 
 
 def _integers(values: Any) -> Any:
@@ -405,59 +403,3 @@ def _slice(points: _Points, start: int, stop: int) -> _Points:
         {name: mask[start:stop] for name, mask in points.bad.items()},
         None if points.fault is None else points.fault[start:stop],
     )
-
-
-def _levels(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list[_Level]:
-    """Return when each rule applies, when each derived value is computed, and what is kept until
-    when."""
-    levels = [_Level(position) for position in greedy_order(model, members, rules)]
-    depth_of = {level.position: depth for depth, level in enumerate(levels)}
-    used_until: dict[str, int] = {}
-
-    def use(names: frozenset[str], depth: int) -> None:
-        for name in names:
-            used_until[name] = max(depth, used_until.get(name, 0))
-
-    for rule in rules:
-        depth = max(depth_of[position] for position in rule.needs)
-        levels[depth].rules.append(rule)
-        for earlier in sorted(depth_of[position] for position in rule.needs)[:-1]:
-            levels[earlier].partial.append(rule)
-        use(rule.expr.names, depth)
-        if rule.pins is not None:
-            use(frozenset((_row_name(rule.pins),)), depth)
-    for derived in reversed(model.derived):
-        if derived.name in used_until:
-            depth = max(depth_of[position] for position in derived.needs)
-            levels[depth].derived.insert(0, derived)
-            use(derived.expr.names, depth)
-    made = {derived.name: depth for depth, level in enumerate(levels) for derived in level.derived}
-    for position, depth in depth_of.items():
-        made |= dict.fromkeys((*model.domains[position].names, _row_name(position)), depth)
-    for later, level in zip(levels[:0:-1], levels[-2::-1], strict=True):
-        level.ahead = later.ahead * len(model.domains[later.position].rows)
-    for depth, level in enumerate(levels):
-        level.keep = {n for n, until in used_until.items() if made[n] <= depth < until}
-    return levels
-
-
-def greedy_order(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list[int]:
-    """First what completes the most rules, then what comes nearest to one, then what is small."""
-    left, done, order = list(members), set[int](), list[int]()
-    while left:
-
-        def worth(position: int) -> tuple[float, float, int, int]:
-            after = done | {position}
-            touching = [rule.needs for rule in rules if position in rule.needs]
-            complete = sum(needs <= after for needs in touching)
-            nearest = max(
-                (len(needs & after) / len(needs) for needs in touching if not needs <= after),
-                default=0.0,
-            )
-            return complete, nearest, -len(model.domains[position].rows), -position
-
-        best = max(left, key=worth)
-        order.append(best)
-        done.add(best)
-        left.remove(best)
-    return order

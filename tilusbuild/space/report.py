@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilusbuild.space.component import groups
-from tilusbuild.space.join import BudgetError, Join
+from tilusbuild.space.join import BudgetError, Join, Watch
 from tilusbuild.space.model import Model, SpaceError
 
 MAX_POINTS = 400_000_000  # visited for one report: some seconds
@@ -74,7 +74,7 @@ class Counter:
         return math.prod(counts)
 
 
-def count_all(model: Model) -> int:
+def count_all(model: Model, watch: Watch | None = None) -> int:
     """Return the number of valid points. Raises `SpaceError` where a rule has no value."""
     if model.never:
         return 0
@@ -84,7 +84,7 @@ def count_all(model: Model) -> int:
             counts.append(len(model.domains[members[0]].rows))
             continue
         try:
-            counts.append(Join(model, members, rules).count(strict=True))
+            counts.append(Join(model, members, rules, watch=watch).count(strict=True))
         except SpaceError as error:  # it counts only if no other group excludes everything
             failures.append(error)
     if failures and 0 not in counts:
@@ -92,10 +92,10 @@ def count_all(model: Model) -> int:
     return 0 if failures else math.prod(counts)
 
 
-def report(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
+def report(model: Model, budget: int = MAX_POINTS, watch: Watch | None = None) -> SpaceReport:
     """Return the report of a whole space, which may be empty. Raises `SpaceError` where a rule has
     no value at a point that no other one excludes."""
-    total = count_all(model)
+    total = count_all(model, watch)
     counter = Counter(model, budget)
     free = counter.count(())
     effects = []

@@ -9,14 +9,14 @@ of 10^17 points costs no more than its parts. Equal specs give equal spaces on e
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
+from tilusbuild.space.drawing import shuffled
 from tilusbuild.space.model import (
     Domain,
     EmptySpaceError,
@@ -31,20 +31,39 @@ from tilusbuild.space.schedules import CHUNK, Schedule, Schedules
 
 if TYPE_CHECKING:
     from tilusbuild.space.columns import Decoder
-    from tilusbuild.space.component import Component
+    from tilusbuild.space.component import Enumerated
+    from tilusbuild.space.join import Watch
+    from tilusbuild.space.open import OpenComponent
     from tilusbuild.space.report import SpaceReport
+
+
+Size: TypeAlias = tuple[int | None, int]
 
 
 class Space:
     """The valid points of `spec`. Raises `SpaceError`, also when there are none.
 
     With `size`, the numbers of valid points and of all combinations that an equal spec had, nothing
-    is enumerated before the first point is needed.
+    is enumerated before the first point is needed. With `budget`, a group of parameters of which
+    more combinations would have to be looked at is open: its points are found and not counted, the
+    index of a schedule is its place among all combinations, and `count` is not known. `watch` is
+    told how far a count is.
     """
 
-    def __init__(self, spec: SpaceSpec, size: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        spec: SpaceSpec,
+        size: Size | None = None,
+        *,
+        budget: int | None = None,
+        watch: Watch | None = None,
+    ) -> None:
         self.spec = spec
-        self._size = size or (self._count, self._model.cartesian)
+        self._budget = budget
+        self._watch = watch
+        self.size = size or (None if self._is_open else self._places, self._model.cartesian)
+        """The numbers of valid points, None where they were not counted, and of all
+        combinations."""
 
     @cached_property
     def _model(self) -> Model:
@@ -57,17 +76,22 @@ class Space:
         return Decoder(self._model)
 
     @cached_property
-    def _components(self) -> list[Component]:
-        """The groups of parameters, enumerated."""
+    def _components(self) -> list[Enumerated | OpenComponent]:
+        """The groups of parameters, enumerated where the budget allows it."""
         from tilusbuild.space.component import component, groups
+        from tilusbuild.space.join import BudgetError
+        from tilusbuild.space.open import OpenComponent
 
-        if self._model.never:
+        model = self._model
+        if model.never:
             raise self._empty()
-        components: list[Component] = []
+        components: list[Enumerated | OpenComponent] = []
         failures: list[SpaceError] = []  # they count only if no other group excludes everything
-        for members, rules in groups(self._model, self._model.rules):
+        for members, rules in groups(model, model.rules):
             try:
-                components.append(component(self._model, members, rules))
+                components.append(component(model, members, rules, self._budget, self._watch))
+            except BudgetError:
+                components.append(OpenComponent(model, members, rules, self._watch))
             except SpaceError as error:
                 failures.append(error)
         if any(part.count == 0 for part in components):
@@ -82,21 +106,27 @@ class Space:
         return {p: c for c, part in enumerate(self._components) for p in part.members}
 
     @property
-    def _count(self) -> int:
+    def _places(self) -> int:
         return math.prod(part.count for part in self._components)
+
+    @cached_property
+    def _is_open(self) -> bool:
+        from tilusbuild.space.open import OpenComponent
+
+        return any(isinstance(part, OpenComponent) for part in self._components)
 
     @property
     def count(self) -> int:
-        """The number of valid points; it may be beyond 64 bits."""
-        return self._size[0]
-
-    def __len__(self) -> int:
-        return self.count
+        """The number of valid points; it may be beyond 64 bits. Raises `SpaceError` where they were
+        not counted."""
+        if self.size[0] is None:
+            raise SpaceError("the points of this space were not counted")
+        return self.size[0]
 
     @property
     def cartesian(self) -> int:
         """The number of combinations of declared values, restricted by nothing."""
-        return self._size[1]
+        return self.size[1]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +137,7 @@ class Space:
     def __getitem__(self, index: int) -> Schedule:
         """Return the point at `index`. Raises `IndexError`; `SpaceError` if a derived value has
         none."""
-        count = self.count
+        count = self._places
         if index < 0:
             index += count
         if not 0 <= index < count:
@@ -127,7 +157,8 @@ class Space:
         """Return the points at `indices`, each within the space. Raises `SpaceError` if a derived
         value has none."""
         wanted = indices if isinstance(indices, range) else list(indices)
-        whole = len(wanted) == self.count and wanted[0] == 0 and wanted[-1] == len(wanted) - 1
+        places = None if self._is_open else self._places
+        whole = len(wanted) == places and wanted[0] == 0 and wanted[-1] == len(wanted) - 1
         if whole and (isinstance(wanted, range) or wanted == list(range(len(wanted)))):
             return Schedules(range(len(wanted)), self._decoder.columns(self._every_digit()))
         return Schedules(wanted, self._decoder.columns(self._digits(wanted)))
@@ -142,15 +173,18 @@ class Space:
         Those of `include` come first and count. A larger `n` with the same seed has all the points
         of a smaller one; the draw depends on nothing but its arguments.
         """
-        chosen = list(dict.fromkeys(include))[:n]
-        known = set(chosen)
-        for index in _shuffled(self.count, seed):
-            if len(chosen) >= n:
-                break
-            if index not in known:
-                known.add(index)
-                chosen.append(index)
+        chosen = dict.fromkeys(list(dict.fromkeys(include))[:n])
+        indices = self._drawn(seed) if self._is_open else shuffled(self._places, seed)
+        while len(chosen) < n and (index := next(indices, None)) is not None:
+            chosen[index] = None
         return self.take(sorted(chosen))
+
+    def _drawn(self, seed: int) -> Iterator[int]:
+        """Yield random points of an open space, with repetition."""
+        from tilusbuild.space.open import random_digits
+
+        for digits in random_digits(self._components, seed):
+            yield self._known_rank(digits)
 
     def index_of(self, values: Mapping[str, Value]) -> int | None:
         """Return the place of the point with these parameters (all of them), or None if it is not
@@ -188,15 +222,13 @@ class Space:
         digits: dict[int, int] = {}
         for part in self._components:
             digits |= self._first(part, fixed)
-        rank = self._rank([digits[position] for position in range(len(self._model.domains))])
-        assert rank is not None  # noqa: S101  (each component's part is one of its points)
-        return self[rank]
+        return self[self._known_rank(digits)]
 
     def report(self) -> SpaceReport:
         """Return what each rule removed."""
         from tilusbuild.space.report import report
 
-        return report(self._model)
+        return report(self._model, watch=self._watch)
 
     def _empty(self) -> EmptySpaceError:
         from tilusbuild.space.report import responsible
@@ -228,12 +260,18 @@ class Space:
                 fixed[position] = False, {domain.default}
         return fixed
 
-    def _first(self, part: Component, fixed: Mapping[int, tuple[bool, set[int]]]) -> dict[int, int]:
+    def _first(
+        self, part: Enumerated | OpenComponent, fixed: Mapping[int, tuple[bool, set[int]]]
+    ) -> dict[int, int]:
         """Return the digits of the component's first point that agrees."""
         import numpy as np
 
-        rows = np.arange(part.count, dtype=np.int64)
+        from tilusbuild.space.open import OpenComponent
+
         ordered = sorted((p for p in part.members if p in fixed), key=lambda p: not fixed[p][0])
+        if isinstance(part, OpenComponent):
+            return self._first_open(part, ordered, fixed)
+        rows = np.arange(part.count, dtype=np.int64)
         for position in ordered:
             digits = part.digits(position)[rows]
             agree = rows[np.isin(digits, list(fixed[position][1]))]
@@ -244,6 +282,30 @@ class Space:
                 raise self._no_default(ordered, position, fixed)
             rows = agree
         return {position: int(part.digits(position)[rows[0]]) for position in part.members}
+
+    def _first_open(
+        self,
+        part: OpenComponent,
+        ordered: list[int],
+        fixed: Mapping[int, tuple[bool, set[int]]],
+    ) -> dict[int, int]:
+        """`_first` of a group that is not enumerated: mostly all values agree with one point."""
+        found = part.first({position: fixed[position][1] for position in ordered})
+        if found is not None:
+            return found
+        allowed: dict[int, set[int]] = {}
+        for position in ordered:
+            given, digits = fixed[position]
+            pinned = self._model.domains[position].pinned
+            choices = [digits, *([{pinned}] if not given and pinned is not None else [])]
+            agreeing = (each for each in choices if part.first({**allowed, position: each}))
+            if (chosen := next(agreeing, None)) is None:
+                raise self._no_default(ordered, position, fixed)
+            allowed[position] = chosen
+        found = part.first(allowed)
+        if found is None:
+            raise self._empty()
+        return found
 
     def _no_default(
         self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
@@ -262,9 +324,15 @@ class Space:
             hint=f"rules to look at: {rules}" if rules else None,
         )
 
+    def _known_rank(self, digits: Mapping[int, int]) -> int:
+        """Return the place of what is a point in each group (position → row)."""
+        rank = self._rank([digits[position] for position in range(len(self._model.domains))])
+        assert rank is not None  # noqa: S101
+        return rank
+
     def _rank(self, digits: list[int]) -> int | None:
         ranges = [(0, part.count) for part in self._components]
-        total, rank = self.count, 0
+        total, rank = self._places, 0
         for position, digit in enumerate(digits):
             index = self._of[position]
             low, high = ranges[index]
@@ -283,19 +351,21 @@ class Space:
 
         from tilusbuild.space.columns import row_type
 
-        count = self.count
-        kind = np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
-        left = np.array(indices, dtype=kind)
-        total = np.full(len(left), count, dtype=kind)
-        low = [np.zeros(len(left), dtype=np.int64) for _ in self._components]
-        size = [np.full(len(left), part.count, dtype=np.int64) for part in self._components]
+        def kind(count: int) -> Any:
+            return np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
+
+        whole, counts = kind(self._places), [part.count for part in self._components]
+        left = np.array(indices, dtype=whole)
+        total = np.full(len(left), self._places, dtype=whole)
+        low = [np.zeros(len(left), dtype=kind(count)) for count in counts]
+        size = [np.full(len(left), count, dtype=kind(count)) for count in counts]
         columns = []
         for position, domain in enumerate(self._model.domains):
             index = self._of[position]
             part = self._components[index]
             others = total // size[index]
             row = left // others
-            digit, first, end = part.narrow(position, low[index], row.astype(np.int64))
+            digit, first, end = part.narrow(position, low[index], row.astype(kind(part.count)))
             left = left - (first - low[index]) * others
             low[index], size[index] = first, end - first
             total = others * size[index]
@@ -303,12 +373,14 @@ class Space:
         return columns
 
     def _every_digit(self) -> list[Any]:
-        """Return the digits of all points: the groups' trees grown together, a parameter at a
-        time, which takes no search for any point."""
+        """Return the digits of all points, of a space without open groups: the groups' trees grown
+        together, a parameter at a time, which takes no search for any point."""
         import numpy as np
 
+        from tilusbuild.space.open import OpenComponent
+
         kind = np.int32 if self.count < 2**31 else np.int64
-        levels = [part.levels() for part in self._components]
+        levels = [part.levels() for part in self._components if not isinstance(part, OpenComponent)]
         nodes: dict[int, Any] = {}  # of each group that was begun and has members left
         columns: list[Any] = []
         size = 1
@@ -349,21 +421,9 @@ def _agreeing(domain: Domain, given: Mapping[int, Value]) -> set[int]:
     return rows
 
 
-def _shuffled(count: int, seed: int) -> Iterator[int]:
-    """0..count-1 in an order that `seed` decides, generated as far as it is used.
-
-    Fisher and Yates' shuffle with only the moved places remembered; the randomness is sha256, which
-    is the same in every version of everything.
-    """
-    moved: dict[int, int] = {}
-    for place in range(count):
-        digest = hashlib.sha256(f"{seed}:{place}".encode()).digest()
-        other = place + int.from_bytes(digest, "big") % (count - place)
-        yield moved.get(other, other)
-        moved[other] = moved.pop(place, place)
-
-
 MAX_SCHEDULES = 1_000_000
+SAMPLE_BUDGET = 1 << 27
+"""Combinations that are looked at for a sample before its groups are left open: some seconds."""
 
 
 def select(
@@ -378,7 +438,8 @@ def select(
     start = space.complete(default)
     if level == 0:
         return space.take((start.index,))
-    wanted = space.count if level == 2 else min(sample, space.count)
+    known = space.count if level == 2 else space.size[0]
+    wanted = sample if known is None else known if level == 2 else min(sample, known)
     if wanted > MAX_SCHEDULES:
         raise SpaceError(
             f"{wanted:,} schedules to build, at most {MAX_SCHEDULES:,}",

@@ -1,0 +1,66 @@
+"""A space of 10^12 points under one rule over all of them: what needs no count is there in seconds,
+and what does says so, and can be stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.command_line import TILUSBUILD, run
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.cpu]
+arch = "cpu"
+[script.scale]
+template = "scale.cu.j2"
+kernel = "scale"
+args = { x = "f32*[n]", n = "i64" }
+launch = { grid = ["cdiv(n, 256)"], block = [256] }
+levels.sample = 4
+[script.scale.space]
+a = { range = [0, 999] }
+b = { range = [0, 999] }
+c = { range = [0, 999] }
+d = { range = [0, 999] }
+[script.scale.restrict]
+r = "(a * 700001 + b * 110009 + c * 130003 + d * 170003) % 1000003 == 5"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "tilus.toml").write_text(MANIFEST)
+    text = 'extern "C" void scale(float *x, long long n) { x[0] = {{ a + b + c + d }}; }\n'
+    (tmp_path / "scale.cu.j2").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("level", "programs"), [("0", 1), ("1", 4)])
+def test_the_default_and_a_sample_need_no_count(project: Path, level: str, programs: int) -> None:
+    instance, summary = run(project, "plan", "--level", level, "--json").events
+    assert (instance["valid"], instance["cartesian"]) == (None, 10**12)
+    assert instance["programs"] == summary["programs"] == programs
+
+
+@pytest.mark.parametrize("words", [["plan"], ["plan", "--space"]])
+def test_a_count_says_how_long_it_takes_and_is_stopped(project: Path, words: list[str]) -> None:
+    command = [*TILUSBUILD, *words]
+    with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert first.startswith("scale cpu: counting its points, 0.0% in 1."), first
+    assert first.endswith(" left; Ctrl-C stops it\n")
+    assert rest.splitlines()[-1] == "interrupted"
+    assert process.returncode == 130
+    assert not (project / ".cache").exists()

@@ -1,0 +1,178 @@
+"""A group of parameters that is too large to be enumerated: its points are found, not counted.
+
+Every combination has a place, valid or not, so that a place is decoded by arithmetic. A random
+point is a random combination that meets the rules, so that all points are equally likely; the first
+one that agrees with given values is searched for in order. Both depend on nothing but the space and
+the seed, and give up after a number of combinations that is fixed, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilusbuild.expr import Expr
+from tilusbuild.expr.tree import Const, Member, Name
+from tilusbuild.expr.vector import evaluate_marked
+from tilusbuild.space.columns import value_array
+from tilusbuild.space.component import Enumerated
+from tilusbuild.space.drawing import scattered
+from tilusbuild.space.faults import fault_at
+from tilusbuild.space.join import BudgetError, Join, Watch
+from tilusbuild.space.levels import row_name
+from tilusbuild.space.model import Model, Rule, SpaceError
+
+BATCH = 1 << 16
+MAX_DRAWN = 1 << 31  # combinations drawn for one sample: a minute or two
+MAX_SEARCHED = 1 << 32  # combinations that one search looks at
+
+
+class OpenComponent:
+    """Points among the combinations `0..count-1` of the members, of which `rules` exclude some."""
+
+    def __init__(
+        self, model: Model, members: Sequence[int], rules: Sequence[Rule], watch: Watch | None
+    ) -> None:
+        self.members = tuple(members)
+        self._model = model
+        self._rules = sorted(rules, key=lambda rule: len(rule.needs))
+        self._watch = watch
+        self._sizes = {p: len(model.domains[p].rows) for p in members}
+        self._radix: dict[int, int] = {}
+        self.count = 1
+        for position in reversed(self.members):
+            self._radix[position] = self.count
+            self.count *= self._sizes[position]
+        names = {name: (p, v) for p in members for name, v in model.domains[p].columns.items()}
+        self._arrays = {name: (p, value_array(values)) for name, (p, values) in names.items()}
+        self._derived = {derived.name: derived.expr for derived in model.derived}
+
+    def narrow(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
+        radix = self._radix[position]
+        prefix = (low + row) // radix
+        return prefix % self._sizes[position], prefix * radix, (prefix + 1) * radix
+
+    def range_of(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
+        first = low + digit * self._radix[position]
+        if position == self.members[-1] and not self._is_point(first):
+            return first, first
+        return first, first + self._radix[position]
+
+    def first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
+        """Return the digits of the first point that has one of the allowed digits at each of these
+        positions; None if there is none. Raises `SpaceError` when it was not found in time."""
+        rules = [*self._rules]
+        for position, digits in allowed.items():
+            choices = tuple(Const(digit) for digit in sorted(digits))
+            name = row_name(position)
+            among = Expr(name, Member(Name(name), choices, negated=False))
+            rules.append(Rule(name, -1, among, frozenset((position,))))
+        join = Join(self._model, self.members, rules, order=self.members, watch=self._watch)
+        try:
+            return join.first(MAX_SEARCHED)
+        except BudgetError:
+            raise SpaceError(
+                f"no valid point was found among the first {join.looked:,} combinations of"
+                f" {self._names}",
+                hint="give them defaults that the rules allow",
+            ) from None
+
+    def drawn(self, seed: int) -> Iterator[dict[int, int]]:
+        """Yield the digits of random points, with repetition, without end. Raises `SpaceError`
+        where a rule has no value, and when none is found for long."""
+        looked = 0
+        for start in range(0, MAX_DRAWN, BATCH):
+            if self._watch is not None:
+                self._watch(None)
+            tries = np.arange(start, start + BATCH, dtype=np.uint64)
+            digits = {p: scattered(f"{seed}:{p}", tries, self._sizes[p]) for p in self.members}
+            points = self._points(digits)
+            looked += BATCH
+            columns = [points[position].tolist() for position in self.members]
+            for row in zip(*columns, strict=True):
+                yield dict(zip(self.members, row, strict=True))
+        raise SpaceError(
+            f"too few of {looked:,} random combinations of {self._names} are valid",
+            hint="build a smaller sample, or all points: that takes a count of them",
+        )
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(name for p in self.members for name in self._model.domains[p].names)
+
+    def _is_point(self, place: int) -> bool:
+        digits = {p: np.array([place // r % self._sizes[p]]) for p, r in self._radix.items()}
+        return len(self._points(digits)[self.members[0]]) == 1
+
+    def _points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
+        """Return the digits of those combinations that are points. Raises `SpaceError` for one
+        where a rule has no value and none is false."""
+        left = dict(digits)
+        faults: list[tuple[Rule, Any]] = []  # masks over what is left
+        for rule in self._rules:
+            holds, marks = self._holds(rule, left)
+            if marks is not None:
+                holds = holds | marks
+                faults.append((rule, marks))
+            if holds.all():
+                continue
+            left = {position: rows[holds] for position, rows in left.items()}
+            faults = [(each, marks[holds]) for each, marks in faults]
+        for rule, marks in faults:
+            if marks.any():
+                row = int(np.argmax(marks))
+                raise fault_at(self._model, rule, {p: int(d[row]) for p, d in left.items()})
+        return left
+
+    def _holds(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:
+        """Return where a rule is true, and where it has no value (None: nowhere)."""
+        columns: dict[str, Any] = {}
+        bad: dict[str, Any] = {}
+
+        def add(name: str) -> None:
+            if name in columns:
+                return
+            if name in self._arrays:
+                position, values = self._arrays[name]
+                columns[name] = values[digits[position]]
+                return
+            expr = self._derived[name]
+            columns[name], marks = evaluated(expr)
+            if marks is not None:
+                bad[name] = marks
+
+        def evaluated(expr: Expr) -> tuple[Any, Any]:
+            for name in expr.names:
+                add(name)
+            return evaluate_marked(expr, {name: columns[name] for name in expr.names}, bad)
+
+        values, marks = evaluated(rule.expr)
+        if rule.pins is not None:
+            rows, domain = digits[rule.pins], self._model.domains[rule.pins]
+            values = np.where(values, rows < domain.declared, rows == domain.pinned)
+        return values, marks
+
+
+def random_digits(
+    parts: Sequence[Enumerated | OpenComponent], seed: int
+) -> Iterator[dict[int, int]]:
+    """Yield the digits of random points of all the groups together, with repetition, without
+    end."""
+    streams = [
+        part.drawn(seed) if isinstance(part, OpenComponent) else _closed(part, seed)
+        for part in parts
+    ]
+    for digits in zip(*streams, strict=True):
+        yield {position: digit for each in digits for position, digit in each.items()}
+
+
+def _closed(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
+    columns = {position: part.digits(position) for position in part.members}
+    place = 0
+    while True:
+        tries = np.arange(place, place + 256, dtype=np.uint64)
+        for row in scattered(f"{seed}:{part.members[0]}", tries, part.count).tolist():
+            yield {position: int(column[row]) for position, column in columns.items()}
+        place += 256
