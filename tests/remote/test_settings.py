@@ -94,6 +94,8 @@ def test_mistakes_of_the_user_have_their_place(tmp_path: Path, text: str, words:
         {"CACHE": "http://host:99999"},
         {"CACHE": "file://relative"},
         {"CACHE": "http://"},
+        {"CACHE": "grpc://host"},
+        {"CACHE": "grpc://host:1/instance"},
         {"WRITE": "perhaps"},
         {"TIMEOUT": "soon"},
         {"HEADERS": "s3cret"},

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from tilusbuild.manifest.table import Duration, ManifestTable, Text, fault
 
-SCHEMES = ("file", "http", "https")
+SCHEMES = ("file", "http", "https", "grpc", "grpcs")
 
 
 def checked_address(value: str) -> str:
@@ -34,10 +34,12 @@ def checked_address(value: str) -> str:
             raise fault("must name an absolute directory", "as in file:///shared/kernels")
     elif not parts.hostname or port == 0:
         raise fault("must name a host", _EXAMPLE)
+    elif parts.scheme in ("grpc", "grpcs") and (parts.path.strip("/") or port is None):
+        raise fault("must be a host and a port", _EXAMPLE)
     return value.rstrip("/")
 
 
-_EXAMPLE = "as in https://cache.example/kernels or file:///shared"
+_EXAMPLE = "as in grpcs://cache.example:443, https://cache.example/kernels or file:///shared"
 
 Address = Annotated[
     Text,
@@ -52,10 +54,13 @@ class RemoteSection(ManifestTable):
 
     cache: Address | None = Field(
         None,
-        description="Where it is: `https://` or `http://` and a server of `/ac` and `/cas`, or "
-        "`file://` and a directory. What is missing here is fetched from there instead of "
-        "compiled.",
-        examples=["https://cache.example/kernels"],
+        description="Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API "
+        "v2, `https://` or `http://` and one of `/ac` and `/cas`, or `file://` and a directory. "
+        "What is missing here is fetched from there instead of compiled.",
+        examples=["grpcs://cache.example:443"],
+    )
+    instance: str = Field(
+        "", description="The server's instance, where it has several.", examples=["kernels"]
     )
     write: bool = Field(False, description="Send what is compiled here, too.")
     connect_timeout: Duration = Field(

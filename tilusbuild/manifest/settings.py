@@ -183,7 +183,7 @@ OF_KERNEL_CACHE = {
 """What a `KernelCache` reads by itself, and what holds without it."""
 
 _REMOTE = (
-    *("CACHE", "WRITE", "CONNECT_TIMEOUT", "TIMEOUT", "PATIENCE", "SEND_TIMEOUT"),
+    *("CACHE", "INSTANCE", "WRITE", "CONNECT_TIMEOUT", "TIMEOUT", "PATIENCE", "SEND_TIMEOUT"),
     *("HEADERS", "CREDENTIAL_HELPER", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"),
 )
 """A test compares them with the models, whose import would be slow."""

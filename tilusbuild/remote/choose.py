@@ -13,6 +13,10 @@ def open_backend(settings: RemoteSettings) -> Backend:
         from tilusbuild.remote.files import FileBackend
 
         return FileBackend(settings)
+    if settings.scheme in ("grpc", "grpcs"):
+        from tilusbuild.remote.reapi import ReapiBackend
+
+        return ReapiBackend(settings)
     from tilusbuild.remote.http import HttpBackend
 
     return HttpBackend(settings)

@@ -46,6 +46,7 @@ class RemoteSettings:
 
     address: str
     source: str
+    instance: str = ""
     write: bool = False
     connect_timeout: float = 5.0
     timeout: float = 60.0

@@ -1,0 +1,225 @@
+"""The Remote Execution API: with a real server, buildbox-casd, and with a double for what it does
+not do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+import grpc
+
+from support.processes import wait_until
+from support.project import NewProject
+from support.trees import published
+from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.reapi import ReapiBackend, in_batches
+from tilusbuild.remote.record import Blob, blob_for
+from tilusbuild.remote.settings import RemoteSettings
+
+ROOT = Path(__file__).parents[2]
+CASD = shutil.which("buildbox-casd", path=f"{ROOT}/.remote{os.pathsep}{os.environ['PATH']}")
+
+
+class Casd:
+    """A server that can be killed and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.address = f"grpc://127.0.0.1:{self.port}"
+        self._directory = directory
+        self.start()
+
+    def start(self) -> None:
+        assert CASD is not None
+        argv = [CASD, "--bind", f"127.0.0.1:{self.port}", "--quota-high", "1G"]
+        self.process = subprocess.Popen(
+            [*argv, self._directory], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_until(self._listens)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def casd(tmp_path: Path) -> Iterator[Casd]:
+    if CASD is None:
+        pytest.skip("needs buildbox-casd: make remote")
+    server = Casd(tmp_path / "casd")
+    yield server
+    server.kill()
+
+
+def backend(address: str, **settings: Any) -> ReapiBackend:
+    return ReapiBackend(RemoteSettings(address, "test", **settings))
+
+
+def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) -> None:
+    first, second = new_user(casd.address, WRITE="1"), new_user(casd.address)
+    assert first.build()["remote"]["sent"] == 2
+    summary = second.build()
+    assert (summary["attempts"], summary["remote"]["hits"]) == (0, 2)
+    assert published(first.cache) == published(second.cache)
+    second.run("cache", "verify")
+
+
+def test_a_server_that_is_stopped_or_gone_costs_a_warning(casd: Casd, new_user: NewProject) -> None:
+    casd.process.send_signal(signal.SIGSTOP)
+    for end in (lambda: None, casd.kill):
+        end()
+        ran = new_user(casd.address, CONNECT_TIMEOUT="2s", WRITE="1").run("build", "--json")
+        said = [each for each in ran.events if each["event"] == "warning"]
+        assert (ran.summary["attempts"], len(said)) == (2, 1)
+
+
+def test_the_services_that_a_cache_has(casd: Casd) -> None:
+    server = backend(casd.address)
+    assert "Remote Execution API 2." in server.check(write=True)
+    small = {blob_for(data): data for data in (b"", b"x", os.urandom(50_000))}
+    large = os.urandom(10 << 20)
+    every = {**small, blob_for(large): large}
+    assert set(server.missing(every)) == every.keys() - {blob_for(b"")}
+    server.send(every)
+    server.send(every)  # again: a stream of what is there may end early
+    assert list(server.missing(every)) == []
+    gone = Blob("0" * 64, 5 << 20)
+    assert server.blobs([*every, gone, Blob("1" * 64, 5)]) == every
+    assert server.results([Blob("2" * 64, 3)]) == [None]
+    server.close()
+
+
+def test_many_threads_and_many_blobs(casd: Casd) -> None:
+    server = backend(casd.address)
+    blobs = {blob_for(data): data for data in (os.urandom(9_000) for _ in range(1_000))}
+    server.send(blobs)
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(lambda _: server.blobs(blobs), range(8)):
+            assert found == blobs
+    server.close()
+
+
+def test_batches_count_the_message() -> None:
+    blobs = [Blob(hashlib.sha256(bytes([n])).hexdigest(), n * 100) for n in range(200)]
+    batches = list(in_batches(blobs, 10_000))
+    assert [blob for batch in batches for blob in batch] == blobs
+    for batch in batches:
+        request = reapi.BatchUpdateBlobsRequest()
+        for blob in batch:
+            digest = reapi.Digest(hash=blob.digest, size_bytes=blob.size)
+            request.requests.add(digest=digest, data=b"x" * blob.size)
+        assert request.ByteSize() <= 10_000 or len(batch) == 1
+
+
+# What casd does not do, a double does.
+
+
+class Double(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers each method with bytes, or with a status."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def service(self, details: Any) -> Any:
+        name = details.method.rpartition("/")[2]
+
+        def handle(request: bytes, context: Any) -> bytes:
+            self.calls.append((name, dict(context.invocation_metadata())))
+            answer = self.answers[name]
+            if isinstance(answer, grpc.StatusCode):
+                context.abort(answer, "as told")
+            data: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
+            return data
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+
+def capabilities(functions: tuple[int, ...] = (1,), most: int = 0) -> Any:
+    cache = reapi.CacheCapabilities(digest_functions=functions, max_batch_total_size_bytes=most)
+    return reapi.ServerCapabilities(cache_capabilities=cache)
+
+
+@pytest.fixture
+def double() -> Iterator[tuple[Double, str]]:
+    handler = Double(GetCapabilities=capabilities())
+    server = grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield handler, f"grpc://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_another_digest_function_is_said_in_words(double: tuple[Double, str]) -> None:
+    handler, address = double
+    handler.answers["GetCapabilities"] = capabilities((9,))
+    with pytest.raises(RemoteTroubleError, match="does not name content by SHA256"):
+        backend(address).results([Blob("0" * 64, 1)])
+
+
+@pytest.mark.parametrize(
+    ("status", "retry"),
+    [("UNAVAILABLE", True), ("INTERNAL", True), ("PERMISSION_DENIED", False)],
+)
+def test_what_may_pass_is_tried_again(double: tuple[Double, str], status: str, retry: bool) -> None:
+    handler, address = double
+    handler.answers["GetActionResult"] = grpc.StatusCode[status]
+    with pytest.raises(RemoteTroubleError, match=status) as caught:
+        backend(address).results([Blob("0" * 64, 1)])
+    assert caught.value.retry == retry
+
+
+def test_answers_that_cannot_be_read(double: tuple[Double, str]) -> None:
+    handler, address = double
+    handler.answers["BatchReadBlobs"] = b"\xff" * 9
+    with pytest.raises(RemoteTroubleError, match="cannot be read"):
+        backend(address).blobs([Blob("0" * 64, 1)])
+
+
+def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[Double, str]) -> None:
+    handler, address = double
+    answer = reapi.BatchReadBlobsResponse()
+    answer.responses.add(digest=reapi.Digest(hash="1" * 64, size_bytes=1), data=b"x")
+    handler.answers["BatchReadBlobs"] = answer
+    assert backend(address).blobs([Blob("0" * 64, 1)]) == {}
+
+
+def test_each_request_has_headers_and_says_who_asks(double: tuple[Double, str]) -> None:
+    handler, address = double
+    handler.answers["GetActionResult"] = grpc.StatusCode.NOT_FOUND
+    assert backend(address, headers={"X-Key": "k"}).results([Blob("0" * 64, 1)]) == [None]
+    for _, metadata in handler.calls:
+        about = metadata["build.bazel.remote.execution.v2.requestmetadata-bin"]
+        assert reapi.RequestMetadata.FromString(about).tool_details.tool_name == "tilusbuild"
+        assert metadata["x-key"] == "k"
+
+
+def test_a_small_limit_of_a_message_is_kept(double: tuple[Double, str]) -> None:
+    handler, address = double
+    handler.answers["GetCapabilities"] = capabilities(most=10_000)
+    handler.answers["BatchUpdateBlobs"] = reapi.BatchUpdateBlobsResponse()
+    data = [os.urandom(3_000) for _ in range(10)]
+    backend(address).send({blob_for(each): each for each in data})
+    assert sum(name == "BatchUpdateBlobs" for name, _ in handler.calls) == 5

@@ -1,0 +1,317 @@
+"""A remote cache that speaks the Remote Execution API v2 over gRPC: Capabilities, ActionCache,
+ContentAddressableStorage, ByteStream.
+
+Capabilities are asked first, once: another digest function or version is said in words. Small blobs
+go in batches below the server's limit of a message, large ones as streams. Messages are bytes
+here: their names are not sent, so those of `reapi.proto` serve for the services' own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+# Before grpc is imported: the renderer's process is a fork of this one, and uses no gRPC.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from tilusbuild import __version__
+from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.credentials import Credentials
+from tilusbuild.remote.record import Blob
+from tilusbuild.remote.settings import RemoteSettings
+
+_SHA256 = 1
+_V2 = "/build.bazel.remote.execution.v2"
+_MESSAGE = 4 << 20
+"""Bytes of a message that every gRPC server takes, unless it says something else."""
+_MARGIN = 1 << 20
+_OVERHEAD = 128
+"""Bytes of a message for each blob in it, besides its content."""
+_CHUNK = 1 << 20
+_PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL")
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+class ReapiBackend:
+    """The server of a `grpc://` or `grpcs://` address."""
+
+    batch = 64
+    width = 4
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        """Raises `RemoteTroubleError` for certificates that cannot be read."""
+        self._settings = settings
+        self._credentials = Credentials(settings)
+        self._lock = threading.Lock()
+        self._capabilities: reapi.ServerCapabilities | None = None
+        self._limit = _MESSAGE - _MARGIN
+        tool = reapi.ToolDetails(tool_name="tilusbuild", tool_version=__version__)
+        about = reapi.RequestMetadata(tool_details=tool, tool_invocation_id=str(uuid.uuid4()))
+        self._about = about.SerializeToString()
+        target = urlsplit(settings.address).netloc
+        self._channel: Any = (
+            grpc.secure_channel(target, _certificates(settings), options=_OPTIONS)
+            if settings.scheme == "grpcs"
+            else grpc.insecure_channel(target, options=_OPTIONS)
+        )
+
+    def check(self, *, write: bool) -> str:
+        found = self._checked()
+        low, high = found.low_api_version, found.high_api_version
+        cache = found.cache_capabilities
+        updates = cache.action_cache_update_capabilities.update_enabled
+        if write and not updates:
+            raise RemoteTroubleError("the server takes no records from this client", retry=False)
+        words = [
+            f"Remote Execution API {low.major}.{low.minor} to {high.major}.{high.minor}, SHA256",
+            f"messages up to {(self._limit + _MARGIN) >> 20} MiB",
+            "takes records" if updates else "takes no records",
+        ]
+        return ", ".join(words)
+
+    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+        self._checked()
+        calls = [
+            self._start(
+                f"{_V2}.ActionCache/GetActionResult",
+                reapi.GetActionResultRequest(
+                    instance_name=self._settings.instance, action_digest=_digest(key)
+                ),
+            )
+            for key in keys
+        ]
+        return [self._end(call, absent=True) for call in calls]
+
+    def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
+        self._checked()
+        found: dict[Blob, bytes] = {}
+        small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
+        calls = [
+            self._start(
+                f"{_V2}.ContentAddressableStorage/BatchReadBlobs",
+                reapi.BatchReadBlobsRequest(
+                    instance_name=self._settings.instance, digests=map(_digest, batch)
+                ),
+            )
+            for batch in in_batches(small, self._limit)
+        ]
+        for call in calls:
+            answer = _parsed(reapi.BatchReadBlobsResponse, self._end(call))
+            for each in answer.responses:
+                blob = Blob(each.digest.hash, each.digest.size_bytes)
+                if not each.status.code and blob in wanted:
+                    found[blob] = each.data
+        for blob in wanted:
+            if blob.size > self._limit - _OVERHEAD and (data := self._stream(blob)) is not None:
+                found[blob] = data
+        return found
+
+    def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
+        self._checked()
+        found: list[Blob] = []
+        most = self._limit // _OVERHEAD
+        every = list(blobs)
+        for at in range(0, len(every), most):
+            request = reapi.FindMissingBlobsRequest(
+                instance_name=self._settings.instance,
+                blob_digests=map(_digest, every[at : at + most]),
+            )
+            name = f"{_V2}.ContentAddressableStorage/FindMissingBlobs"
+            answer = _parsed(reapi.FindMissingBlobsResponse, self._end(self._start(name, request)))
+            found += [Blob(each.hash, each.size_bytes) for each in answer.missing_blob_digests]
+        return set(found).intersection(every)
+
+    def send(self, blobs: Mapping[Blob, bytes]) -> None:
+        self._checked()
+        small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
+        for batch in in_batches(small, self._limit):
+            request = reapi.BatchUpdateBlobsRequest(instance_name=self._settings.instance)
+            for blob in batch:
+                request.requests.add(digest=_digest(blob), data=blobs[blob])
+            name = f"{_V2}.ContentAddressableStorage/BatchUpdateBlobs"
+            answer = _parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
+            for each in answer.responses:
+                if each.status.code:
+                    why = each.status.message[:200] or f"code {each.status.code}"
+                    raise RemoteTroubleError(f"{self._settings.address} takes no blob: {why}")
+        for blob in blobs.keys() - set(small):
+            self._write(blob, blobs[blob])
+
+    def send_result(self, key: Blob, record: bytes) -> None:
+        self._checked()
+        request = reapi.UpdateActionResultRequest(
+            instance_name=self._settings.instance,
+            action_digest=_digest(key),
+            action_result=reapi.ActionResult.FromString(record),
+        )
+        self._end(self._start(f"{_V2}.ActionCache/UpdateActionResult", request))
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _checked(self) -> reapi.ServerCapabilities:
+        """Return what the server can do, asked once: the first connection has its own time."""
+        with self._lock:
+            if self._capabilities is None:
+                request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
+                name = f"{_V2}.Capabilities/GetCapabilities"
+                seconds = self._settings.connect_timeout
+                try:
+                    data = self._end(self._start(name, request, seconds))
+                except RemoteTroubleError as error:
+                    # No answer now would be no answer again, and as late.
+                    raise RemoteTroubleError(str(error), retry=False) from None
+                found = _parsed(reapi.ServerCapabilities, data)
+                cache = found.cache_capabilities
+                if _SHA256 not in cache.digest_functions:
+                    why = f"{self._settings.address} does not name content by SHA256"
+                    raise RemoteTroubleError(why, retry=False)
+                if 0 < cache.max_batch_total_size_bytes < _MESSAGE:
+                    most = cache.max_batch_total_size_bytes
+                    self._limit = max(most - min(_MARGIN, most // 4), _OVERHEAD * 2)
+                self._capabilities = found
+            return self._capabilities
+
+    def _metadata(self) -> list[tuple[str, str | bytes]]:
+        headers = [(name.lower(), value) for name, value in self._credentials.headers().items()]
+        key = "build.bazel.remote.execution.v2.requestmetadata-bin"
+        return [*headers, (key, self._about)]
+
+    def _start(self, name: str, request: Any, seconds: float | None = None) -> Any:
+        call = self._method(self._channel.unary_unary, name)
+        timeout = self._settings.timeout if seconds is None else seconds
+        data = request.SerializeToString()
+        return self._guarded(lambda: call.future(data, timeout=timeout, metadata=self._metadata()))
+
+    def _end(self, call: Any, *, absent: bool = False) -> Any:
+        """Return the bytes of an answer; None for "not found", where that is one."""
+        try:
+            return call.result()
+        except grpc.FutureCancelledError:
+            raise RemoteTroubleError("closed", retry=False) from None
+        except grpc.RpcError as error:
+            if absent and error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise self._trouble(error) from None
+
+    def _stream(self, blob: Blob) -> bytes | None:
+        """Return a large blob; None when it is not there."""
+        request = reapi.ReadRequest(
+            resource_name=f"{self._instance}blobs/{blob.digest}/{blob.size}"
+        )
+        call = self._method(self._channel.unary_stream, "/google.bytestream.ByteStream/Read")
+        pieces: list[bytes] = []
+        left = blob.size
+        try:
+            for data in call(
+                request.SerializeToString(),
+                timeout=self._settings.timeout,
+                metadata=self._metadata(),
+            ):
+                piece = _parsed(reapi.ReadResponse, data).data
+                pieces.append(piece)
+                left -= len(piece)
+                if left < 0:
+                    break
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise self._trouble(error) from None
+        return b"".join(pieces)
+
+    def _write(self, blob: Blob, data: bytes) -> None:
+        name = f"{self._instance}uploads/{uuid.uuid4()}/blobs/{blob.digest}/{blob.size}"
+
+        def pieces() -> Iterator[bytes]:
+            for at in range(0, len(data), _CHUNK):
+                yield reapi.WriteRequest(
+                    resource_name=name if not at else "",
+                    write_offset=at,
+                    data=data[at : at + _CHUNK],
+                    finish_write=at + _CHUNK >= len(data),
+                ).SerializeToString()
+
+        call = self._method(self._channel.stream_unary, "/google.bytestream.ByteStream/Write")
+        try:
+            answer = call(pieces(), timeout=self._settings.timeout, metadata=self._metadata())
+        except grpc.RpcError as error:
+            raise self._trouble(error) from None
+        # A server that has it already ends early, with the whole size.
+        if _parsed(reapi.WriteResponse, answer).committed_size != blob.size:
+            raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
+
+    @property
+    def _instance(self) -> str:
+        return f"{self._settings.instance}/" if self._settings.instance else ""
+
+    def _method(self, kind: Callable[..., Any], name: str) -> Any:
+        return kind(name, request_serializer=None, response_deserializer=None)
+
+    def _guarded(self, start: Callable[[], Any]) -> Any:
+        try:
+            return start()
+        except ValueError:  # grpc's word for a channel that was closed
+            raise RemoteTroubleError("closed", retry=False) from None
+
+    def _trouble(self, error: Any) -> RemoteTroubleError:
+        code = error.code().name
+        details = (error.details() or "").partition("\n")[0][:200]
+        why = "no answer in time" if code == "DEADLINE_EXCEEDED" else f"{code}: {details}"
+        if code == "UNAUTHENTICATED" and self._settings.withheld:
+            why += "; headers are only for the server that the user's own settings name"
+        return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _PASSING)
+
+
+def in_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
+    """Yield blobs in lists that make messages of at most `most` bytes."""
+    batch: list[Blob] = []
+    size = 0
+    for blob in blobs:
+        if batch and size + blob.size + _OVERHEAD > most:
+            yield batch
+            batch, size = [], 0
+        batch.append(blob)
+        size += blob.size + _OVERHEAD
+    if batch:
+        yield batch
+
+
+def _digest(blob: Blob) -> reapi.Digest:
+    return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except Exception:  # protobuf's DecodeError, of whichever implementation
+        raise RemoteTroubleError("the server's answer cannot be read") from None
+
+
+def _certificates(settings: RemoteSettings) -> Any:
+    def content(path: str | None) -> bytes | None:
+        if path is None:
+            return None
+        try:
+            with open(os.path.expanduser(path), "rb") as file:
+                return file.read()
+        except OSError as error:
+            why = f"tls-ca, tls-certificate or tls-key: {path}: {error.strerror}"
+            raise RemoteTroubleError(why, retry=False) from None
+
+    return grpc.ssl_channel_credentials(
+        content(settings.tls_ca), content(settings.tls_key), content(settings.tls_certificate)
+    )
