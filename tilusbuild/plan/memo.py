@@ -27,6 +27,7 @@ from itertools import islice
 from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
+from tilusbuild.render.known import ClosureMemory
 from tilusbuild.space import Schedule
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
@@ -76,6 +77,8 @@ class PlanMemo:
         self._changed: set[str] = set()
         self.spaces = SpaceCache(directory, owner, self._code)
         """The schedules that were chosen of the scripts' spaces."""
+        self.closures = ClosureMemory(directory, owner, self._code, memory)
+        """The headers that were found."""
 
     def programs(
         self, script_instance: ScriptInstance, schedules: Sequence[Schedule]
@@ -100,6 +103,7 @@ class PlanMemo:
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         self.spaces.save()
+        self.closures.save()
         for script in self._changed:
             _ENVELOPE.write(self._path(script), packed(self._scripts[script]))
         self._changed.clear()
@@ -108,6 +112,7 @@ class PlanMemo:
         """Drop all that is known of the scripts that were asked for."""
         self._scripts = {script: {} for script in self._scripts}
         self._changed.update(self._scripts)
+        self.closures.forget()
 
     def _path(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}"))

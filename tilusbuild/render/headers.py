@@ -19,6 +19,7 @@ from typing import Protocol
 
 from tilusbuild.errors import Diagnostic, Place, input_error
 from tilusbuild.render.closure import KEEP, Closure, Header, Root, manifest_of
+from tilusbuild.render.known import KnownClosures
 from tilusbuild.render.outside import Outside, Overlap, overlap
 from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
 from tilusbuild.runtime.regular import read_bytes, read_text
@@ -59,7 +60,7 @@ class Headers:
     """The headers below some roots, as one plan sees them: each is read and resolved once.
 
     `roots` are in search order, and `outside` comes after them. `scans` may be shared between
-    instances; it has one item per file.
+    instances; it has one item per file. `known` are the closures of earlier plans.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Headers:
         outside: Outside | None = None,
         digests: FileDigests | None = None,
         scans: Scans | None = None,
+        known: KnownClosures | None = None,
     ) -> None:
         self._roots = tuple(roots)
+        self._known = known
         self._outside = outside or Outside(())
         self._digests = digests or _NoMemory()
         self._scans = {} if scans is None else scans
@@ -93,8 +96,24 @@ class Headers:
         defined = tuple(sorted((defines or {}).items()))
         key = (found, tuple(extra), defined)
         if (known := self._closures.get(key)) is None:
-            known = self._closures[key] = _Search(self, found, source).run(extra, defined)
+            search = _Search(self, found, source)
+            known = self._closures[key] = self._remembered(search, tuple(extra), defined)
         return known
+
+    def _remembered(
+        self, search: _Search, extra: tuple[str, ...], defined: Sequence[tuple[str, str]]
+    ) -> Closure:
+        """Return the closure of an earlier plan, or run the search."""
+        if self._known is None or extra:
+            return search.run(extra, defined)
+        key = sha256_text(repr((search.source_scan, defined)))
+        if (found := self._known.get(key)) is None:
+            since = self._known.moment()
+            found = search.run(extra, defined)
+            outside = {path: file.digest for path, file in search.outside.items()}
+            places = sorted(search.absent | self.overlap.outside)
+            self._known.put(key, found, since, outside, places)
+        return found
 
     @cached_property
     def overlap(self) -> Overlap:
@@ -121,12 +140,10 @@ class Headers:
         path = os.path.normpath(os.path.join(os.path.dirname(includer.path), include.name))
         return self.file("", path, path)
 
-    def beyond(self, include: Include) -> Iterator[File]:
-        """Yield the headers outside that have the name, in search order."""
+    def beyond(self, include: Include) -> Iterator[str]:
+        """Yield the places of an include outside, in search order."""
         for directory in self._outside.directories:
-            path = os.path.normpath(os.path.join(directory, include.name))
-            if (found := self.file("", path, path)) is not None:
-                yield found
+            yield os.path.normpath(os.path.join(directory, include.name))
 
     def file(self, tree: str, name: str, path: str) -> File | None:
         """Return the file at a path, if it exists; it is scanned only if its digest is new."""
@@ -206,6 +223,7 @@ class _Search:
     probed: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
     outside: dict[str, File] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
     sought: set[str] = field(default_factory=set)
     unknown: bool = False
     notes: dict[Diagnostic, None] = field(default_factory=dict)
@@ -254,8 +272,10 @@ class _Search:
             if beyond is None:
                 self._absolute(include, includer)
             return
-        if beyond and include.quoted and self._enter(self.headers.beside(include, beyond)):
-            return
+        if beyond and include.quoted:
+            if self._enter(self.headers.beside(include, beyond)):
+                return
+            self.absent.add(os.path.dirname(beyond.path))
         if self._find_own(include, None if beyond else includer) and not include.next:
             return
         if beyond:
@@ -265,10 +285,12 @@ class _Search:
                 self._leads_out(include, includer, "include-dirs")
             self.external.add(include.name)
         if self.headers.overlap.shadows:
-            for file in self.headers.beyond(include):
-                self._enter(file)
-                if not include.next:
-                    return
+            for path in self.headers.beyond(include):
+                if self._enter(self.headers.file("", path, path)):
+                    if not include.next:
+                        return
+                else:
+                    self.absent.add(self.headers.ancestor(os.path.dirname(path)))
 
     def _find_own(self, include: Include, includer: File | None) -> bool:
         """Look for an include in the roots. Return whether it is there."""

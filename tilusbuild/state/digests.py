@@ -106,6 +106,17 @@ class DigestMemory:
                 raise
         return digest, Sight(key, path, stamp)
 
+    def look(self, path: str) -> Stamp:
+        """Return the stamp of what is at a path, which counts as consulted from now on."""
+        found = sighting(path)
+        with self._guard:
+            self._note({os.path.abspath(path): found})
+        return found.stamp
+
+    def moment(self) -> Moment:
+        """Return a moment that has passed, not long ago."""
+        return self._now()
+
     def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return one digest of the files under `root` whose relative name is selected: of their
         names and contents. Raises `OSError`.

@@ -1,0 +1,255 @@
+"""The closures of earlier plans, so that a plan does not search for headers where none can differ.
+
+A closure follows from the includes of its source, from the search path, from the content of the
+headers that were found, and from what is in the directories where one was looked for. It is kept
+with the stamps of all of these, and given again only when each is what it was: a header whose stamp
+differs is read, and a directory whose stamp differs is listed, where only the names that an include
+asks for count. What changed within a tick of the search is not kept (`tilusbuild.state.stamp`), and
+neither is a closure with declared patterns, whose directories are not all known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.render.closure import Closure, Header
+from tilusbuild.state.clock import Moment
+from tilusbuild.state.digests import DigestMemory
+from tilusbuild.state.envelope import Envelope
+from tilusbuild.state.files import sha256_text
+from tilusbuild.state.stamp import Stamp, sighting
+
+_ENVELOPE = Envelope("closures 1")
+_SPARE = 16
+"""So many closures that no source asks for are kept: those of includes that may come back."""
+
+
+class ClosureMemory:
+    """The known closures of one project: a file for each search path in `directory`, read when
+    asked for and written by `save` only. `code` is the digest of the code that searches."""
+
+    def __init__(self, directory: str, owner: str, code: str, memory: DigestMemory) -> None:
+        self._directory = directory
+        self._owner = owner
+        self._code = code
+        self._memory = memory
+        self._known: dict[str, KnownClosures] = {}
+
+    def of(self, search_path: str) -> KnownClosures:
+        """Return the closures over one search path, for a plan: what an earlier one saw of the
+        files is looked at again."""
+        name = sha256_text("\0".join([self._owner, "closures", self._code, search_path]))
+        if name not in self._known:
+            path = os.path.join(self._directory, name)
+            self._known[name] = KnownClosures(path, self._memory)
+        self._known[name].look_again()
+        return self._known[name]
+
+    def save(self) -> None:
+        """Write what is new; do nothing where that is not possible."""
+        for known in self._known.values():
+            known.save()
+
+    def forget(self) -> None:
+        """Drop all that is known of the search paths that were asked for."""
+        for known in self._known.values():
+            known.forget()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A header of a closure, or one outside the project, which has no name; and its stamp."""
+
+    path: str
+    name: str
+    sha256: str
+    stamp: tuple[int, ...]
+
+
+class KnownClosures:
+    """The closures over one search path. The files that they have in common are kept once."""
+
+    def __init__(self, path: str, memory: DigestMemory) -> None:
+        self._path = path
+        self._memory = memory
+        self._loaded: tuple[list[Row], dict[str, dict[str, Any]]] | None = None
+        self._valid: dict[int, bool] = {}
+        self._used: dict[str, None] = {}
+        self._changed = False
+
+    def look_again(self) -> None:
+        """Look at every file again when it is asked for."""
+        self._valid.clear()
+
+    def forget(self) -> None:
+        """Drop all that is known."""
+        self._loaded, self._changed = ([], {}), True
+        self._used.clear()
+
+    def moment(self) -> Moment:
+        """Return when a search begins."""
+        return self._memory.moment()
+
+    def get(self, key: str) -> Closure | None:
+        """Return a closure that a search would find again; None where that is not known."""
+        rows, closures = self._read()
+        entry = closures.get(key)
+        if entry is None or not self._holds(rows, entry):
+            return None
+        self._used[key] = None
+        found = [rows[index] for index in entry["headers"]]
+        external = entry["external"]
+        return Closure(
+            tuple(Header(row.name, row.sha256, row.path or None) for row in found),
+            entry["digest"],
+            tuple(_diagnostic(note) for note in entry["notes"]),
+            (),
+            tuple(path for path, _, _ in entry["probed"]),
+            None if external is None else tuple(external),
+            frozenset(entry["shadowing"]),
+        )
+
+    def put(
+        self,
+        key: str,
+        found: Closure,
+        since: Moment,
+        outside: Mapping[str, str],
+        places: Sequence[str],
+    ) -> None:
+        """Keep a closure that was searched for since a moment. `outside` are the headers outside
+        the project that led to some of it, with their digests, `places` the directories there."""
+        named = [(h.path or "", h.name, h.sha256) for h in found.headers]
+        named += [(path, "", digest) for path, digest in outside.items()]
+        paths = (*(path for path, _, _ in named if path), *found.probed, *places)
+        seen = {path: sighting(path) for path in paths}
+        if not all(each.is_settled(since) for each in seen.values()):
+            return
+        sought = _sought(found)
+        probed = [(path, tuple(seen[path].stamp), _names(path, sought)) for path in found.probed]
+        beyond = [(path, tuple(seen[path].stamp), _names(path, None)) for path in places]
+        if any(names is None for _, _, names in probed):
+            return
+        rows, closures = self._read()
+        numbers = {row: index for index, row in enumerate(rows)}
+        indices = []
+        for path, name, digest in named:
+            row = Row(path, name, digest, tuple(seen[path].stamp) if path else ())
+            indices.append(numbers.setdefault(row, len(rows)))
+            if indices[-1] == len(rows):
+                rows.append(row)
+        closures[key] = {
+            "headers": indices[: len(found.headers)],
+            "outside": indices[len(found.headers) :],
+            "digest": found.digest,
+            "notes": [astuple(note) for note in found.notes],
+            "probed": probed,
+            "places": beyond,
+            "external": found.external,
+            "shadowing": sorted(found.shadowing),
+        }
+        self._used[key] = None
+        self._changed = True
+
+    def save(self) -> None:
+        """Write what is new; do nothing where that is not possible."""
+        if not self._changed:
+            return
+        rows, closures = self._read()
+        spare = [key for key in closures if key not in self._used][-_SPARE:]
+        kept = {key: closures[key] for key in (*spare, *self._used)}
+        parts = ("headers", "outside")
+        wanted = dict.fromkeys(i for each in kept.values() for p in parts for i in each[p])
+        numbers = {old: new for new, old in enumerate(wanted)}
+        written = {
+            key: {**each, **{p: [numbers[i] for i in each[p]] for p in parts}}
+            for key, each in kept.items()
+        }
+        body = [[astuple(rows[index]) for index in numbers], written]
+        _ENVELOPE.write(self._path, json.dumps(body, separators=(",", ":")).encode())
+        self._changed = False
+
+    def _read(self) -> tuple[list[Row], dict[str, dict[str, Any]]]:
+        if self._loaded is None:
+            body = _ENVELOPE.read(self._path)
+            rows, closures = ([], {}) if body is None else json.loads(body)
+            self._loaded = [Row(p, n, s, tuple(stamp)) for p, n, s, stamp in rows], closures
+        return self._loaded
+
+    def _holds(self, rows: Sequence[Row], entry: dict[str, Any]) -> bool:
+        indices = (*entry["headers"], *entry["outside"])
+        return all(self._is_current(index, rows[index]) for index in indices) and (
+            self._same_names(entry)
+        )
+
+    def _is_current(self, index: int, row: Row) -> bool:
+        if index not in self._valid:
+            self._valid[index] = not row.path or self._is_same(row)
+        return self._valid[index]
+
+    def _is_same(self, row: Row) -> bool:
+        if self._memory.look(row.path) == row.stamp:
+            return True
+        try:
+            return self._memory.digest(row.path) == row.sha256
+        except OSError:
+            return False
+
+    def _same_names(self, entry: dict[str, Any]) -> bool:
+        changed = _changed(entry["probed"])
+        beyond = _changed(entry["places"])
+        if any(names is None or _names(path, None) != names for path, names in beyond):
+            return False
+        if not changed:
+            return True
+        rows, _ = self._read()
+        external = entry["external"]
+        known = Closure(
+            tuple(Header(rows[i].name, "", None) for i in entry["headers"]), "",
+            external=external, shadowing=frozenset(entry["shadowing"]),
+        )  # fmt: skip
+        sought = _sought(known)
+        return all(_names(path, sought) == names for path, names in changed)
+
+
+def _changed(
+    directories: Iterable[tuple[str, Sequence[int], str | None]],
+) -> list[tuple[str, str | None]]:
+    """Return those that have another stamp, with the names that were in them."""
+    return [
+        (path, names) for path, stamp, names in directories if sighting(path).stamp != Stamp(*stamp)
+    ]
+
+
+def _sought(found: Closure) -> frozenset[str] | None:
+    """Return the names that an include asks for, part by part; None for any."""
+    if found.external is None:
+        return None
+    names = (*found.external, *(header.name for header in found.headers), *found.shadowing)
+    return frozenset(part for name in names for part in name.split("/"))
+
+
+def _names(path: str, sought: frozenset[str] | None) -> str | None:
+    """Return the digest of those names in a directory that count, each with what it is; what there
+    is where it is none. None where an answer would not last: what a link leads to may come."""
+    try:
+        with os.scandir(path) as entries:
+            counted = [entry for entry in entries if sought is None or entry.name in sought]
+            kinds = [(e.name, "/" if e.is_dir() else "" if e.is_file() else None) for e in counted]
+    except NotADirectoryError:
+        return "file"
+    except OSError:
+        return "nothing"
+    if any(kind is None for _, kind in kinds):
+        return None
+    return sha256_text("\n".join(sorted(f"{name}{kind}" for name, kind in kinds)))
+
+
+def _diagnostic(fields: Sequence[Any]) -> Diagnostic:
+    message, place, hint, severity = fields
+    return Diagnostic(message, None if place is None else Place(*place), hint, severity)
