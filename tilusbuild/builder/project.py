@@ -18,6 +18,7 @@ from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.engine.timeline import Timeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Manifest, Settings, find, load, settings
+from tilusbuild.manifest.valued_flags import has_values
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import Plan, Planner
@@ -232,15 +233,12 @@ def refusals(
     """Return everything that the compilers refuse, once each, for pairs of a script's name and a
     target."""
     found: list[Diagnostic] = []
-    used: dict[Pipeline, None] = {}
     for script, target in pairs:
         has_kernel = manifest.scripts[script].kernel is not None
         pipeline = pipeline_for(target.kind, has_kernel, toolchain.device_compiler)
-        used[pipeline] = None
         found += _tools(manifest, target, pipeline, toolchain)
         found += _flags(manifest, script, target.name, pipeline)
-    for pipeline in used:
-        found += _standard(manifest, pipeline)
+        found += _standard(manifest, script, pipeline)
     return list(dict.fromkeys(found))
 
 
@@ -264,15 +262,18 @@ def _flags(
         (manifest.written(script, target, "flags"), manifest.scripts[script].flags_for(target)),
     )
     for keys, flags in places:
-        for one in pipeline.refused_flags(flags):
+        known = () if any(map(has_values, flags)) else flags
+        for one in pipeline.refused_flags(known):
             place = manifest.place_of_value(*keys, one.index)
             message = f'{pipeline.compiler} does not know "{one.flag}"'
             yield Diagnostic(message, place, one.hint)
 
 
-def _standard(manifest: Manifest, pipeline: Pipeline) -> Iterator[Diagnostic]:
-    std = manifest.toolchain.std
+def _standard(manifest: Manifest, script: str, pipeline: Pipeline) -> Iterator[Diagnostic]:
+    std = manifest.std_for(script)
     if pipeline.standards is not None and std not in pipeline.standards:
-        place = manifest.place_of_value("toolchain", "std")
+        own = manifest.scripts[script].std is not None
+        keys = ("script", script, "std") if own else ("toolchain", "std")
+        place = manifest.place_of_value(*keys)
         known = ", ".join(pipeline.standards)
         yield Diagnostic(f"{pipeline.compiler} does not know {std}", place, f"it knows {known}")

@@ -7,17 +7,19 @@ none is one that tilusbuild sets itself.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from tilusbuild.arch import PtxNeedsBaseError, UnknownArchError, gencode, parse_arch
 from tilusbuild.errors import did_you_mean
+from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import TargetSection
 from tilusbuild.manifest.shape import toml_text
+from tilusbuild.manifest.valued_flags import expressions, has_values
 
 
 def check_targets(checks: Checks) -> None:
@@ -183,6 +185,10 @@ _OWNED: dict[str, str] = {
     **dict.fromkeys(("-ccbin", "--compiler-bindir"), _HOST),
     **dict.fromkeys(("-march", "-mtune"), _MARCH),
 }
+_IMPURE = (
+    "it may run, read or write what no hash covers; unsafe-flags = true in [build] or in the "
+    "script passes it on"
+)
 _JOINED = ("-I", "-isystem", "-iquote", "-idirafter", "-o")
 """Options whose value may follow with nothing between."""
 
@@ -206,29 +212,40 @@ def check_flags(checks: Checks) -> None:
 def _flags(
     checks: Checks, path: Path, flags: Sequence[str], unsafe: bool, cpu: bool = False
 ) -> None:
+    if any(map(has_values, flags)):
+        _valued(checks, path, flags)
+        return
+    for number, message, hint in flag_problems(flags, unsafe=unsafe, cpu=cpu):
+        checks.error(message, partial(checks.document.value, *path, number), hint)
+
+
+def _valued(checks: Checks, path: Path, flags: Sequence[str]) -> None:
+    """Check the expressions in flags; what the flags become is checked of each program."""
+    for number, flag in enumerate(flags):
+        try:
+            list(expressions(flag))
+        except ExprError as error:
+            checks.error(error.message, partial(checks.document.value, *path, number))
+
+
+def flag_problems(
+    flags: Sequence[str], *, unsafe: bool, cpu: bool
+) -> Iterator[tuple[int, str, str]]:
+    """Yield what is wrong with flags: the number, a message, and a hint."""
     impure = {} if unsafe else dict(pure_flags.impure(flags, cpu=cpu))
     passed_on = False
     for number, flag in enumerate(flags):
-        place = partial(checks.document.value, *path, number)
         words = _shell_words(flag)
         if len(words) > 1:
-            checks.error(
-                "one argument per item: this is a shell string",
-                place,
-                f"write {', '.join(toml_text(word) for word in words)}",
-            )
+            message = "one argument per item: this is a shell string"
+            yield number, message, f"write {', '.join(toml_text(word) for word in words)}"
         elif passed_on:
             if "-march=" in flag:
-                checks.error(f'"{flag}" is set by tilusbuild', place, _MARCH)
+                yield number, f'"{flag}" is set by tilusbuild', _MARCH
         elif hint := owned(flag):
-            checks.error(f'"{flag}" is set by tilusbuild', place, hint)
+            yield number, f'"{flag}" is set by tilusbuild', hint
         elif number in impure:
-            checks.error(
-                f'"{impure[number]}" is not a flag that is known to be pure',
-                place,
-                "it may run, read or write what no hash covers; unsafe-flags = true in [build] or "
-                "in the script passes it on",
-            )
+            yield number, f'"{impure[number]}" is not a flag that is known to be pure', _IMPURE
         passed_on = flag in _PASSES_ON
 
 

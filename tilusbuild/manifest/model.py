@@ -128,6 +128,10 @@ class Manifest(ManifestTable):
             if value is not False
         }
 
+    def std_for(self, script: str) -> str:
+        """The language standard of a script."""
+        return self.scripts[script].std or self.toolchain.std
+
     def include_dirs_for(self, script: str) -> tuple[IncludeDir, ...]:
         """Include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)

@@ -35,7 +35,7 @@ from tilusbuild.manifest.script_sections import (
     PruneSection,
     TuneSection,
 )
-from tilusbuild.manifest.sections import IncludeDir, or_shorthand
+from tilusbuild.manifest.sections import IncludeDir, Standard, or_shorthand
 from tilusbuild.manifest.table import (
     VALUE_SCHEMA,
     AnyValue,
@@ -340,8 +340,12 @@ class ScriptSection(ManifestTable):
     )
     flags: tuple[Text, ...] = Field(
         (),
-        description="Device compiler arguments, after those of `[build]` and of the target.",
-        examples=[["--use_fast_math"]],
+        description="Device compiler arguments, after those of `[build]` and of the target. "
+        "`{{ … }}` is an expression over the program's values.",
+        examples=[["--use_fast_math"], ["-maxrregcount={{ regs }}"]],
+    )
+    std: Standard | None = Field(
+        None, description="The language standard, in place of that of `[toolchain]`."
     )
     unsafe_flags: bool = Field(
         False, description="As `unsafe-flags` of `[build]`, for this script and its overrides."

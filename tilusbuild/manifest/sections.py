@@ -30,6 +30,7 @@ from tilusbuild.manifest.table import (
     shorthand,
 )
 
+Standard = Literal["c++14", "c++17", "c++20", "c++23"]
 Level = Annotated[Literal[0, 1, 2], BeforeValidator(not_boolean)]
 
 
@@ -218,9 +219,7 @@ class ToolchainSection(ManifestTable):
         "`/usr/local/cuda*`, NVIDIA's wheels.",
         examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"],
     )
-    std: Literal["c++14", "c++17", "c++20", "c++23"] = Field(
-        "c++17", description="The language standard, for device and host code."
-    )
+    std: Standard = Field("c++17", description="The language standard, for device and host code.")
     host_march: Annotated[Text, AfterValidator(_march)] | None = Field(
         None,
         description="The oldest CPU that host code runs on, as the host compiler's `-march` names "

@@ -16,6 +16,8 @@ from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import Manifest, expression, signature_of
+from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
@@ -95,6 +97,7 @@ class ScriptInstance:
         self.launch = self._parse_launch()
         self._prune = self._parse_prune()
         self._flags = manifest.flags_for(script, target.name)
+        self._has_valued_flags = any(map(has_values, self._flags))
         self._defines = tuple(manifest.defines_for(script, target.name).items())
         self._include_roots = tuple((root.name, root.quoted_only) for root in headers.roots)
 
@@ -173,9 +176,9 @@ class ScriptInstance:
             constants=values,
             include_digest=closure.digest if copied else None,
             include_roots=self._include_roots if copied else (),
-            flags=self._flags,
+            flags=self._program_flags(values),
             defines=self._defines,
-            std=self._manifest.toolchain.std,
+            std=self._manifest.std_for(self.script),
             host_march=self._manifest.toolchain.host_march,
             prune=self._limits(values),
         )
@@ -234,7 +237,7 @@ class ScriptInstance:
             (launch, [expression.canonical for expression in expressions]),
             [(name, limit.source, limit.canonical) for name, limit in self._prune.items()],
             (self._flags, self._defines, self._include_roots),
-            (self._manifest.toolchain.std, self._manifest.toolchain.host_march),
+            (self._manifest.std_for(self.script), self._manifest.toolchain.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.cuda_fingerprint, tools.cc_fingerprint),
             (repr(type(self.pipeline)), tools.nvrtc_fingerprint, tools.joiner_fingerprint),
@@ -336,6 +339,30 @@ class ScriptInstance:
         return {
             name: self._bound(source) for name, source in declared.items() if source is not None
         }
+
+    def _program_flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return the compiler arguments of a program. Raises `InputError` for those that are not
+        allowed once they are filled in."""
+        if not self._has_valued_flags:
+            return self._flags
+        place = self._manifest.place(
+            *self._manifest.written(self.script, self.target.name, "flags")
+        )
+        try:
+            flags = filled_in(self._flags, values, self._bound)
+        except ExprError as error:
+            raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
+        unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
+        problems = flag_problems(flags, unsafe=unsafe, cpu=self.target.kind == "cpu")
+        found = [Diagnostic(message, place, hint) for _, message, hint in problems]
+        compiler = self.pipeline.compiler
+        found += [
+            Diagnostic(f'{compiler} does not know "{refused.flag}"', place, refused.hint)
+            for refused in self.pipeline.refused_flags(flags)
+        ]
+        if found:
+            raise InputError(*found)
+        return flags
 
     def _limits(self, values: Mapping[str, Value]) -> Prune | None:
         if not self._prune:

@@ -111,7 +111,9 @@ def spell(value: object) -> object:
         return value
     kind = type(value).__name__.lower()
     what = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
-    raise RefusedError(f"only text and numbers can be written, and this is {what}")
+    # `int a[1][2] = {{1, n}};` is C++, and an expression of Jinja2: a tuple.
+    cpp = ': in C++ text write "{ {" for two braces' if kind == "tuple" else ""
+    raise RefusedError(f"only text and numbers can be written, and this is {what}{cpp}")
 
 
 @lru_cache(maxsize=4096)
