@@ -178,6 +178,13 @@ def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewUser
     assert list(user.cache.glob("staging/*")) == []
 
 
+def test_doctor_asks_the_remote(server: HttpCache, new_user: NewUser) -> None:
+    user = new_user(server.address)
+    assert f"ok       remote cache: {server.address}, read: " in user.run("doctor", status=None).out
+    server.status = 503
+    assert "answers GET with status 503" in user.run("doctor", status=None).out
+
+
 def test_a_record_comes_last(server: HttpCache, new_user: NewUser) -> None:
     new_user(server.address, WRITE="1").build()
     puts = [path for method, path, _ in server.requests if method == "PUT"]

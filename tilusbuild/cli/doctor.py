@@ -87,7 +87,7 @@ def run(arguments: DoctorArgs) -> int:
     root = manifest.root if manifest else os.getcwd()
     given = {"cache-dir": arguments.cache_dir}
     chosen = settings(root, given, os.environ, manifest, option.chosen())
-    findings = _findings(manifest, root)
+    findings = (*_findings(manifest, root), *_remote(manifest))
     needed = _needed(manifest, chosen.device_compiler.value)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
     if arguments.json:
@@ -109,6 +109,37 @@ def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
         return diagnose(request, os.environ, runner, DigestMemory())
     finally:
         runner.close()
+
+
+def _remote(manifest: Manifest | None) -> Iterator[Finding]:
+    """Yield what the remote cache answers, where there is one."""
+    from tilusbuild.remote.settings import decide
+    from tilusbuild.toolchain import Finding
+
+    chosen = decide(manifest.remote if manifest else None, os.environ)
+    if chosen is None:
+        return
+    detail, fine = "", False
+    try:
+        from tilusbuild.remote.backend import RemoteTroubleError
+        from tilusbuild.remote.choose import open_backend
+    except ImportError as error:
+        detail = f"{error.name} is not installed: pip install 'tilusbuild[remote]'"
+    else:
+        try:
+            backend = open_backend(chosen)
+            try:
+                said = backend.check(write=chosen.write)
+                access = "read and written" if chosen.write else "read"
+                detail, fine = f"{chosen.address}, {access}: {said}", True
+            finally:
+                backend.leave()
+                backend.close()
+        except RemoteTroubleError as error:
+            detail = str(error)
+    remedy = f"set by {chosen.source}; builds go on without it"
+    gives = "programs that others compiled"
+    yield Finding("remote cache", "ok" if fine else "warning", detail, gives, remedy)
 
 
 def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:
