@@ -115,6 +115,7 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TILUSBUILD_JOBZ", "1")
     check("doctor", status=None)
     check("tune", "scale", "--target", "cpu", "--budget", "20", "--repeat", "2", "--unchecked")
+    check("report", "--against", ".cache")
     check("dispatch", "prune", "scale")
     check("cache dir")
     check("cache ls")

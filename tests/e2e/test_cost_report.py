@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support import scale
 from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
+
+
+def told(events: list[dict[str, Any]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Scripts, programs and the summary of a report."""
+    of = {kind: [e for e in events if e["event"] == kind] for kind in ("script", "program")}
+    return of["script"], of["program"], events[-1]
 
 
 def test_the_report_before_and_after_builds(project: Project):
@@ -15,7 +23,7 @@ def test_the_report_before_and_after_builds(project: Project):
     assert not project.cache.exists(), "looking writes nothing"
 
     project.build()
-    script, *programs, summary = project.run("report", "--json").events
+    (script,), programs, summary = told(project.run("report", "--json").events)
     assert (script["script"], script["target"], script["timed"]) == ("scale", "cpu", 2)
     assert {program["hash"] for program in programs} == set(project.programs)
     for program in programs:
@@ -35,22 +43,22 @@ def test_a_time_is_reported_only_for_the_program_that_took_it(new_project: NewPr
     """Given a project of which the default, its second schedule, is built alone, as its level 0."""
     project = new_project(scale.manifest(scale.script(more="default = { unroll = 2 }")))
     project.build("--level", "0")
-    _, first, second, _ = project.run("report", "--json").events
+    _, (first, second), _ = told(project.run("report", "--json").events)
     assert (first["status"], first["seconds"]) == ("missing", None)
     assert (second["status"], second["seconds"]) == ("built", None), "the time is in another place"
-    (_, default, _) = project.run("report", "--json", "--level", "0").events
+    _, (default,), _ = told(project.run("report", "--json", "--level", "0").events)
     assert default["hash"] == second["hash"]
     assert default["seconds"] > 0
 
     project.edit("kernels/scale.cu.j2", "constexpr", "/* new */ constexpr")
-    (_, edited, _) = project.run("report", "--json", "--level", "0").events
+    _, (edited,), _ = told(project.run("report", "--json", "--level", "0").events)
     assert (edited["status"], edited["seconds"], edited["library"]) == ("missing", None, None)
 
 
 def test_registers_and_spills_of_a_gpus_programs(new_project: NewProject, fake_cuda: FakeCuda):
     project = new_project(scale.manifest(scale.script(target="gpu")), **fake_cuda.environment)
     project.build()
-    _, program, *_ = project.run("report", "--json").events
+    _, (program, *_), _ = told(project.run("report", "--json").events)
     (usage,) = program["usages"]
     assert (usage["kernel"], usage["arch"]) == ("scale", "sm_80")
     assert usage["registers"] > 0

@@ -8,14 +8,16 @@ as nothing and is an empty cell; a program that several scripts share counts onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, ClassVar
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import Entry, listed
+from tilusbuild.dispatch.model import resources_of
+from tilusbuild.engine.attempt import placed
 from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -23,6 +25,8 @@ from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import Cell, cell_text, table
+
+_LONGEST_LOG = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,19 @@ class Cost(JsonLine):
     library: int | None = None
     """Bytes of lib.so."""
     usages: tuple[Usage, ...] = ()
+    instance: str = ""
+    index: int = 0
+    """Its number in the instance."""
+    default: bool = False
+    """Whether it is the instance's default schedule."""
+    smem: int | None = None
+    """Bytes of shared memory of a block, when the schedule fixes them."""
+    occupancy: float | None = None
+    """The share of a multiprocessor's warps that fit, from 0 to 1."""
+    reason: str = ""
+    """Why it is not built, at the template's place."""
+    log: str = ""
+    """The compiler's, of the first program of an instance that has this reason."""
 
     @property
     def registers(self) -> int | None:
@@ -88,12 +105,39 @@ class Total:
 def costs(plan: Plan, cache: Cache) -> list[Cost]:
     """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)
-    return [_cost(job, cache.lookup(job.hash), history) for job in jobs(plan)]
+    groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
+    for job in jobs(plan):
+        groups.setdefault(job.planned.label, []).append((job, cache.lookup(job.hash)))
+    return [cost for group in groups.values() for cost in _instance(group, cache, history)]
 
 
-def _cost(job: ProgramJob, entry: Entry | None, history: History) -> Cost:
+def _instance(
+    group: Sequence[tuple[ProgramJob, Entry | None]], cache: Cache, history: History
+) -> Iterator[Cost]:
+    """Yield the programs of one instance."""
+    first = group[0][0]
+    values = [job.script_instance.values(job.schedule) for job, _ in group]
+    metas = [entry.meta if entry else None for _, entry in group]
+    resources = resources_of(first.planned, first.script_instance, values, metas)
+    reasons: set[str] = set()
+    for number, (job, entry) in enumerate(group):
+        cost = _cost(job, entry, history, values[number])
+        used = {name: column[number] for name, column in resources.items()}
+        parts = [used.get(name) for name in ("static_smem", "dynamic_smem")]
+        if entry is not None and all(part is not None for part in parts):
+            smem = sum(int(part) for part in parts if part is not None)
+            cost = replace(cost, smem=smem, occupancy=used["occupancy"])
+        if entry is not None and (reason := str(entry.meta.get("reason") or "")):
+            log = "" if reason in reasons else cache.log(job.hash)[:_LONGEST_LOG]
+            reasons.add(reason)
+            cost = replace(cost, reason=placed(job, reason), log=log and job.readable(log))
+        yield cost
+
+
+def _cost(
+    job: ProgramJob, entry: Entry | None, history: History, values: Mapping[str, Value]
+) -> Cost:
     last = history.measured(job)
-    schedule = job.schedule
     sizes = {name: size for name, size, _ in listed(entry.meta)} if entry else {}
     return Cost(
         script=job.script,
@@ -101,11 +145,14 @@ def _cost(job: ProgramJob, entry: Entry | None, history: History) -> Cost:
         label=job.label,
         hash=job.hash,
         status=entry.status if entry else Status.MISSING,
-        values=job.script_instance.values(schedule),
+        values=values,
         seconds=last.seconds,
         peak_rss=last.peak_rss,
         library=sizes.get(layout.LIBRARY),
         usages=_usages(entry.meta["kernels"]) if entry else (),
+        instance=job.planned.label,
+        index=job.index,
+        default=job.is_default,
     )
 
 

@@ -11,7 +11,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
-from tilusbuild.space.report import RuleEffect
+from tilusbuild.space.report import RuleEffect, SpaceReport
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class SpaceLine(JsonLine):
     valid: int | None
     """None where they are too many to count."""
     rules: tuple[RuleEffect, ...]
+
+    @classmethod
+    def of(cls, instance: str, found: SpaceReport) -> SpaceLine:
+        """Return the line of a report."""
+        return cls(instance, found.cartesian, found.conditional, found.count, found.rules)
 
 
 def run(arguments: PlanArgs) -> int:
@@ -164,8 +169,7 @@ def _spaces(arguments: PlanArgs, project: Project) -> int:
     ):
         empty = empty or report.count == 0
         if arguments.json:
-            counts = (report.cartesian, report.conditional, report.count)
-            emit(SpaceLine(label, *counts, report.rules))
+            emit(SpaceLine.of(label, report))
             continue
         print(("\n" if number else "") + f"{label}: {report.cartesian:,} combinations")
         if report.conditional:

@@ -1,20 +1,31 @@
-"""`tilusbuild report [SCRIPT…]`: what builds cost, and which programs cost most."""
+"""`tilusbuild report [SCRIPT…]`: what builds cost, as tables, JSON, a page or a chart."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
+from tilusbuild.builder.timeline import BuildTimeline, last
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import SelectionArgs, Verb, option
-from tilusbuild.cli.options import emit
-from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
+from tilusbuild.cli.dispatch import CoverageLine
+from tilusbuild.cli.plan import SpaceLine
+from tilusbuild.package.compared import ComparedLine
+from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.report.svg import CHARTS
+from tilusbuild.tune.measured import MeasuredLine
+
+if TYPE_CHECKING:
+    from tilusbuild.builder.project import Project
+    from tilusbuild.plan.model import PlanSelection
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportArgs(SelectionArgs):
-    """Which part of the project, and in how much detail."""
+    """Which part of the project, and in which form."""
 
     top: int = option(
         "--top",
@@ -23,6 +34,34 @@ class ReportArgs(SelectionArgs):
         default=10,
         help="list the N programs that cost most (default: 10)",
     )
+    html: str | None = option(
+        "--html", metavar="FILE", help="write a page to look at, in one file that needs no network"
+    )
+    open: bool = flag("--open", help="open the page of --html in the browser")
+    svg: str | None = option(
+        "--svg", metavar="NAME", choices=CHARTS, help=f"draw one chart: {', '.join(CHARTS)}"
+    )
+    output: str | None = option(
+        "-o", "--output", metavar="FILE", help="where --svg goes (default: NAME.svg)"
+    )
+    instance: str | None = option(
+        "--instance", metavar="NAME", help="the instance that --svg draws (default: the first)"
+    )
+    against: str | None = option(
+        "--against",
+        metavar="OTHER",
+        help="compare with a cache, a package, or what `report --json` printed earlier",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLine(JsonLine):
+    """Whose report this is."""
+
+    event: ClassVar[str] = "project"
+    name: str
+    version: str
+    tilusbuild: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +85,88 @@ class CostSummary(JsonLine):
 
 
 def run(arguments: ReportArgs) -> int:
-    """Print the report. Runs no compiler and writes nothing to the tree."""
+    """Print or write the report. Runs no compiler and writes nothing to the tree."""
     from tilusbuild.errors import input_error
 
     if arguments.top < 0:
         raise input_error(f"--top {arguments.top}: not a number of programs")
+    if arguments.open and arguments.html is None:
+        raise input_error("--open needs --html", hint="add --html FILE")
     with options.project(arguments) as project:
-        found = costs(project.plan(options.selected(arguments, project)), project.cache)
-    if not arguments.json:
-        print(costs_text(found, arguments.top), end="")
-        return 0
-    for (script, target), each in totals(found).items():
-        emit(ScriptCostLine(script, target, each))
-    for cost in found:
-        emit(cost)
-    emit(CostSummary(total(found)))
+        selection = options.selected(arguments, project)
+        written = arguments.html is not None or arguments.svg is not None
+        if not (arguments.json or written):
+            found = costs(project.plan(selection), project.cache)
+            print(costs_text(found, arguments.top), end="")
+            return 0
+        lines = [json_line(line) for line in _lines(arguments, project, selection)]
+    if arguments.json:
+        for line in lines:
+            print(line)
+    _write(arguments, lines)
     return 0
 
 
-VERB = Verb(ReportArgs, run, (ScriptCostLine, Cost, CostSummary))
+def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
+    """Yield everything that is known: what `--json` prints, and what the page and charts show."""
+    from tilusbuild import __version__
+    from tilusbuild.package.compared import compared
+    from tilusbuild.plan.spaces import reports
+    from tilusbuild.tune.measured import measured
+
+    named = project.manifest.project
+    yield ProjectLine(named.name, named.version, __version__)
+    plan = project.plan(selection)
+    found = costs(plan, project.cache)
+    for (script, target), each in totals(found).items():
+        yield ScriptCostLine(script, target, each)
+    yield from found
+    for label, space in reports(project.manifest, selection):
+        yield SpaceLine.of(label, space)
+    for look, lines in measured(project, plan):
+        yield from lines
+        if look.script.keys:
+            for served in look.coverage():
+                yield CoverageLine(look.script.label, *served)
+    if (timeline := last(project.cache.state_path)) is not None:
+        yield timeline
+    if arguments.against is not None:
+        yield from compared(plan, found, arguments.against, whole=selection.is_whole)
+    yield CostSummary(total(found))
+
+
+def _write(arguments: ReportArgs, lines: Sequence[str]) -> None:
+    """Write the page and the chart that are asked for."""
+    if arguments.html is not None:
+        from tilusbuild.report.html import page
+
+        _output(arguments.html, page(lines))
+        if arguments.open:
+            import webbrowser
+
+            webbrowser.open("file://" + os.path.abspath(arguments.html))
+    if arguments.svg is not None:
+        from tilusbuild.report.svg import svg
+
+        chosen = {} if arguments.instance is None else {"instance": arguments.instance}
+        _output(arguments.output or f"{arguments.svg}.svg", svg(lines, arguments.svg, chosen))
+
+
+def _output(path: str, data: bytes) -> None:
+    from tilusbuild.errors import input_error
+    from tilusbuild.state.outputs import write_output
+
+    try:
+        write_output(path, data)
+    except OSError as error:
+        raise input_error(f"{path}: {error.strerror}") from None
+
+
+VERB = Verb(
+    ReportArgs,
+    run,
+    (
+        *(ProjectLine, ScriptCostLine, Cost, SpaceLine, MeasuredLine, CoverageLine),
+        *(BuildTimeline, ComparedLine, CostSummary),
+    ),
+)

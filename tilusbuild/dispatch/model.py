@@ -285,3 +285,27 @@ def _size(argument: Argument) -> str:
     """In floating point, which no product of sizes overflows."""
     extents = [d if isinstance(d, int | str) else d.canonical for d in argument.dims or ()]
     return " * ".join([repr(float(DTYPES[argument.dtype].bytes)), *(f"({e})" for e in extents)])
+
+
+def work_of(
+    script_instance: ScriptInstance,
+    instance: PlannedInstance,
+    dispatch: DispatchSection | None,
+    sizes: Mapping[str, Value],
+) -> tuple[float | None, float | None]:
+    """Return the bytes and the operations of a call, where the sizes and the manifest say them:
+    each tensor once, unless `bytes` is declared. What threads spill is not counted."""
+    flops = dispatch.flops if dispatch is not None else None
+    declared_bytes = dispatch.bytes if dispatch is not None else None
+    tensors = [a for a in script_instance.signature.arguments if a.dims is not None]
+    moved = declared_bytes or " + ".join(map(_size, tensors)) or None
+    env = {**target_constants(instance.target), **instance.params, **sizes}
+    return _number(moved, env), _number(flops, env)
+
+
+def _number(source: Value | None, env: Mapping[str, Value]) -> float | None:
+    try:
+        found = None if source is None else parse(source).substitute(env).constant
+    except ExprError:
+        return None
+    return float(found) if isinstance(found, int | float) else None

@@ -7,7 +7,7 @@ program has another hash is read from the two texts that the hash covers, as `ex
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -58,13 +58,16 @@ class PackageChange:
 
 
 @contextmanager
-def side(path: str, limits: Limits) -> Iterator[PackageSide]:
-    """Open a package or a cache for a comparison. Raises `PackageError`s, and `TilusbuildError`
-    for scripts that cannot be read."""
+def side(
+    path: str, limits: Limits, wanted: Callable[[FileList], set[str]] = texts
+) -> Iterator[PackageSide]:
+    """Open a package or a cache for a comparison; of a package, the files that are `wanted`.
+
+    Raises `PackageError`s, and `TilusbuildError` for scripts that cannot be read."""
     if is_cache(path):
         yield _of_cache(Cache(path))
         return
-    with unpacked(path, texts, limits) as package:
+    with unpacked(path, wanted, limits) as package:
         directory, listing = package.directory, package.listing
         paths = [os.path.join(directory, s.root) for s in listing.scripts]
         libraries = {

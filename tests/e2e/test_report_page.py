@@ -1,0 +1,225 @@
+"""The page of `report --html`, in a browser: it opens, asks nobody, shows the JSON's numbers, and
+what is a name in a project is text on it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from support import report_lines, scale
+from support.browser import Browser, browser
+from support.nvcc_journal import FakeCuda
+from support.project import NewProject, Project
+from tilusbuild.report import html
+
+PAGES = ("build", "space", "tuning", "package", "compare")
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def embedded(page: str) -> list[dict[str, Any]]:
+    """The data of a page."""
+    (found,) = DATA.findall(page)
+    lines: list[dict[str, Any]] = json.loads(found)
+    return lines
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of 240 programs."""
+    path = tmp_path_factory.mktemp("report") / "r.html"
+    path.write_bytes(html.page(report_lines.lines(240)))
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_opens_without_a_complaint_and_asks_nobody(
+    window: Browser, report: Path, page: str, width: int, scheme: str
+):
+    window.requests()
+    window.size(width, scheme)
+    window.open(report, page)
+    assert window.complaints() == []
+    asked = [each for each in window.requests() if not each.startswith("about:")]
+    assert {each.partition("#")[0] for each in asked} == {report.as_uri()}
+    drawn = window.js("return document.querySelectorAll('.chart:has(canvas)').length")
+    assert drawn == {"build": 1, "space": 3, "tuning": 4, "package": 1, "compare": 1}[page]
+    wide = window.js("return document.documentElement.scrollWidth")
+    assert wide <= width, "nothing sticks out"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_are_text_and_never_markup(window: Browser, report: Path, page: str):
+    window.open(report, page)
+    assert window.js("return document.querySelectorAll('main img, main script').length") == 0
+    assert (
+        window.js("return document.querySelectorAll('main i:not([class]):not(li > i)').length") == 0
+    )
+    assert window.js("return document.title") == "<b>p</b>: report"
+    shown = window.js("return document.body.innerText")
+    assert report_lines.HOSTILE in shown
+    if page == "build":
+        assert report_lines.LOG in window.js("return document.querySelector('pre').textContent")
+
+
+def test_a_policy_that_names_its_parts_by_digest_lets_nothing_else_run(report: Path):
+    page = report.read_text()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    parts = re.findall(r"<(script|style)>(.*?)</(?:script|style)>", page, re.DOTALL)
+    assert len(parts) == 3
+    for _, text in parts:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_the_cells_of_the_map_are_those_of_the_json(window: Browser, report: Path):
+    programs = [each for each in embedded(report.read_text()) if each["event"] == "program"]
+    window.open(report, "space")
+    window.choose("map-x", "tile_n")
+    window.choose("map-y", "stages")
+    window.choose("map-metric", "registers")
+    window.choose("fix-tile_m", "64")
+    cells = window.js(
+        "return document.getElementById('chart-map').drawn.cells.map(c => [c[0], c[1], c[2]])"
+    )
+    wanted: dict[tuple[int, int], list[int]] = {}
+    for each in programs:
+        if each["values"]["tile_m"] == 64:
+            place = (report_lines.TILES.index(each["values"]["tile_n"]), each["values"]["stages"])
+            known = [usage["registers"] for usage in each["usages"]]
+            wanted.setdefault(place, []).extend(known)
+    assert {(x, y): value for x, y, value in cells} == {
+        place: median(values) if values else None for place, values in wanted.items()
+    }
+
+
+def test_a_hover_says_which_programs_a_cell_has(window: Browser, report: Path):
+    window.size(1280, "light")
+    window.open(report, "space")
+    window.hover("#chart-map canvas", 0.5, 0.35)
+    window.wait(lambda: window.js("return document.querySelector('#chart-map .tip')"))
+    said = window.js("return document.querySelector('#chart-map .tip').innerText")
+    assert "tile_m=" in said
+    assert report_lines.HOSTILE in said
+    assert window.complaints() == []
+
+
+def test_filters_sorting_and_csv_agree_with_the_json(window: Browser, report: Path):
+    window.open(report, "build")
+    window.js(
+        "const e = document.querySelector('#programs input'); e.value = 'failed';"
+        "e.dispatchEvent(new Event('input'))"
+    )
+    failed = sum(1 for cost in report_lines.costs(240) if cost.reason)
+    said = window.js("return document.querySelector('#programs .count').textContent")
+    assert said == f"{failed} of 240"
+    window.js("document.querySelectorAll('#programs th button')[2].click()")
+    window.js("document.querySelectorAll('#programs .tools button')[0].click()")
+    window.wait(lambda: window.js("return window.copied"))
+    rows = window.js("return window.copied").split("\r\n")
+    assert len([row for row in rows if row]) == 1 + failed
+    times = [float(cost.seconds or 0) for cost in report_lines.costs(240) if cost.reason]
+    shown = window.js(
+        "return [...document.querySelectorAll('#programs tbody td:nth-child(3)')]"
+        ".map(cell => cell.textContent)"
+    )
+    assert [float(each) for each in shown] == pytest.approx(
+        sorted(times, reverse=True)[: len(shown)], rel=0.01
+    )
+
+
+def test_the_keyboard_zooms_the_timeline(window: Browser, report: Path):
+    window.open(report, "build")
+    code = (
+        "const c = document.getElementById('chart-timeline');"
+        "c.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}));"
+        "const z = c.chart.getOption().dataZoom[0]; return [z.start, z.end]"
+    )
+    assert window.js(code, "+") == [25, 75]
+    assert window.js(code, "0") == [0, 100]
+
+
+def test_all_pages_are_printed(window: Browser, report: Path):
+    window.open(report, "build")
+    window.js("dispatchEvent(new Event('beforeprint'))")
+    assert window.js("return document.querySelectorAll('main .page').length") == len(PAGES)
+    window.js("dispatchEvent(new Event('afterprint'))")
+    assert window.js("return document.querySelectorAll('main .page').length") == 1
+    assert window.complaints() == []
+
+
+def test_ten_thousand_programs_open(window: Browser, tmp_path: Path):
+    path = tmp_path / "large.html"
+    path.write_bytes(html.page(report_lines.lines(10_000)))
+    for page in PAGES:
+        begun = time.monotonic()
+        window.open(path, page)
+        print(f"{page}: {time.monotonic() - begun:.1f} s, {path.stat().st_size / 1e6:.1f} MB")
+    assert window.complaints() == []
+
+
+def test_the_data_of_the_page_are_what_json_prints(new_project: NewProject, fake_cuda: FakeCuda):
+    text = scale.manifest(scale.script(target="gpu", schedules=3), scale.script("other"))
+    files = {"kernels/scale.cu.j2": scale.TEMPLATE, "kernels/other.cu.j2": scale.TEMPLATE}
+    project = new_project(text, files=files, **fake_cuda.environment)
+    project.build()
+    project.run("report", "--html", "r.html")
+    page = (project.directory / "r.html").read_text()
+    assert embedded(page) == project.run("report", "--json").events
+    assert len(page) < 3_000_000
+    assert "error: --open needs --html" in project.run("report", "--open", status=2).err
+
+
+def test_one_chart_is_written_as_svg(project: Project):
+    pytest.importorskip("quickjs")
+    project.build()
+    project.run("report", "--svg", "timeline")
+    text = (project.directory / "timeline.svg").read_text()
+    assert text.startswith("<svg")
+    assert "compiler 1" in text
+    said = project.run("report", "--svg", "roofline", status=2).err
+    assert "--svg roofline: there is nothing to draw" in said
+    assert "`tilusbuild tune SCRIPT`" in said
+
+
+def test_another_build_a_cache_and_a_package_are_compared_with(project: Project):
+    project.write("tilus.toml", (project.directory / "tilus.toml").read_text() + "[package.one]\n")
+    project.build()
+    before = project.run("report", "--json").out
+    (project.directory / "before.jsonl").write_text(before)
+    project.run("package", "--format", "dir")
+    project.copy(project.directory.parent / "old")
+    project.edit("kernels/scale.cu.j2", "y[i] = a * x[i]", "y[i] = x[i] * a * 1.0f")
+    project.edit("tilus.toml", "[1, 2]", "[2, 3]")
+    project.build()
+    (package,) = (project.directory / "dist").iterdir()
+    old = project.directory.parent / "old" / ".cache"
+    for other in ("before.jsonl", old, package):
+        events = project.run("report", "--json", "--against", str(other)).events
+        rows = {tuple(e["schedule"]): e for e in events if e["event"] == "compared"}
+        assert set(rows) == {("unroll=1",), ("unroll=2",), ("unroll=3",)}, other
+        assert rows["unroll=1",]["after"] is None
+        assert rows["unroll=3",]["before"] is None
+        both = rows["unroll=2",]
+        assert both["before"]["hash"] != both["after"]["hash"]
+        assert both["before"]["library"] > 0
+        if other is not package:
+            assert both["before"]["seconds"] > 0

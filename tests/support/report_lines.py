@@ -1,0 +1,131 @@
+"""Lines of `report --json` to draw: of any size, with names that would be markup if they could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilusbuild.builder.costs import Cost, Usage, total
+from tilusbuild.builder.timeline import BuildTimeline
+from tilusbuild.cli.dispatch import CoverageLine
+from tilusbuild.cli.plan import SpaceLine
+from tilusbuild.cli.report import CostSummary, ProjectLine
+from tilusbuild.engine.timeline import AttemptRecord, MemorySample, Span
+from tilusbuild.expr import Value
+from tilusbuild.package.compared import ComparedLine, Figures
+from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.space.report import RuleEffect
+from tilusbuild.status import Status
+from tilusbuild.tune.measured import MeasuredLine
+
+HOSTILE = '<img src=x onerror="document.title=1">'
+"""The name of a script."""
+LOG = "</script><script>alert(1)</script>\nkernels/a.cu.j2(3): error: <b>bold</b>"
+TILES = (16, 32, 64, 128)
+
+
+def costs(count: int) -> list[Cost]:
+    """So many programs of one instance; every seventh does not compile."""
+    return [_cost(number) for number in range(count)]
+
+
+def _cost(number: int) -> Cost:
+    failed = number % 7 == 6
+    values: dict[str, Value] = {
+        "tile_m": TILES[number % 4],
+        "tile_n": TILES[number // 4 % 4],
+        "stages": number // 16 % 5,
+        "order": f"<i>{number // 80}</i>",
+    }
+    return Cost(
+        script=HOSTILE,
+        target="gpu",
+        label=f"{HOSTILE}/{number} gpu",
+        hash=f"{number:064x}",
+        status=Status.FAILED if failed else Status.BUILT,
+        values=values,
+        seconds=1 + number % 13 / 4,
+        peak_rss=100_000_000 + number,
+        library=None if failed else 20_000 + number % 100,
+        usages=() if failed else (Usage("k", "sm_80", 32 + number % 97, number % 5 * 8),),
+        instance=f"{HOSTILE} gpu",
+        index=number,
+        smem=None if failed else 1024 * (number % 48),
+        occupancy=None if failed else (1 + number % 8) / 8,
+        reason="kernels/a.cu.j2:3: error: <b>bold</b>" if failed else "",
+        log=LOG if number == 6 else "",
+    )
+
+
+def timeline(found: list[Cost], places: int = 4) -> BuildTimeline:
+    """A build of all of them."""
+    free = [0.5] * places
+    attempts = []
+    for cost in found:
+        start = min(free)
+        nvcc, end = start + 0.01, start + (cost.seconds or 0)
+        free[free.index(start)] = end
+        steps = [Span("render", start, nvcc), Span("nvcc", nvcc, end - 0.05)]
+        steps += [Span("ld", end - 0.05, end - 0.01), Span("publish", end - 0.01, end + 0.02)]
+        record = AttemptRecord(cost.hash, cost.label, 90_000_000, str(cost.status), cost.reason)
+        record.seconds, record.peak_rss = cost.seconds or 0, cost.peak_rss or 0
+        record.steps = steps
+        attempts.append(record)
+    end = max(free)
+    return BuildTimeline(
+        began=1.7e9,
+        seconds=end + 0.1,
+        version="0",
+        jobs=places,
+        attempts=tuple(attempts),
+        phases=(Span("plan", 0.0, 0.5), Span("publish scripts", end, end + 0.1)),
+        waits=(Span("wait for memory", 1.0, 2.0),),
+        used=tuple(MemorySample(at, at * 1_000_000) for at in range(int(end))),
+    )
+
+
+def _measured(found: list[Cost]) -> Iterator[MeasuredLine]:
+    usable = [cost for cost in found if cost.status == Status.BUILT][:40]
+    for m in (16, 128):
+        for n in (64, 512):
+            times = {str(c.index): 1e-5 * (1 + (c.index * m + n) % 17 / 9) for c in usable}
+            ranked = sorted(times, key=lambda program: times[program])
+            yield MeasuredLine(
+                instance=f"{HOSTILE} gpu",
+                device="GPU <0>",
+                sizes={"m": m, "n": n},
+                program=int(ranked[m == 16]),
+                seconds=times,
+                refused={"6": "incorrect: <b>"},
+                samples={program: 1 + place % 40 for place, program in enumerate(ranked)},
+                bytes=4.0 * m * n,
+                flops=200.0 * m * n,
+                bandwidth=1e12,
+                peak=1e13,
+            )
+
+
+def lines(count: int) -> list[str]:
+    """A whole report of so many programs."""
+    found = costs(count)
+    rules = (RuleEffect("<u>fits</u>", 600, 700, False), RuleEffect("few", 300, 320, False))
+    instance = f"{HOSTILE} gpu"
+    made: list[JsonLine] = [
+        ProjectLine("<b>p</b>", "1", "0"),
+        *found,
+        SpaceLine(instance, 1200, None, 300, rules),
+        *_measured(found),
+        CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured"),
+        CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>"),
+        timeline(found),
+        *_compared(found),
+        CostSummary(total(found)),
+    ]
+    return [json_line(line) for line in made]
+
+
+def _compared(found: list[Cost]) -> Iterator[ComparedLine]:
+    for cost in found[:60]:
+        schedule = tuple(f"{name}={value}" for name, value in cost.values.items())
+        after = Figures(cost.hash, cost.status, cost.registers, 0, cost.library, cost.seconds)
+        before = Figures("0", "built", 40, 0, 20_000, 1.0) if cost.index % 3 else None
+        yield ComparedLine(cost.script, cost.target, schedule, before, after)

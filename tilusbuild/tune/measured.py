@@ -1,0 +1,147 @@
+"""What was measured of a plan's instances, for `report`: times, who was dropped when, the roofs.
+
+Read from the tables and the logs that tuning left; what is not there, or cannot be read, was not
+measured.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilusbuild.builder.project import Project
+from tilusbuild.dispatch import latency
+from tilusbuild.dispatch.model import work_of
+from tilusbuild.dispatch.overview import DispatchOverview, overviews
+from tilusbuild.errors import InputError
+from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.planner import Plan
+from tilusbuild.plan.script_instance import ScriptInstance
+from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.naming import Name
+from tilusbuild.runtime.script import Script
+from tilusbuild.tune.bench.race import CASE, RUN
+from tilusbuild.tune.bench.session import lines
+from tilusbuild.tune.publish import Key, key_of
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLine(JsonLine):
+    """The times of an instance's programs at some sizes on a device, programs by their numbers."""
+
+    event: ClassVar[str] = "measured"
+    instance: str
+    device: str
+    sizes: Mapping[str, int]
+    """Of the bucket, by dispatch key."""
+    program: int | None
+    """The one that the table chooses."""
+    seconds: Mapping[str, float]
+    refused: Mapping[str, str]
+    """Why a program cannot be used."""
+    samples: Mapping[str, int]
+    """How often each program was timed: who has fewer was dropped earlier."""
+    bytes: float | None
+    """Of a call: each tensor once, or what the manifest says."""
+    flops: float | None
+    bandwidth: float | None
+    """`facts.dram_gbs` of the target, in bytes a second."""
+    peak: float | None
+    """`facts.tflops` of the target, in operations a second."""
+
+
+def measured(project: Project, plan: Plan) -> Iterator[tuple[DispatchOverview, list[MeasuredLine]]]:
+    """Yield each instance of a plan that is built, with its dispatch and what was measured."""
+    named = {each.hash: number for number, each in enumerate(plan.instances)}
+    pairs = dict.fromkeys((each.script, each.target.name) for each in plan.instances)
+    for script, target in pairs:
+        try:
+            looks = list(
+                overviews(project.manifest, project.cache.root, Name(script, target=target), None)
+            )
+        except (InputError, LoadError):
+            continue
+        for look in looks:
+            if (number := named.get(look.script.hash)) is not None:
+                of = plan.instances[number], plan.script_instances[number]
+                yield look, list(_lines(project, look, *of))
+
+
+def _lines(
+    project: Project,
+    look: DispatchOverview,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
+) -> Iterator[MeasuredLine]:
+    script = look.script
+    dispatch = project.manifest.scripts[instance.script].dispatch
+    counted = _samples(project.cache.state_path, script)
+    try:
+        found = latency.read(script)
+    except LoadError:
+        return
+    for each in found:
+        device = each.fingerprint.get("device", "")
+        sizes = dict(zip(script.keys, each.key, strict=True))
+        moved, flops = work_of(script_instance, instance, dispatch, sizes)
+        bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
+        yield MeasuredLine(
+            instance=instance.label,
+            device=device,
+            sizes=sizes,
+            program=_chosen(look, each),
+            seconds={str(program): seconds for program, seconds in each.seconds.items()},
+            refused={str(program): why for program, why in each.refused.items()},
+            samples=counted.get((device, each.key), {}),
+            bytes=moved,
+            flops=flops,
+            bandwidth=_scaled(bandwidth, 1e9),
+            peak=_scaled(peak, 1e12),
+        )
+
+
+def _chosen(look: DispatchOverview, each: latency.Measured) -> int | None:
+    for table in look.tables:
+        if dict(table.fingerprint) == dict(each.fingerprint):
+            return next((e.program for e in table.entries if e.key == each.key), None)
+    return None
+
+
+def _scaled(fact: object, unit: float) -> float | None:
+    return float(fact) * unit if isinstance(fact, int | float) and fact else None
+
+
+def _samples(state: str, script: Script) -> dict[tuple[str, Key], dict[str, int]]:
+    """Return how often each program was timed, by device and bucket."""
+    numbers = {program: number for number, program in enumerate(script.programs)}
+    found: dict[tuple[str, Key], dict[str, int]] = {}
+    name = os.path.basename(os.path.dirname(script.path))
+    for path in sorted(glob.glob(os.path.join(glob.escape(state), "tune", name, "*.jsonl"))):
+        device, keys, counts = "", dict[str, Key](), Counter[tuple[str, str]]()
+        for line in _readable(path):
+            if line.get("what") == RUN:
+                device = str((line.get("device") or {}).get("name", ""))
+            elif line.get("what") == CASE:
+                try:
+                    keys[str(line["case"])] = key_of(script, line["integers"])
+                except (KeyError, TypeError, ValueError):
+                    continue
+            elif line.get("what") == "sample":
+                counts[str(line.get("case")), str(line.get("program"))] += 1
+        for (case, program), count in counts.items():
+            if case in keys and program in numbers:
+                into = found.setdefault((device, keys[case]), {})
+                into[str(numbers[program])] = max(count, into.get(str(numbers[program]), 0))
+    return found
+
+
+def _readable(path: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from lines(path)
+    except OSError:
+        return
