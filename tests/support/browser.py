@@ -75,12 +75,13 @@ class Browser:
         return [each["message"] for each in self._driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """What was asked for since that was last asked, by address."""
+        """What files have asked for since that was last asked, by address; not what the browser's
+        own pages do."""
         messages = (
             json.loads(e["message"])["message"] for e in self._driver.get_log("performance")
         )
         sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [each["request"]["url"] for each in sent]
+        return [each["request"]["url"] for each in sent if each["documentURL"].startswith("file:")]
 
 
 @contextmanager
