@@ -381,3 +381,12 @@ class TestWrongSpaces:
         monkeypatch.setattr("tilusbuild.space.join.MAX_POINTS", 1000)
         with pytest.raises(SpaceError, match="more than 1,000 points: the parameters a, b"):
             Space(make_spec({"a": range(100), "b": range(100)}, {"r": "a + b > 3"}))
+
+
+def test_a_long_list_is_checked_in_linear_time() -> None:
+    """The value that is there twice is found without comparing each with all before it."""
+    started = time.process_time()
+    with pytest.raises(SpaceError, match='"a" has the value 0 twice'):
+        Space(make_spec({"a": [*range(200_000), 0]}))
+    assert Space(make_spec({"a": [*range(200_000), 0.0, False]})).count == 200_002
+    assert time.process_time() - started < 10

@@ -8,7 +8,7 @@ false exists once. Which parameters an expression needs is known through the der
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -37,7 +37,8 @@ class Domain:
     def find(self, row: Row) -> int | None:
         """Return the position of `row`, or None. 1, 1.0 and True are three values."""
         wanted = _exact(row)
-        return next((i for i, known in enumerate(self.rows) if _exact(known) == wanted), None)
+        alike = (i for i, known in enumerate(self.rows) if known == row)
+        return next((i for i in alike if _exact(self.rows[i]) == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +173,10 @@ def _domain(parameter: Parameter) -> Domain:
     return Domain(parameter.names, tuple(rows), len(parameter.values), pinned, default)
 
 
-def _repeated(rows: Iterable[Row]) -> Row | None:
+def _repeated(rows: Sequence[Row]) -> Row | None:
     """Return the first row that is there before it."""
+    if len(set(rows)) == len(rows):  # and so they differ with their types, too
+        return None
     seen = set[tuple[tuple[type, Value], ...]]()
     for row in rows:
         exact = _exact(row)
