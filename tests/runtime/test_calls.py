@@ -87,3 +87,26 @@ def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(
     assert outcome(lambda: calls.complete((wrong, 7), {})[0]) == outcome(
         lambda: slowly(modelled, [wrong, 7], {})
     )
+
+
+def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
+    """DLPack has no read-only arrays, and NumPy hands over no types of others."""
+    import ml_dtypes
+
+    right = {a.name: value(a.name, 2, 3) for a in arrays.passed(modelled)}
+    assert arrays.plain(modelled, tuple(right.values())) is None
+    fixed = right["x"].copy()
+    fixed.flags.writeable = False
+    for wrong, words in (
+        (fixed, "read-only: pass a copy"),
+        (np.zeros((2, 3), ml_dtypes.bfloat16), "bfloat16 cannot be handed over"),
+    ):
+        with pytest.raises(TypeError, match=f'modelled: argument "x": .*{words}'):
+            arrays.plain(modelled, tuple({**right, "x": wrong}.values()))
+
+
+def test_a_scalar_of_numpy_is_its_value(modelled: Script) -> None:
+    right = {a.name: value(a.name, 2, 3) for a in arrays.passed(modelled)}
+    again = arrays.plain(modelled, tuple({**right, "k": np.True_}.values()))
+    assert again is not None
+    assert again[list(right).index("k")] is True

@@ -87,6 +87,41 @@ def _shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, .
     return shape
 
 
+def plain(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the arguments of a call that was refused, with NumPy's scalars as Python's own; None
+    where it has none. Raises `TypeError` for an array that its library does not hand over."""
+    found = list(args)
+    for place, (argument, value) in enumerate(zip(passed(script), args, strict=True)):
+        if argument.dims is None:
+            if (
+                hasattr(value, "item")
+                and hasattr(value, "dtype")
+                and not hasattr(value, "data_ptr")
+            ):
+                found[place] = value.item() if value.shape == () else value
+        elif hasattr(value, "__dlpack__"):
+            try:
+                value.__dlpack__()
+            except Exception as error:
+                raise TypeError(
+                    f'{script.name}: argument "{argument.name}": {_not_handed_over(value, error)}'
+                ) from None
+    changed = any(new is not old for new, old in zip(found, args, strict=True))
+    return tuple(found) if changed else None
+
+
+def _not_handed_over(value: Any, error: Exception) -> str:
+    """Return why an array cannot be passed, and what can."""
+    kind = f"{type(value).__module__.partition('.')[0]}'s array of {getattr(value, 'dtype', '?')}"
+    if not getattr(getattr(value, "flags", None), "writeable", True):
+        return "NumPy hands over no array that is read-only: pass a copy"
+    if getattr(getattr(value, "dtype", None), "kind", "") == "V":
+        return (
+            f"{kind} cannot be handed over by DLPack: pass a tensor of torch or JAX with this type"
+        )
+    return f"{kind} cannot be handed over: {error}"
+
+
 def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
     """Return the first tensor of a call, or None."""
     for argument in passed(script):

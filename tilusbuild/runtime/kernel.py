@@ -110,17 +110,24 @@ class Kernel:
         if named or len(args) != self._count:
             args, made = self._forms.complete(args, named)
         everything = self._direct
-        if everything is not None:
-            try:
-                everything(*args)
-                return made
-            except direct.DispatcherRefusedError:
-                self._direct = None  # what follows says why, as a type
         try:
-            launch = self._known[self._key(args)]
-        except (KeyError, AttributeError, IndexError, TypeError):
-            launch = self._find(args)
-        launch(*args)
+            if everything is not None:
+                try:
+                    everything(*args)
+                    return made
+                except direct.DispatcherRefusedError:
+                    self._direct = None  # what follows says why, as a type
+            try:
+                launch = self._known[self._key(args)]
+            except (KeyError, AttributeError, IndexError, TypeError):
+                launch = self._find(args)
+            launch(*args)
+            return made
+        except (BufferError, TypeError, ValueError):  # before anything was launched
+            again = arrays.plain(self._scripts[0], args)
+            if again is None:
+                raise
+        self._find(again)(*again)
         return made
 
     def select(self, **sizes: Value) -> Selection:
