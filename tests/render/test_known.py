@@ -157,3 +157,18 @@ def test_a_new_plan_looks_at_the_files_again(world):
         for _ in range(2):
             found = Headers(world.roots, digests=memory, known=known.of("p")).closure(SOURCES[0])
             assert found == closure(SOURCES[0], world.roots)
+
+
+def test_what_came_while_a_plan_ran_is_not_taken_for_absent_by_the_next(world):
+    """A search sees what an earlier one of the same plan saw, however long ago that was."""
+    world.settle()
+    memory = DigestMemory(None, FileClock(str(world.directory)).moment)
+    known = ClosureMemory(str(world.directory / "state"), "project", "code", memory)
+    running = Headers(world.roots, digests=memory, known=known.of("p"))
+    running.closure('#include "b.h"\n')
+    (world.directory / "project/kernels/b.h").write_text("")
+    world.settle()
+    source = '#include "b.h"\n#include "a.h"\n'
+    running.closure(source)
+    found = Headers(world.roots, digests=memory, known=known.of("p")).closure(source)
+    assert found == closure(source, world.roots)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic
@@ -113,3 +113,40 @@ def manifest_of(headers: Sequence[Header]) -> str:
         else:
             lines.append(f"{header.sha256}  {name}\n")
     return "".join(lines)
+
+
+def parents(name: str) -> Iterable[str]:
+    """Yield the directories that a name in the copy lies in."""
+    while name := posixpath.dirname(name):
+        yield name
+
+
+def climbs_within(tree: str, directory: str, name: str) -> bool:
+    """Return whether `directory/name`, followed part by part, stays in the tree."""
+    limit = tree.count("/") + 1
+    depth = directory.count("/") + 1
+    for part in name.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < limit:
+            return False
+    return True
+
+
+def links_matter(path: str) -> bool:
+    """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
+    than in the copy, which has no links."""
+    by_name = os.path.normpath(path)
+    return os.path.realpath(path) != os.path.realpath(by_name) and (
+        os.path.exists(path) or os.path.exists(by_name)
+    )
+
+
+def passed(directory: str, name: str) -> Iterable[str]:
+    """Yield the directories that must exist for `..` in `directory/name` to be followed."""
+    parts = directory.split("/")
+    for part in name.split("/"):
+        if part == "..":
+            yield "/".join(parts)
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)

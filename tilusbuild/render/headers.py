@@ -18,7 +18,17 @@ from functools import cached_property
 from typing import Protocol
 
 from tilusbuild.errors import Diagnostic, Place, input_error
-from tilusbuild.render.closure import KEEP, Closure, Header, Root, manifest_of
+from tilusbuild.render.closure import (
+    KEEP,
+    Closure,
+    Header,
+    Root,
+    climbs_within,
+    links_matter,
+    manifest_of,
+    parents,
+    passed,
+)
 from tilusbuild.render.known import KnownClosures
 from tilusbuild.render.outside import Outside, Overlap, overlap
 from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
@@ -74,6 +84,8 @@ class Headers:
     ) -> None:
         self._roots = tuple(roots)
         self._known = known
+        # What is found once is not looked for again, so every closure is as old as the oldest look.
+        self._since = None if known is None else known.moment()
         self._outside = outside or Outside(())
         self._digests = digests or _NoMemory()
         self._scans = {} if scans is None else scans
@@ -104,15 +116,14 @@ class Headers:
         self, search: _Search, extra: tuple[str, ...], defined: Sequence[tuple[str, str]]
     ) -> Closure:
         """Return the closure of an earlier plan, or run the search."""
-        if self._known is None or extra:
+        if self._known is None or self._since is None or extra:
             return search.run(extra, defined)
         key = sha256_text(repr((search.source_scan, defined)))
         if (found := self._known.get(key)) is None:
-            since = self._known.moment()
             found = search.run(extra, defined)
             outside = {path: file.digest for path, file in search.outside.items()}
             places = sorted(search.absent | self.overlap.outside)
-            self._known.put(key, found, since, outside, places)
+            self._known.put(key, found, self._since, outside, places)
         return found
 
     @cached_property
@@ -299,7 +310,7 @@ class _Search:
             path = f"{on_disk}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
             file = self.headers.file(tree, name, path)
-            if ".." in include.name and _links_matter(path):
+            if ".." in include.name and links_matter(path):
                 self._note(
                     include, includer, 'a symbolic link stands before "..", which the copy has not',
                     "include the header by a path without the link",
@@ -309,11 +320,11 @@ class _Search:
                 continue
             found = True
             # Compilers would read it, but the copy does not reach above a tree.
-            if not _climbs_within(tree, directory, include.name):
+            if not climbs_within(tree, directory, include.name):
                 self._leads_out(include, includer, tree)
             else:
                 self._take(file)
-                self.directories.update(_passed(directory, include.name))
+                self.directories.update(passed(directory, include.name))
             # Where `#include_next` goes on depends on where the compiler found this file: take all.
             if not include.next:
                 break
@@ -402,49 +413,13 @@ class _Search:
         """Return the headers, and an empty file in each directory that is only passed through by
         `..`."""
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
-        existing = {parent for file in self.files for parent in _parents(file)}
+        existing = {parent for file in self.files for parent in parents(file)}
         headers += [
             Header(f"{directory}/{KEEP}", _EMPTY, None)
             for directory in self.directories
             if directory not in existing
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
-
-
-def _parents(name: str) -> Iterable[str]:
-    while name := posixpath.dirname(name):
-        yield name
-
-
-def _climbs_within(tree: str, directory: str, name: str) -> bool:
-    """Return whether `directory/name`, followed part by part, stays in the tree."""
-    limit = tree.count("/") + 1
-    depth = directory.count("/") + 1
-    for part in name.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < limit:
-            return False
-    return True
-
-
-def _links_matter(path: str) -> bool:
-    """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
-    than in the copy, which has no links."""
-    by_name = os.path.normpath(path)
-    return os.path.realpath(path) != os.path.realpath(by_name) and (
-        os.path.exists(path) or os.path.exists(by_name)
-    )
-
-
-def _passed(directory: str, name: str) -> Iterable[str]:
-    """Yield the directories that must exist for `..` in `directory/name` to be followed."""
-    parts = directory.split("/")
-    for part in name.split("/"):
-        if part == "..":
-            yield "/".join(parts)
-            parts.pop()
-        elif part not in ("", "."):
-            parts.append(part)
 
 
 def _locate(text: str, path: str, spelled: str) -> Place:
