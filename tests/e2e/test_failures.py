@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from support import scale
-from support.nvcc_journal import FakeCuda
+from support.nvcc_journal import FakeCuda, misbehave
 from support.processes import Watched
 from support.project import NewProject, Project
 
@@ -123,6 +123,19 @@ def test_no_answer_is_asked_for_again(
     assert (second["compiled"], second["cached"], second["crashed"]) == (0, 4, 1)
     assert len(fake_cuda.compiles - tried) == 1
     project.edit("kernels/scale.cu.j2", f"// fake: {behaviour}", "")
+    assert project.compiled("--strict") == 1
+
+
+@pytest.mark.parametrize("fault", ["other", "close"])
+def test_a_compile_of_something_else_or_without_a_report_is_no_answer(
+    new_project: NewProject, fake_cuda: FakeCuda, fault: str
+):
+    """The retry goes the same way: the compiler says twice what cannot be of this source."""
+    text = scale.manifest(scale.script(target="gpu", schedules=1))
+    project = new_project(text, {"kernels/scale.cu.j2": scale.TEMPLATE}, **fake_cuda.environment)
+    misbehave(fake_cuda.nvcc, (fault, ""), (fault, ""))
+    summary = project.build("--strict", status=1)
+    assert (summary["compiled"], summary["crashed"], summary["failed"]) == (0, 1, 0)
     assert project.compiled("--strict") == 1
 
 

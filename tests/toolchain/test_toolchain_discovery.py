@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -348,3 +349,17 @@ def test_a_doctor_never_fails(world: World) -> None:
     assert found["nvcc"].searched[0].where.startswith("CUDA_HOME")
     assert found["NVRTC"].status == found["nvdisasm"].status == "ok"
     assert found["tvm-ffi"].status == "ok"
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOSPC])
+@pytest.mark.parametrize("tool", ["g++", "nvcc"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
+    machine: World, number: int, tool: str, inside: bool
+) -> None:
+    """Whether the tool was not started, or could not start its own processes."""
+    said = f"{tool}: fatal error: cannot execute 'cc1plus': vfork: {os.strerror(number)}\n"
+    failed = finished(said, status=1) if inside else OSError(number, os.strerror(number))
+    machine.runner.on(tool, failed)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        machine.discover()

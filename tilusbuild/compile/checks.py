@@ -6,6 +6,7 @@ Each check returns the reason why the program is not built, as one line, or None
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from tilusbuild.compile.geometry import Geometry, geometry
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
 from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Argument, Signature
 
 _GRID, _BLOCK, _SMEM = range(3), range(3, 6), 6
@@ -161,6 +163,24 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
         return f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): declare it extern "C"'
     held = ", ".join(names) or "none"
     return f'the source holds no kernel "{recipe.symbol}" (it holds: {held})'
+
+
+def are_of_another(names: Sequence[str], recipe: Recipe, work: str) -> bool:
+    """Return whether kernels of these names cannot have come of the recipe's source and its headers
+    below `work`, which name none of them."""
+    texts = [recipe.source]
+    for where, _, files in os.walk(os.path.join(work, "include"), followlinks=True):
+        texts += [read_text(os.path.join(where, file), "replace") for file in files]
+    words = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text)}
+    plain = {part for name in names for part in re.findall(r"[A-Za-z_]\w*", _unmangled(name))}
+    return bool(plain) and not plain & words
+
+
+def _unmangled(name: str) -> str:
+    """Return the names that a C++ name is made of, roughly; a C name is one itself."""
+    if not name.startswith("_Z"):
+        return name
+    return " ".join(name[m.end() : m.end() + int(m[0])] for m in re.finditer(r"\d+", name))
 
 
 def link_problem(recipe: Recipe, log: str) -> str | None:

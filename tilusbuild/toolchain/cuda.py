@@ -21,7 +21,7 @@ from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
-from tilusbuild.toolchain.probe import Probe, ProbeError
+from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
 
 _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
 _INCLUDE = re.compile(r'"(?:-I)?(/[^"]*)"')
@@ -106,6 +106,7 @@ def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     try:
         return _examine(nvcc, probe, ccbin)
     except (ProbeError, OSError) as error:
+        raise_shortage(error)
         raise RejectedError(str(error)) from error
 
 

@@ -16,7 +16,7 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.probe import Probe, ProbeError
+from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
 
 _WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
 _COMPONENTS = ("cc1plus", "cc1", "collect2")
@@ -81,6 +81,7 @@ def find_host(probe: Probe) -> HostCompiler:
     try:
         return _examine(probe, cxx, cc)
     except (ProbeError, OSError) as error:
+        raise_shortage(error)
         raise _missing(f"{cxx}: {error}", "apt install --reinstall g++") from error
 
 

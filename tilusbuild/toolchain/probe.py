@@ -6,6 +6,7 @@ A tool runs in the user's environment without the variables that change what com
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,10 +27,27 @@ SCRUBBED = frozenset(
 """Variables that add options of gcc, ld or nvcc, or that change the language of their output."""
 
 _SECONDS = 60.0
+_SHORTAGES = (
+    errno.EAGAIN,
+    errno.ENOMEM,
+    errno.ENOBUFS,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+)
+"""What a machine is short of. Nobody mends that by installing a compiler."""
 
 
 class ProbeError(Exception):
     """A program could not be started, or failed; the text is the reason, without its name."""
+
+
+def raise_shortage(error: ProbeError | OSError) -> None:
+    """Raise what says something about the machine, and nothing about a tool."""
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,8 @@ class Probe:
         remember: bool = True,
         rests_on: Callable[[str], str] | None = None,
     ) -> str:
-        """Return what a program prints, stdout and stderr together. Raises `ProbeError`.
+        """Return what a program prints, stdout and stderr together. Raises `ProbeError`, and
+        `OSError` where the machine is short of something.
 
         The answer is remembered by the program's content, its path and the arguments, unless it
         may depend on more (`remember=False`: a script). `rests_on` returns the present state of
@@ -56,6 +75,7 @@ class Probe:
         try:
             identity = "\0".join((self.memory.digest(program), program, *arguments))
         except OSError as error:
+            raise_shortage(error)
             raise ProbeError(error.strerror or str(error)) from error
         key = "answer " + sha256_text(identity)
         basis = f"{key} rests on"
@@ -89,9 +109,13 @@ class Probe:
         try:
             finished = self.runner.run(command)
         except OSError as error:
+            raise_shortage(error)
             raise ProbeError(f"cannot be started: {error.strerror or error}") from error
         text = finished.output.decode("utf-8", "replace")
         if not finished.ok:
+            for number in _SHORTAGES:  # gcc's own processes could not be started
+                if os.strerror(number) in text:
+                    raise OSError(number, os.strerror(number), program)
             lines = text.strip().splitlines()
             how = "ran past a minute" if finished.timed_out else f"exit status {finished.status}"
             raise ProbeError(f"does not run ({how})" + (f": {lines[-1]}" if lines else ""))

@@ -8,6 +8,7 @@ printed a traceback; the exit status is a documented one, and a failure says why
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,9 +19,11 @@ COLUMNS = ("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", 
 """What can be wrong. `stuck`: a command hangs, or fails after the fault is over. `status`: an exit
 status that is not documented, or a failure without a word."""
 
+NO_WORD = " and no word"
 _DOCUMENTED = (0, 1, 2, 130, 129, 143)
-_REPORT = "tilusbuild-error-"
-"""How the file begins in which a bug is reported, which is to stay."""
+_STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*")
+"""What may stay in TMPDIR: the file in which a bug is reported, the lock of a device, and the
+socket of a worker whose command was killed, or could not remove it."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 
@@ -46,6 +49,8 @@ class Scenario:
     """The tools say what they say in a clean build."""
     again: bool = True
     """The same command has to succeed when it is given again, before the ordinary build."""
+    measures: bool = False
+    """It publishes what it measured: other bytes each time."""
 
     @property
     def builds(self) -> bool:
@@ -63,7 +68,7 @@ def judge(
     compiled = world.journal()
     world.obey()
     at_end = entries(world.cache)
-    findings += _of_tree(world, at_end, partly=True, logs=scenario.logs)
+    findings += _of_tree(world, at_end, partly=True, scenario=scenario)
     whole = world.whole_programs(at_end, logs=scenario.logs)
     if not scenario.removes:
         lost = sorted(before.keys() - at_end.keys())
@@ -90,20 +95,20 @@ def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
     if ended.status not in _DOCUMENTED and not (killed and ended.status < 0):
         yield Finding("status", f"status {ended.status}: {ended.err[-300:]}")
     elif ended.status > 0 and not killed and not (ended.err.strip() or ended.out.startswith("{")):
-        yield Finding("status", f"status {ended.status} and no word")
+        yield Finding("status", f"status {ended.status}{NO_WORD}")
 
 
 def _of_tree(
-    world: World, found: Entries, *, partly: bool = False, logs: bool = True
+    world: World, found: Entries, *, partly: bool = False, scenario: Scenario
 ) -> Iterator[Finding]:
     """Whatever is published is whole, and what a clean build makes; `partly`: but for scripts,
-    which may name a part of their programs; without `logs`, whatever the tools said."""
+    which may name a part of their programs."""
     for name, files in found.items():
         known = world.forms.get(name, [])
-        if partly and name.startswith("scripts/"):
+        if (partly or scenario.measures) and name.startswith("scripts/"):
             known = [_names_only(form) for form in known]
             right = any(_names_only(files).items() <= form.items() for form in known)
-        elif not logs:
+        elif not scenario.logs:
             right = without_log(files) in map(without_log, known)
         else:
             right = files in known
@@ -112,7 +117,11 @@ def _of_tree(
 
 
 def _names_only(script: Tree) -> Tree:
-    return {path: data for path, data in script.items() if "/" in path or path == "script.txt"}
+    return {
+        path: data
+        for path, data in script.items()
+        if path == "script.txt" or path.startswith(("programs/", "failed/"))
+    }
 
 
 def _difference(world: World, name: str, files: Tree) -> str:
@@ -159,7 +168,7 @@ def _of_ordinary_build(
         # What was installed needs no headers.
         if name not in at_end and not name.startswith("include/"):
             yield Finding("lost", f"{name} is not there in the end")
-    for finding in _of_tree(world, at_end, logs=scenario.logs):
+    for finding in _of_tree(world, at_end, scenario=scenario):
         yield Finding("stale", f"{finding.what} in the end")
     yield from _of_files(world)
     yield from (Finding("left over", f"process {words}") for words in world.server.settle())
@@ -188,7 +197,7 @@ def _of_files(world: World) -> Iterator[Finding]:
                 yield Finding("left over", f"{place.name}/{name}")
                 return
     for name in below(world.temporary):
-        if not name.startswith(_REPORT):
+        if not _STAY.fullmatch(name):
             yield Finding("left over", f"tmp/{name}")
             return
 
@@ -222,6 +231,8 @@ def judge_repaired(
         for name in world.references[scenario.edition]
         if name not in at_end and not name.startswith("include/")
     ]
-    findings += (Finding("stale", f"{f.what} in the end") for f in _of_tree(world, at_end))
+    findings += (
+        Finding("stale", f"{f.what} in the end") for f in _of_tree(world, at_end, scenario=scenario)
+    )
     findings += _of_files(world)
     return findings

@@ -9,9 +9,10 @@ from contextlib import suppress
 
 from support.faults.commands import Ended
 from support.faults.oracle import Scenario
-from support.faults.world import FORMATS, MORE, World
+from support.faults.world import FORMATS, HOST, MORE, World
 
 _WATCHED_SECONDS = 10.0
+_TUNE = ("tune", "scale", "--target", "cpu", "--cache", "warm", "--repeat", "2")
 
 
 def scenarios(world: World) -> dict[str, Scenario]:
@@ -26,6 +27,8 @@ def scenarios(world: World) -> dict[str, Scenario]:
         Scenario("clear", ("cache", "clear"), removes=True),
         Scenario("verify", ("cache", "verify")),
         Scenario("watch", ("watch", "--json"), edition=MORE, again=False),
+        Scenario("host", ("build", "-j1"), base="host", edition=HOST),
+        Scenario("tune", _TUNE, base="on-host", edition=HOST, measures=True),
         Scenario("remove", ("install", "--remove", "p"), removes=True, again=False),
     ]
     for kind in FORMATS:

@@ -6,6 +6,8 @@ Every trial starts from a copy of a *base*, a state of cache, home and output th
     seeded    what a builder remembers of its compilers, and nothing built
     built     the first edition of the project, built
     garbage   an edition before it, too, that nothing needs any more
+    host      as seeded, for the edition for the cpu
+    on-host   that edition, built
 
 `library` is a second project, whose cache is merged and whose packages are installed. Paths are the
 same in each trial, so that what is published can be compared byte for byte with a clean build's.
@@ -40,14 +42,20 @@ class Edition:
     note: str = ""
     other: str = ""
     """A note in the template of a second script, which there is then."""
+    host: bool = False
+    """It is for the cpu: the machine's own g++ compiles it, in the sandbox, and it can be tuned."""
 
     def write(self, directory: Path) -> None:
         """Write it where it is not there already."""
         scripts = [scale.script(target="gpu", schedules=self.schedules)]
+        if self.host:
+            scripts = [scale.script(schedules=self.schedules, more=_TUNE)]
         if self.other:
             scripts.append(scale.script("other", target="gpu", schedules=1))
-        manifest = scale.manifest(*scripts, build="timeout = '2s'")
+        manifest = scale.manifest(*scripts, build="timeout = '5s'")
         files = {"tilus.toml": manifest, "kernels/scale.cu.j2": _template(self.note)}
+        if self.host:
+            files["ref.py"] = scale.REFERENCE
         if self.other:
             files["kernels/other.cu.j2"] = _template(self.other)
         for name, text in files.items():
@@ -55,6 +63,13 @@ class Edition:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists() or path.read_text() != text:
                 path.write_text(text)
+
+
+_TUNE = """
+[script.scale.tune]
+ref = "ref.py:scale"
+sizes = [{ n = 100 }]
+"""
 
 
 def _template(note: str) -> str:
@@ -65,6 +80,7 @@ FIRST = Edition()
 MORE = Edition(schedules=3)
 OLD = Edition(note="as it was before")
 EDITIONS = (FIRST, MORE, OLD)
+HOST = Edition(host=True)
 BEFORE = Edition(other="1")
 """Of the editions for trials that edit two scripts; the notes are of the same length."""
 AFTER = Edition(note="2", other="2")
@@ -106,6 +122,7 @@ class World:
         """One whose clock is wrong."""
         self.roots = [str(p) for p in (self.cache, self.home, self.temporary, self.output)]
         self._hash_of: dict[str, str] = {}
+        self._on_host = False
         self.references: dict[Edition, Entries] = {}
         """What a clean build of each edition publishes."""
         self.forms: dict[str, list[Tree]] = {}
@@ -138,6 +155,7 @@ class World:
         for path in (self.home, self.temporary, self.output):
             path.mkdir(exist_ok=True)
         edition.write(self.project)
+        self._on_host = edition.host
         self.obey()
         self.forget_journal()
 
@@ -165,11 +183,13 @@ class World:
         self.reset("bare")
         self.must("build", "-j1")
         self._save("built")
-        for name in ("programs", "scripts", "include", "state/plans", "state/launchers"):
-            shutil.rmtree(self.cache / name, ignore_errors=True)
-        for name in ("index.json", "state/published", "state/history"):
-            (self.cache / name).unlink(missing_ok=True)
+        self._unbuild()
         self._save("seeded")
+        self.reset("bare", HOST)
+        self.must("build", "-j1")
+        self._save("on-host")
+        self._unbuild()
+        self._save("host")
         self.reset("seeded", OLD)
         self.must("build", "-j1")
         FIRST.write(self.project)
@@ -180,6 +200,12 @@ class World:
         for kind in FORMATS:
             self.must("package", "--format", kind, "-o", f"dist-{kind}", cwd=self.library)
 
+    def _unbuild(self) -> None:
+        for name in ("programs", "scripts", "include", "state/plans", "state/launchers"):
+            shutil.rmtree(self.cache / name, ignore_errors=True)
+        for name in ("index.json", "state/published", "state/history"):
+            (self.cache / name).unlink(missing_ok=True)
+
     def _make_references(self) -> None:
         for edition in (*EDITIONS, BEFORE, BETWEEN, AFTER):
             self.reset("seeded", edition)
@@ -189,6 +215,8 @@ class World:
             keys = [key for _, key, _ in read_journal(self.nvcc)]
             self._hash_of.update(zip(keys, started, strict=True))
             self.references[edition] = self._learn()
+        self.reset("on-host", HOST)
+        self.references[HOST] = self._learn()
         for kind in FORMATS:
             self.reset("seeded", MORE)
             self.must("install", str(self.package(kind)))
@@ -243,15 +271,17 @@ class World:
 
     def environment(self, *, join: bool = False) -> dict[str, str]:
         """The whole environment of a command."""
+        path = "/usr/local/bin:/usr/bin:/bin"
+        stand_ins = {"PATH": f"{self.toolkit}/host:{path}", **UNHELD}
         found = {
-            "PATH": f"{self.toolkit}/host:/usr/local/bin:/usr/bin:/bin",
+            "PATH": path,
             "CUDA_HOME": str(self.toolkit),
             "HOME": str(self.home),
             "TMPDIR": str(self.temporary),
             "LANG": "C.UTF-8",
             "LANGUAGE": "C",  # or argparse looks for a translation of each of its words
             "OPENBLAS_NUM_THREADS": "1",
-            **UNHELD,
+            **({} if self._on_host else stand_ins),
         }
         return {**found, **self.injection, "FAULTS_JOIN": "1"} if join else found
 

@@ -7,6 +7,7 @@ there.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
@@ -92,8 +93,14 @@ class KernelPipeline(Pipeline):
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
         found.ptxas = parse_ptxas(log)
         for _, kernels in codes:
-            if problem := checks.symbol_problem(recipe, [kernel.name for kernel in kernels]):
+            names = [kernel.name for kernel in kernels]
+            if problem := checks.symbol_problem(recipe, names):
+                if checks.are_of_another(names, recipe, os.path.dirname(path)):
+                    raise StepError(Cause.OUTPUT, f"{step.tool} compiled something else: {problem}")
                 raise StepError(Cause.CHECK, problem)
+        if "-v" in step.argv and recipe.symbol not in (usage.kernel for usage in found.ptxas):
+            # Spills are in the log only; that of a tool whose output was lost has no limit.
+            raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
         found.usages = [
             (arch, kernel)
             for arch, kernels in codes

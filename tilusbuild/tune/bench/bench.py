@@ -288,9 +288,9 @@ class Conversation:
 
     def __init__(self, runner: LocalRunner, kind: str, index: int = 0) -> None:
         self._scope = runner.scope()
-        self._directory = tempfile.mkdtemp(prefix="tilusbuild-tune-")
         self._finished: CompletedCommand | BaseException | None = None
         self._wake, self._woken = os.pipe()
+        self._directory = tempfile.mkdtemp(prefix="tilusbuild-tune-")
         self._ends: tuple[int, ...] = (self._wake, self._woken)
         self._channel: socket.socket | None = None
         self._received = bytearray()

@@ -17,7 +17,7 @@ from support.faults.group import NotTriedError, attempt
 from support.faults.oracle import Finding, Scenario
 from support.faults.world import World
 
-_PROCESS_SCENARIOS = ("cold", "edit", "bare", "watch")
+_PROCESS_SCENARIOS = ("cold", "edit", "bare", "watch", "tune")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from random import Random
 from support.faults import scenarios
 from support.faults.commands import Ended
 from support.faults.group import NotTriedError, attempt
-from support.faults.oracle import Finding, Scenario
+from support.faults.oracle import NO_WORD, Finding, Scenario
 from support.faults.world import World
 
 _CALLS = {
@@ -72,7 +72,9 @@ class Traced:
         def command() -> Ended:
             return _traced(world, scenario, f"inject={calls}:{what}:{when}")
 
-        return attempt(world, scenario, command, killed=error == "KILL")
+        found = attempt(world, scenario, command, killed=error == "KILL")
+        # What it says is written, too.
+        return [each for each in found if calls != "write" or not each.what.endswith(NO_WORD)]
 
 
 def _traced(world: World, scenario: Scenario, injection: str) -> Ended:
