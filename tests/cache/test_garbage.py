@@ -66,6 +66,20 @@ def test_what_the_last_build_of_each_project_made_stays(cache: Cache, sample: Sa
     assert cache.gc().removed == ()
 
 
+def test_what_a_killed_writer_left_in_a_script_goes(cache: Cache, sample: Sample):
+    sample.program("a")
+    record = sample.record(["a"])
+    path = Path(cache.publish_script(record))
+    cache.record_build("/p/tilus.toml", "p", [("matmul", record.hash)])
+    before = snapshot(str(path))
+    (path / "latency").mkdir()
+    for place in (path, path / "latency"):
+        (place / ".tmp-1").write_text("half a table")
+    cache.gc()
+    (path / "latency").rmdir()
+    assert snapshot(str(path)).keys() == before.keys()
+
+
 def test_a_build_of_a_part_adds_to_the_roots(cache: Cache, sample: Sample):
     records = [sample.record([name], directory=name) for name in ("a", "b")]
     for record in records:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -207,3 +209,22 @@ def test_the_lock_of_a_device_is_never_made_through_a_link(
     path.unlink()
     with device_lock("cpu", lambda: None):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+def test_a_worker_that_cannot_be_asked_is_not_waited_for(
+    bench: DeviceBench,
+    scale_case: tuple[Case, str],
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And its program is not said to have crashed: it was the machine."""
+
+    def sendall(channel: socket.socket, data: bytes) -> None:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    good = program(libraries())
+    assert bench.check(scale_case[0], good, 0).status == "ok"
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "sendall", sendall)
+        with pytest.raises(WorkerUnusableError, match="No buffer space"):
+            bench.sample(scale_case[0], good, 0, 0.0)

@@ -76,7 +76,8 @@ def gc(
     if dry_run:
         return _planned(tree, older_than, max_size)[0]
     with exclusive_use(tree, wait=wait), wrap_oserror(tree.root):
-        sweep(tree.path(layout.STATE), deep=True)
+        for directory in (layout.STATE, layout.SCRIPTS):
+            sweep(tree.path(directory), deep=True)
         planned, entries = _planned(tree, older_than, max_size)
         removed, kept = [], set[str]()
         for item in planned.removed:  # scripts come first

@@ -21,7 +21,7 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import TableEntry
 from tilusbuild.state.directories import make_below
-from tilusbuild.state.files import write_atomic
+from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.table import Cell, table
 
 DIRECTORY, FILE, REPORT = layout.LATENCY, "measured.json", layout.LATENCY_REPORT
@@ -75,6 +75,7 @@ def _write(script: Script, path: str, measured: Measured) -> None:
         ],
     }
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    sweep(os.path.dirname(path))
     write_atomic(os.path.join(os.path.dirname(path), REPORT), _report(script, found).encode())
     write_atomic(path, text.encode())
 

@@ -21,7 +21,7 @@ from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_dispatch
-from tilusbuild.state.files import write_atomic
+from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.table import Cell, table
 
 TEXT = "dispatch_table.txt"
@@ -81,6 +81,7 @@ def alone(script: Script) -> Iterator[None]:
 def write(script: Script, tables: Iterable[Table], refused: Sequence[Refusal]) -> None:
     """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
+    sweep(script.path)
     write_atomic(os.path.join(script.path, TEXT), table_text(script, tables, refused).encode())
     write_atomic(os.path.join(script.path, FILE), table_json(script, tables, refused))
 

@@ -218,9 +218,15 @@ class _Child:
         with warnings.catch_warnings():
             # Python warns of locks that other threads may hold: the child takes none of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._pid = os.fork()
-        if self._pid == 0:
-            _live(serve, requests, answers)
+            # A Ctrl-C would be lost in Python's own hooks around a fork, or be raised in the child,
+            # which is never to see one: it ends with us.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._pid = os.fork()
+                if self._pid == 0:
+                    _live(serve, requests, answers)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(requests)
         os.close(answers)
         self._closed = weakref.finalize(self, _end, self._pid, self._to, self._from)

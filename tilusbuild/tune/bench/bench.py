@@ -253,6 +253,8 @@ def _open_lock(path: str) -> int:
     return handle
 
 
+_DYING = 2.0
+"""Seconds that a process has to end after its socket failed."""
 _START = 60.0
 """Seconds for a worker to connect: an interpreter's start on a machine that has much to do."""
 _MAIN = """\
@@ -310,8 +312,9 @@ class Conversation:
         try:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
             line = self._line(deadline)
-        except OSError:
+        except OSError as error:
             line = None
+            self._expect_end(error)
         except KeyboardInterrupt:
             self._scope.cancel()
             raise
@@ -393,6 +396,17 @@ class Conversation:
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received = bytearray(rest)
         return line
+
+    def _expect_end(self, error: OSError) -> None:
+        """Wait for the end of a process that cannot be spoken to. Raises `WorkerUnusableError` when
+        it has none: it is well, and waits for what did not come."""
+        if self._thread is not None:
+            self._thread.join(_DYING)
+            if self._thread.is_alive():
+                self.close()
+                raise WorkerUnusableError(
+                    f"the process that measures cannot be asked: {error.strerror}"
+                ) from None
 
     def _ending(self) -> str:
         """Return how the process ended. Raises `CancelledError` when it was we who ended it."""
