@@ -56,6 +56,13 @@ def test_a_bug_is_said_to_be_one_and_its_traceback_is_in_a_file(
     assert report.stat().st_mode & 0o077 == 0
 
 
+def test_a_module_of_python_that_cannot_be_read_is_no_bug(ends: Any, capsys: Any) -> None:
+    """What importlib says when there is no descriptor left to list a directory with."""
+    assert ends(ModuleNotFoundError("No module named 'email.parser'", name="email.parser")) == 1
+    assert "its files cannot be read" in capsys.readouterr().err
+    assert ends(ModuleNotFoundError("No module named 'tilusbuild.x'", name="tilusbuild.x")) == 70
+
+
 @pytest.mark.parametrize("error", [CorruptFileError("it is cut"), CorruptCacheError("it is cut")])
 def test_a_damaged_cache_is_no_bug(ends: Any, capsys: Any, error: Exception) -> None:
     assert ends(error) == 1

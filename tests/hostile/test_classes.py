@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.hostile.classes import CLASSES, Samples
-from support.hostile.trial import Trial, attempt, warm_up
+from support.hostile.classes import CLASSES, Laboratory
+from support.hostile.trial import Trial, attempt
 
 TRIALS = int(os.environ.get("HOSTILE_TRIALS", "12"))
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    return Samples.made(tmp_path_factory.mktemp("samples"))
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    return Laboratory(tmp_path_factory.mktemp("laboratory"))
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_sample_of_each_class(name: str, tmp_path: Path) -> None:
+def test_a_sample_of_each_class() -> None:
     """In a process of its own: trials are forks, and threads of the tests are no part of them."""
-    command = [sys.executable, "-m", "support.hostile", "--only", name, "--count", str(TRIALS)]
+    command = [sys.executable, "-m", "support.hostile", "--count", str(TRIALS)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -53,8 +51,7 @@ def test_the_oracle_sees_what_it_is_for(tmp_path: Path) -> None:
     assert attempt(Trial(("schema",)), tmp_path / "well")[1] == []
 
 
-def test_the_same_seed_is_the_same_trial(samples: Samples) -> None:
-    warm_up()
-    for make in CLASSES.values():
-        one, two = (make(random.Random("s"), samples) for _ in range(2))
+def test_the_same_seed_is_the_same_trial(laboratory: Laboratory) -> None:
+    for name in CLASSES:
+        one, two = (laboratory.trial(name, "s") for _ in range(2))
         assert (one.words, one.files, one.environment) == (two.words, two.files, two.environment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,25 @@ def test_an_error_says_the_same_in_python(
     assert f"{error.line:>5} | {error.text}" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.line, again.hint) == (str(error), error.line, error.hint)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"compile_flags": "-fplugin=./evil.so"}, '"-fplugin=./evil.so" is not a flag that is'),
+        ({"compile_flags": ["-O2", "@flags"]}, '"@flags" is not a flag that is'),
+        ({"compile_flags": "-o elsewhere"}, '"-o" is set by tilusbuild'),
+        ({"target_host": "x86-64,-fplugin=./evil.so"}, "not the name of an architecture"),
+    ],
+)
+def test_a_callers_flags_are_held_to_what_a_manifests_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "tilus.toml").write_text(manifest())
+    (tmp_path / "kernels" / "scale.cu.j2").write_text(TEMPLATE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tilusbuild.InputError) as raised:
+        tilusbuild.KernelCache().cached("scale", target="cpu", **how)
+    assert said in str(raised.value)
+    assert not list(tmp_path.glob(".cache/programs/*"))

@@ -128,3 +128,19 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     os.waitpid(parent, 0)
     child = int((tmp_path / "pid").read_text())
     wait_until(lambda: not os.path.exists(f"/proc/{child}"))
+
+
+def test_the_second_rendering_of_a_line_map_is_under_the_limits_too(tmp_path: Path) -> None:
+    """Its marks double where a text without any stays empty."""
+    double = "{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}"
+    (tmp_path / "t.j2").write_text(
+        "{% set x %}\n{% endset %}{% set ns = namespace(s=x) %}"
+        "{% for i in range(40) %}" + double + "{% endfor %}{{ ns.s|length }}\n"
+    )
+    renderer = Renderer(str(tmp_path), limits=SMALL)
+    try:
+        text = renderer.render("t.j2", {}).text
+        assert text == "0\n"
+        assert renderer.line_map("t.j2", {}, text).origin(1) is None
+    finally:
+        renderer.close()

@@ -276,7 +276,8 @@ def _make(path: str, source: str, toolchain: Toolchain, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path)) as directory:
         made = os.path.join(directory, "helper.so")
         argv = (toolchain.cc.path, *_FLAGS, source, "-o", made)
-        if runner.run(Command(argv, directory, toolchain.environment(), _SECONDS)).ok:
+        environment = {**toolchain.environment(), "TMPDIR": directory}
+        if runner.run(Command(argv, directory, environment, _SECONDS)).ok:
             write_atomic(path, read_bytes(made), mode=0o600)
 
 

@@ -25,7 +25,7 @@ def instances(cache: Cache, word: str, target: str | None = None) -> list[Script
     """Return the instances that a name means, at least one; of a program's name those that have the
     program. Raises `InputError`."""
     known = cache.scripts()
-    name = _name(word)
+    name = named(word)
     of_script = [each for each in known if name.is_of(each.script)]
     if not of_script:
         hint = did_you_mean(name.script, {each.script for each in known})
@@ -47,7 +47,7 @@ def program(cache: Cache, word: str, target: str | None = None) -> str:
         if not _DIGITS.fullmatch(word):
             raise
         return _by_hash(cache, word)
-    number = _name(word).program
+    number = named(word).program
     found: dict[str, str] = {}
     for script in scripts:
         for index, digest in enumerate(script.programs):
@@ -68,7 +68,8 @@ def current(cache: Cache, scripts: list[ScriptListing]) -> list[ScriptListing]:
     return [each for each in scripts if (each.directory, each.hash) in roots] or scripts
 
 
-def _name(word: str) -> Name:
+def named(word: str) -> Name:
+    """Return what a name of the command line says. Raises `InputError`."""
     try:
         return parse_name(word)
     except NameSyntaxError as error:

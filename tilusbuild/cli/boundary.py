@@ -109,9 +109,16 @@ def answer(error: Exception, words: list[str]) -> int:
             return _machine(_sentence(each), _HINTS.get(each.errno))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return _machine("no further thread can be started", "raise the limit of processes")
+    if isinstance(error, ModuleNotFoundError) and _comes_with_python(error.name):
+        # Without descriptors, importlib takes a directory that it cannot list for an empty one.
+        return _machine(f"{error}, which comes with Python: its files cannot be read")
     if isinstance(error, (CorruptFileError, LoadError)):
         return _machine(str(error))
     return _internal(error, words)
+
+
+def _comes_with_python(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -152,9 +152,8 @@ def _roots(cache: Cache) -> dict[tuple[str, str], list[str]]:
 
 def _ls_programs(cache: Cache, arguments: Common, word: str) -> int:
     from tilusbuild.cache import names
-    from tilusbuild.runtime.naming import parse_name
 
-    number = parse_name(word).program
+    number = names.named(word).program
     for script in names.instances(cache, word):
         if not arguments.json:
             _print_programs(cache, script, number)

@@ -120,7 +120,7 @@ def _is_there(script: Script, texts: dict[str, str]) -> bool:
         for name, text in texts.items():
             if read_text(os.path.join(directory, name)) != text:
                 return False
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         return False
     made = os.path.join(directory, library_name(script))
     try:
@@ -131,7 +131,9 @@ def _is_there(script: Script, texts: dict[str, str]) -> bool:
 
 def _compile(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
     argv = (toolchain.cc.path, *CC_FLAGS, *_LINK, "dispatch.c", "-o", name, "-pthread", "-ldl")
-    finished = runner.run(Command(argv, directory, toolchain.environment()))
+    # gcc's intermediate files are removed with the private directory, also when gcc is killed.
+    environment = {**toolchain.environment(), "TMPDIR": os.path.dirname(directory)}
+    finished = runner.run(Command(argv, directory, environment))
     if not finished.ok:
         log = finished.output.decode(errors="replace")
         raise TilusbuildError(f"the dispatcher {name} does not compile:\n{log}")

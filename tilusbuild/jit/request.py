@@ -34,6 +34,8 @@ from tilusbuild.jit.tilelang_words import (
     words,
 )
 from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.pure_flags import names_march
 from tilusbuild.plan.model import Target, targets_of
 from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime.device import Device, can_run, code_rank, cuda, may_have_cuda
@@ -330,6 +332,7 @@ def _cuda_target(script: str, known: Mapping[str, Target]) -> str:
 def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> Manifest:
     """Return the manifest with one instance and one default."""
     owner = manifest.scripts[script]
+    _check_flags(manifest, script, target, wanted)
     params = _by_name(manifest, script, target, wanted)
     declared = manifest.toolchain
     if wanted.target_host is not None:
@@ -363,6 +366,19 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
         flags = (*flags, "--ptxas-options=-O0")
     made = manifest.model_copy(update=changed)
     return made.with_last_flags((*manifest.last_flags, *flags)) if flags else made
+
+
+def _check_flags(manifest: Manifest, script: str, target: str, wanted: Request) -> None:
+    """Hold the caller's flags to what a manifest's are held to. Raises `InputError`."""
+    unsafe = manifest.build.unsafe_flags or manifest.scripts[script].unsafe_flags
+    cpu = manifest.targets[target].is_cpu
+    for _, message, hint in flag_problems(wanted.flags, unsafe=unsafe, cpu=cpu):
+        raise input_error(f"compile_flags: {message}", hint=hint)
+    if wanted.target_host is not None and not names_march(wanted.target_host):
+        raise input_error(
+            f'target_host: "{wanted.target_host}" is not the name of an architecture',
+            hint='such as "x86-64-v3" or "armv8-a+crc"',
+        )
 
 
 def _by_name(manifest: Manifest, script: str, target: str, wanted: Request) -> dict[str, Value]:

@@ -152,6 +152,12 @@ _NVCC_VALUED_TEXT = """
 _NVCC_VALUED = frozenset(_NVCC_VALUED_TEXT.split())
 
 
+def names_march(word: str) -> bool:
+    """Return whether a word can follow `-march=`: with a comma in it, nvcc would make it several
+    flags of the host compiler."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", word) is not None
+
+
 def _gcc(flag: str) -> bool:
     if found := _F.fullmatch(flag):
         return found["name"] in _GCC_F or _GCC.fullmatch(flag) is not None

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.requirement import RequirementError, parse_requirement
 from tilusbuild.manifest.table import (
     AnyValue,
@@ -206,6 +207,8 @@ def _march(text: str) -> str:
             'must not be "native": a package must run on other machines than this',
             'name the oldest CPU that it runs on: "x86-64-v2", "x86-64-v3", "armv8-a"',
         )
+    if not pure_flags.names_march(text):
+        raise fault("must be the name of an architecture", 'such as "x86-64-v3" or "armv8-a+crc"')
     return text
 
 

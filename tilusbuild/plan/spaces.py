@@ -76,7 +76,7 @@ def imported_space(manifest: Manifest, script: str) -> T1Space | None:
         return read_t1(read_text(os.path.join(manifest.root, name)))
     except SpaceError as error:
         raise input_error(f"{name}: {error.message}", place=place, hint=error.hint) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise input_error(f"{name} cannot be read: {error}", place=place) from None
 
 

@@ -8,6 +8,7 @@ with `limits` memory and time too, by a process of its own (`worker.py`).
 
 from __future__ import annotations
 
+import json
 import marshal
 import os
 import re
@@ -29,7 +30,7 @@ from tilusbuild.render.environment import (
     ProjectLoader,
 )
 from tilusbuild.render.problems import explain
-from tilusbuild.render.worker import RenderLimits, RenderWorker
+from tilusbuild.render.worker import Render, RenderLimits, RenderWorker
 from tilusbuild.runtime.regular import open_regular, read_text
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_file, sha256_text, write_atomic
@@ -62,15 +63,17 @@ class Renderer:
         self._loader = ProjectLoader(root)
         cache = PrivateBytecode(bytecode_dir) if bytecode_dir else None
         self._environment = Environment(self._loader, bytecode_cache=cache)
+        self._limits = limits
         self._marking: MarkingEnvironment | None = None
-        self._worker: RenderWorker | None = None
-        if limits is not None:
-            self._worker = RenderWorker(self._environment, limits, render_text)
+        self._worker = self._worker_for(self._environment, render_text)
+        self._marker: RenderWorker | None = None
+        """The worker of marked renderings."""
 
     def close(self) -> None:
-        """End the child process, if there is one; the next rendering starts another."""
-        if self._worker is not None:
-            self._worker.close()
+        """End the child processes, if there are any; the next rendering starts another."""
+        for worker in (self._worker, self._marker):
+            if worker is not None:
+                worker.close()
 
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
         """Render a template by its name relative to the project, `/` between its parts.
@@ -90,6 +93,9 @@ class Renderer:
         names: dict[str, None] = {}
         text = render_text(self._environment, template, contexts[0], names)
         return [self._rendering(text, names)]
+
+    def _worker_for(self, environment: Environment, render: Render) -> RenderWorker | None:
+        return None if self._limits is None else RenderWorker(environment, self._limits, render)
 
     def _rendering(self, text: str, used: Iterable[str]) -> Rendering:
         absent = tuple(name for name in used if not self._exists(name))
@@ -123,11 +129,16 @@ class Renderer:
 
         if self._marking is None:
             self._marking = MarkingEnvironment(self._loader)
+            self._marker = self._worker_for(self._marking, _render_marked)
         try:
-            marked = render_text(self._marking, template, context, {})
+            if self._marker is None:
+                answer = _render_marked(self._marking, template, context, {})
+            else:
+                ((answer, _),) = self._marker.render(template, [context])
         except TilusbuildError:
-            marked = ""
-        return build(marked, text, self._marking.names, self._loader.text)
+            answer = '[[], ""]'
+        names, marked = json.loads(answer)
+        return build(marked, text, names, self._loader.text)
 
     def dependencies(self, template: str) -> tuple[str, ...]:
         """Return the templates that `template` names in include, import and extends tags, however
@@ -189,6 +200,18 @@ def render_text(
         raise explain(error, template, context, environment) from error
 
 
+def _render_marked(
+    environment: Environment,
+    template: str,
+    context: Mapping[str, Any],
+    used: dict[str, None],
+    most: int = MAX_CHARACTERS,
+) -> str:
+    """Return, as JSON, the names that the marks count, and a marked rendering."""
+    marked = render_text(environment, template, context, used, most)
+    return json.dumps((environment.names, marked), ensure_ascii=False)  # type: ignore[attr-defined]
+
+
 _INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=quote)[^%]*%\}""")
 
 
@@ -247,6 +270,7 @@ class PrivateBytecode(BytecodeCache):
         payload = marshal.dumps(bucket.code)
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            _check_private(os.lstat(self._directory))  # a link is not ours to follow
             write_atomic(self._path(bucket), _envelope(bucket).wrap(payload), mode=0o600)
         except OSError:
             pass

@@ -49,6 +49,16 @@ class FileTooLargeError(OSError):
         return f"{self.filename}: {self.strerror}"
 
 
+class NotTextError(OSError):
+    """A file of text holds bytes that are not UTF-8."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EILSEQ, "it is not UTF-8", path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 def open_regular(
     path: str | os.PathLike[str],
     flags: int = os.O_RDONLY,
@@ -110,9 +120,13 @@ def read_bytes(
 def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int = MAX_SIZE) -> str:
     """Return the text of a regular file in UTF-8, every line's end as `\\n`, as `open` gives it.
 
-    Raises `OSError` and `UnicodeDecodeError`.
+    Raises `OSError`, also for what is no text: whoever reads a file thinks of that one.
     """
-    text = read_bytes(path, limit).decode("utf-8", errors)
+    data = read_bytes(path, limit)
+    try:
+        text = data.decode("utf-8", errors)
+    except UnicodeDecodeError:
+        raise NotTextError(os.fspath(path)) from None
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 

@@ -45,7 +45,8 @@ _LATE = (
 """What commands import only when they need it: ten milliseconds of each."""
 
 
-def _import_everything() -> None:
+def import_everything() -> None:
+    """Import every module of tilusbuild that can be."""
     import tilusbuild
 
     for module in pkgutil.walk_packages(tilusbuild.__path__, "tilusbuild."):
@@ -153,7 +154,7 @@ def _answer(**answer: object) -> None:
 def main() -> None:
     """Serve until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that children end by it before they are ready
-    _import_everything()
+    import_everything()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _answer(ready=os.getpid())
     running: dict[int, int] = {}  # pidfd: pid

@@ -7,16 +7,23 @@ seed as it comes, and its input is kept; `--only CLASS --trial SEED` runs that o
 from __future__ import annotations
 
 import argparse
-import random
+import itertools
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from support.hostile.classes import CLASSES, Samples
-from support.hostile.trial import Boxes, Ended, Trial, attempt, warm_up
+from support.hostile.classes import CLASSES, ROUND, Laboratory
+from support.hostile.running import Ended, warm_up
+from support.hostile.series import Series
+from support.hostile.trial import Trial
+
+_STOPPED: list[bool] = []
+"""Not empty when the run is to end after this trial: the table says how far it came."""
 
 
 def main() -> int:
@@ -25,10 +32,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--count", type=int, help="so many trials of each class, however long")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", choices=list(CLASSES))
+    parser.add_argument("--only", action="append", choices=CLASSES)
     parser.add_argument("--trial", help="run one trial of the only class, by its number")
     parser.add_argument("--keep", type=Path, help="where inputs of findings go")
     asked = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _STOPPED.append(True))
     warm_up()
     root = Path(tempfile.mkdtemp(prefix="tilusbuild-hostile-"))
     try:
@@ -38,35 +47,62 @@ def main() -> int:
 
 
 def _run(asked: argparse.Namespace, root: Path) -> int:
-    samples = Samples.made(root / "samples")
-    boxes = Boxes(root / "boxes")
-    names = asked.only or list(CLASSES)
-    tried, refused, found = Counter[str](), Counter[str](), Counter[str]()
-    kinds: Counter[tuple[str, str]] = Counter()
-    began, number = time.monotonic(), 0
-    most = None if asked.count is None else asked.count * len(names)
-    while number < most if most is not None else time.monotonic() - began < asked.seconds:
-        name = names[number % len(names)]
-        seed = asked.trial or f"{asked.seed}:{name}:{number // len(names)}"
-        number += 1
-        trial = CLASSES[name](random.Random(seed), samples)
-        with boxes.one() as box:
-            ended, wrong = attempt(trial, box)
-            tried[name] += 1
-            refused[name] += ended.status != 0
+    series = Series(Laboratory(root), asked.keep)
+    tally = _Tally(asked.only or CLASSES)
+    began = time.monotonic()
+    try:
+        for name in _order(asked, began):
+            seed = asked.trial or f"{asked.seed}:{name}:{tally.tried[name]}"
+            trial, ended, wrong = series.attempt(name, seed)
+            tally.add(name, ended, wrong)
             if wrong:
-                found[name] += 1
-                kinds[name, wrong[0].split(":")[0]] += 1
                 _tell(seed, trial, ended, wrong)
-                if asked.keep:
-                    shutil.copytree(box, asked.keep / seed.replace(":", "-"), symlinks=True)
-        if asked.trial:
-            print(ended.out + ended.err)
-            break
-    _table(asked.seed, time.monotonic() - began, names, (tried, refused, found))
-    for (name, kind), count in kinds.most_common():
-        print(f"  {name}: {kind}: {count}")
-    return 1 if found else 0
+            if asked.trial:
+                print(ended.out + ended.err)
+    finally:
+        series.close()
+    tally.print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s")
+    return 1 if tally.found else 0
+
+
+def _order(asked: argparse.Namespace, began: float) -> Iterator[str]:
+    """Yield the classes of trials, for as long as asked."""
+    if asked.trial:
+        yield from asked.only
+    elif asked.count is not None:
+        yield from (asked.only or CLASSES) * asked.count
+    else:
+        for name in itertools.cycle(asked.only or ROUND):
+            if _STOPPED or time.monotonic() - began >= asked.seconds:
+                return
+            yield name
+
+
+class _Tally:
+    """What was tried of each class, and what became of it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.tried, self._refused, self.found = Counter[str](), Counter[str](), Counter[str]()
+        self._kinds: Counter[tuple[str, str]] = Counter()
+
+    def add(self, name: str, ended: Ended, wrong: list[str]) -> None:
+        """Count a trial."""
+        self.tried[name] += 1
+        self._refused[name] += ended.status != 0
+        if wrong:
+            self.found[name] += 1
+            self._kinds[name, wrong[0].split(":")[0]] += 1
+
+    def print(self, title: str) -> None:
+        """Print the table."""
+        columns = (self.tried, self._refused, self.found)
+        print(f"\n{title}\n{'class':12}{'tried':>9}{'refused':>9}{'findings':>9}")
+        for name in self._names:
+            print(f"{name:12}" + "".join(f"{column[name]:>9,}" for column in columns))
+        print(f"{'all':12}" + "".join(f"{column.total():>9,}" for column in columns))
+        for (name, kind), count in self._kinds.most_common():
+            print(f"  {name}: {kind}: {count}")
 
 
 def _tell(seed: str, trial: Trial, ended: Ended, wrong: list[str]) -> None:
@@ -74,14 +110,7 @@ def _tell(seed: str, trial: Trial, ended: Ended, wrong: list[str]) -> None:
     for each in wrong:
         print(f"  {each}")
     for line in ended.err.splitlines()[-6:]:
-        print(f"  | {line!a:.200}")
-
-
-def _table(seed: int, seconds: float, names: list[str], columns: tuple[Counter[str], ...]) -> None:
-    print(f"\nseed {seed}, {seconds:.0f} s\n{'class':12}{'tried':>9}{'refused':>9}{'findings':>9}")
-    for name in names:
-        print(f"{name:12}" + "".join(f"{column[name]:>9,}" for column in columns))
-    print(f"{'all':12}" + "".join(f"{column.total():>9,}" for column in columns))
+        print(f"  | {line!a:.200}", flush=True)
 
 
 if __name__ == "__main__":

@@ -106,14 +106,13 @@ def _closed(*numbers: int) -> Callable[[], None]:
     return close
 
 
-def _none() -> None: ...
-
-
 def _nobody() -> None:
     os.setgid(65534)
     os.setuid(65534)
 
 
+_IN_FORKS = (_nobody, _little_memory)
+"""What Python itself does not start after, or not from every place."""
 _VERBS = (
     ("plan",),
     ("build", "-q"),
@@ -133,13 +132,15 @@ _VERBS = (
 
 def machine(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
     """Return a command on a machine that lacks something, or has something odd."""
-    insides = (
-        *(_few_descriptors(number) for number in (4, 6, 8, 12, 20, 40)),
-        *(_little_memory, _no_directory, _small_files, _closed(1), _closed(2), _closed(0, 1, 2)),
-        *((_nobody,) if os.geteuid() == 0 else ()),
-        *(_none, _none),
+    closed = (rng.choice((_closed(1), _closed(2), _closed(0, 1, 2))),)
+    few = tuple(_few_descriptors(number) for number in (4, 6, 8, 12, 20, 40))
+    inside = rng.choice(
+        (
+            *(*few, *closed, _little_memory, _no_directory, _small_files),
+            *((_nobody,) if os.geteuid() == 0 else ()),
+            *(None, None),
+        )
     )
-    inside = rng.choice(insides)
     environment = {}
     for name in rng.sample(_VARIABLES, rng.randint(0, 2)):
         environment[name] = rng.choice([each for each in _WORDS if "\0" not in each])
@@ -153,6 +154,7 @@ def machine(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
         silent=inside in (_closed(2), _closed(0, 1, 2), _small_files),
         environment=environment,
         writes=_MAY_WRITE,
+        start=True if inside in closed else False if inside in (*few, *_IN_FORKS) else None,
     )
 
 

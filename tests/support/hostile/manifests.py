@@ -6,14 +6,10 @@ import json
 import random
 from typing import Any
 
+from support import scale
 from support.hostile.trial import Trial
 
-TEMPLATE = b"""\
-constexpr int unroll = {{ unroll }};
-extern "C" void scale(float a, const float *x, float *y, long long n) {
-  for (long long i = 0; i < n; ++i) y[i] = a * x[i];
-}
-"""
+TEMPLATE = scale.TEMPLATE.encode()
 BASE: dict[str, Any] = {
     "edition": 1,
     "project": {"name": "p", "version": "0.1.0"},
@@ -142,7 +138,8 @@ def mutated(rng: random.Random) -> dict[str, Any]:
         elif kind < 0.85:
             del at[last]
         elif isinstance(at, list):
-            at[last : last + 1] = [_copied(at[last])] * rng.choice((2, 10, 2000))
+            most = _MOST // (1 + len(_places(at[last])))
+            at[last : last + 1] = [_copied(at[last])] * min(most, rng.choice((2, 10, 2000)))
         else:
             at[last] = _deep(rng, rng.choice((3, 40, 300)))
     return data
@@ -157,8 +154,12 @@ def _deep(rng: random.Random, depth: int) -> Any:
 
 _COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("plan",), ("plan", "--json"), ("plan", "-v"), ("plan", "--space"), ("build", "-n")),
-    *(("explain",), ("graph",), ("doctor",), ("dispatch", "show", "scale"), ("compdb",)),
+    *(("explain",), ("graph",), ("dispatch", "show", "scale"), ("compdb",)),
 )
+_MOST = 4000
+"""Values of a list that is made longer."""
+_RARELY = 0.01
+"""`doctor` starts every tool that there is."""
 
 
 def trial(rng: random.Random) -> Trial:
@@ -166,11 +167,11 @@ def trial(rng: random.Random) -> Trial:
     written = text(mutated(rng)).encode("utf-8", "surrogatepass")
     if rng.random() < 0.2:
         written = damaged(rng, written)
-    words = rng.choice(_COMMANDS)
+    words = ("doctor",) if rng.random() < _RARELY else rng.choice(_COMMANDS)
     return Trial(
         words,
         {"project/tilus.toml": written, "project/scale.cu.j2": TEMPLATE},
-        places=("tilus.toml", "scale.cu.j2"),
+        places=("tilus.toml", "scale.cu.j2", "scale is not built", "cache-dir"),
     )
 
 

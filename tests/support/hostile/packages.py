@@ -158,10 +158,10 @@ def trial(rng: random.Random, samples: Path) -> Trial:
         (
             ("verify", chosen.name),
             ("install", chosen.name, *cache),
-            ("preflight", chosen.name),
+            ("preflight", chosen.name, "-d", "sm_80"),
             ("diff", chosen.name, chosen.name),
             ("verify", "--json", chosen.name),
-            ("cache", "export", "--layout", "tilus", "-o", "out", "--cache-dir", chosen.name),
+            ("cache", "export", "--layout", "tilus", "out", "--cache-dir", chosen.name),
         )
     )
     return Trial(words, prepare=prepare, writes=("project/out",))

@@ -17,7 +17,6 @@ Copy = Callable[[Path], None]
 _VERBS: tuple[tuple[str, ...], ...] = (
     ("cache", "gc"),
     ("cache", "gc", "-n"),
-    ("cache", "clear", "--yes"),
     ("cache", "clear"),
     ("cache", "verify"),
     ("cache", "verify", "--repair"),
@@ -29,7 +28,7 @@ _VERBS: tuple[tuple[str, ...], ...] = (
     ("cache", "show", "s/²"),
     ("cache", "show", "scale/0", "--log"),
     ("cache", "show", "scale/0", "--source"),
-    ("cache", "export", "--layout", "tilus", "-o", "out"),
+    ("cache", "export", "--layout", "tilus", "out"),
     ("build", "-q"),
     ("plan",),
     ("explain",),
