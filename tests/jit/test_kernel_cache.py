@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -161,8 +162,16 @@ def test_clear_empties_memory_and_disk_of_its_own(
 
 def test_what_the_compiler_says_is_told_in_the_templates_lines(source: Source) -> None:
     text = source.text.replace("a * x[i] * {{ times }};\n}\n{% else", "oops;\n}\n{% else")
-    with pytest.raises(KernelNotBuilt, match=r"kernel\.cu\.j2:3:\d+: error: .*oops"):
+    with pytest.raises(KernelNotBuilt, match=r"kernel\.cu\.j2:3:\d+: error: .*oops") as raised:
         KernelCache().cached(Source(text, **source.table), target="cpu")
+    for error in (raised.value, pickle.loads(pickle.dumps(raised.value))):
+        assert error.path is not None
+        assert error.column is not None
+        assert error.path.endswith("/kernel.cu.j2")
+        assert error.line == 3
+        assert error.text == text.splitlines()[2]
+        assert error.text[error.column - 1 :].startswith("oops")
+        assert "oops" in error.message
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
@@ -89,6 +90,8 @@ def build_planned(
         wanted = part.jobs(reporter)
     instances = plan.script_instances
     toolchain = instances[0].toolchain if instances else project.toolchain(cuda=False)
+    if only is None and part is None and root is None:
+        config = replace(config, notices=dropped_measurements(project, plan))
     with open_builder(project, toolchain, config, seen=seen) as builder:
         with closing(reporter), closing(builder.compiler), kept(project, builder.config):
             result = run_engine(wanted, builder.store, builder.compiler, reporter, builder.config)
@@ -218,29 +221,62 @@ def _publish_script(
     script_instance: ScriptInstance,
     dispatch: _Dispatch | None,
 ) -> None:
-    path = project.cache.publish_script(script_record(project, instance, script_instance))
+    record = script_record(project, instance, script_instance, inherits=dispatch is not None)
+    path = project.cache.publish_script(record)
     if dispatch is not None:
         dispatch.after(path, script_instance)
+    else:
+        from tilusbuild.dispatch.dispatcher import keep_tables
+
+        keep_tables(path)
 
 
 def script_record(
-    project: Project, instance: PlannedInstance, script_instance: ScriptInstance
+    project: Project,
+    instance: PlannedInstance,
+    script_instance: ScriptInstance,
+    *,
+    inherits: bool = False,
 ) -> ScriptRecord:
-    """Return the content of a script's directory: every schedule, and its program's resources."""
+    """Return the content of a script's directory: every schedule, and its program's resources. With
+    `inherits` a new one takes over what was measured of the same programs before."""
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.describe import script_json
+    from tilusbuild.dispatch.inherited import begins
     from tilusbuild.dispatch.tables import columns_of, rows_of
 
     entries = [project.cache.lookup(program) for program in instance.programs]
     metas: list[Mapping[str, Any] | None] = [entry.meta if entry else None for entry in entries]
     schedules = (schedule.values for schedule in script_instance.space.take(instance.schedules))
+    described = script_json(project.manifest, instance, script_instance, metas)
     return ScriptRecord(
         instance.directory,
         instance.script_txt,
         columns_of(instance.parameters),
         rows_of(instance.parameters, schedules, instance.programs, metas),
-        script_json(project.manifest, instance, script_instance, metas),
+        described,
+        partial(begins, _path(project, instance), described, inherits=inherits),
     )
+
+
+def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
+    """Return what the plan's new script directories will not take over of what was measured, in
+    words. Raises `InputError`."""
+    found = []
+    for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
+        path = _path(project, instance)
+        if not os.path.isdir(path) and os.path.isdir(os.path.dirname(path)):
+            from tilusbuild.dispatch.describe import script_json
+            from tilusbuild.dispatch.inherited import dropped
+
+            metas = [None] * len(instance.programs)
+            described = partial(script_json, project.manifest, instance, script_instance, metas)
+            found.append(dropped(path, described))
+    return tuple(filter(None, found))
+
+
+def _path(project: Project, instance: PlannedInstance) -> str:
+    return project.cache.tree.script_path(instance.directory, instance.hash)
 
 
 class DirectoryLook(NamedTuple):

@@ -19,12 +19,13 @@ from tilusbuild.cache.index import instance_of, read_index
 from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import dispatcher, joining
+from tilusbuild.dispatch.tables import is_measured
 from tilusbuild.engine.history import History
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.runtime.tables import FILE as TABLE
+from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import write_atomic
 
 ScriptKey = tuple[str, str]
@@ -116,7 +117,7 @@ def _refresh(cache: Cache, project: Project, scripts: Sequence[Script]) -> None:
     for script in scripts:
         owner = declared.get(script.name)
         wanted = owner is not None and owner.dispatch is not None
-        if wanted or os.path.exists(os.path.join(script.path, TABLE)):
+        if wanted or is_measured(read_dispatch(script)):
             with suppress(InputError):
                 toolchain = project.toolchain(cuda=False)
                 dispatcher.refresh(cache, script, toolchain, project.runner)

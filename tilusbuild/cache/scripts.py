@@ -3,7 +3,8 @@
 `script.txt` names the programs in plan order and its sha256 names the directory. Everything else in
 the directory follows from it and from the programs: links to those that are built, links to those
 that are not, the table of schedules. Those change while programs are still being compiled, each by
-one rename; a directory that already says everything is not touched.
+one rename; a directory that already says everything is not touched. What was measured follows from
+nothing: a new directory may begin with some of it, and no build takes any of it away.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import find_entry
+from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes
@@ -33,13 +35,15 @@ _PROGRAM = re.compile(r"(\d+) ([0-9a-f]{64})", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class ScriptRecord:
     """What to publish. `columns` and `rows` are the table of schedules; `described` is what a call
-    must know of the script (`tilusbuild.runtime.script`), when there is anything to say."""
+    must know of the script (`tilusbuild.runtime.script`), when there is anything to say. `begins`
+    are files that a directory begins with when it is made, and that are then others' to keep."""
 
     directory: str
     script_txt: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
     described: bytes | None = None
+    begins: Callable[[], Mapping[str, bytes]] = dict
 
     @property
     def hash(self) -> str:
@@ -121,7 +125,7 @@ def publish_script(
     digest = record.hash
     path = tree.script_path(record.directory, digest)
     files, links = _content(tree, record, statuses)
-    put_script(tree, record.directory, digest, files, links)
+    put_script(tree, record.directory, digest, files, links, record.begins)
     return path
 
 
@@ -163,16 +167,23 @@ def links_of(
 
 
 def put_script(
-    tree: Tree, directory: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
+    tree: Tree,
+    directory: str,
+    digest: str,
+    files: Mapping[str, bytes],
+    links: Mapping[str, str],
+    begins: Callable[[], Mapping[str, bytes]] = dict,
 ) -> None:
-    """Make a script's directory, or bring it to these files and links. Raises `CacheError`."""
+    """Make a script's directory, also of the files that it `begins` with, or bring it to these
+    files and links. Raises `CacheError`."""
     path = tree.script_path(directory, digest)
     if not _is_up_to_date(path, files, links):
         with (
             tree.held(LockName("use", shared=True), LockName("script", digest)),
             wrap_oserror(path),
         ):
-            _publish(tree, directory, path, digest, files, links)
+            if not _update(tree, path, digest, files, links):
+                _make(tree, path, digest, {**begins(), **files}, links)
 
 
 def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
@@ -180,45 +191,38 @@ def _looked_up(tree: Tree, programs: Sequence[str]) -> dict[str, str]:
     return {entry.hash: entry.status for entry in entries if entry is not None}
 
 
-def _publish(
-    tree: Tree,
-    directory: str,
-    path: str,
-    digest: str,
-    files: Mapping[str, bytes],
-    links: Mapping[str, str],
+def _make(
+    tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
     tree.locks.make(LockName("read", digest))
-    try:
-        if os.path.islink(path):
-            raise CorruptFileError("it is a link")
-        read_script(path, digest)
-    except FileNotFoundError:
-        pass
-    except CorruptFileError:
-        tree.remove_entry(path)
-    else:
-        _update(tree, path, files, links)
-        return
-    tree.disk.make_directory(tree.path(layout.SCRIPTS, directory))
+    tree.disk.make_directory(os.path.dirname(path))
     private = tree.private(uses=False)
     try:
-        for part in (layout.PROGRAMS, layout.FAILED):
-            tree.disk.make_directory(os.path.join(private.path, part))
+        made = {""}
+        for part in (layout.PROGRAMS, layout.FAILED, *map(os.path.dirname, files)):
+            make_directories(tree, private.path, part, made)
         for name, program in links.items():
             tree.disk.link(layout.program_link(program), os.path.join(private.path, name))
         for name, data in files.items():
             tree.disk.write(os.path.join(private.path, name), data)
         tree.disk.sync([os.path.join(private.path, name) for name in files])
-        for part in (layout.PROGRAMS, layout.FAILED, ""):
+        for part in sorted(made, reverse=True):
             tree.disk.sync_directory(os.path.join(private.path, part))
         tree.move(private.path, path)
     finally:
         private.discard()
 
 
-def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
-    """Bring an existing directory to what it should say, each name by one rename."""
+def _update(
+    tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
+) -> bool:
+    """Bring an existing directory to what it should say, each name by one rename: also one whose
+    files are damaged, because what was measured lies beside them. Return False where there is
+    none."""
+    if not is_directory(path):
+        tree.remove_entry(path)
+        return False
+    tree.locks.make(LockName("read", digest))
     for part in (layout.PROGRAMS, layout.FAILED):
         if not is_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
@@ -240,6 +244,7 @@ def _update(tree: Tree, path: str, files: Mapping[str, bytes], links: Mapping[st
     for name, data in files.items():
         if layout.read_or_none(os.path.join(path, name)) != data:
             tree.put_file(os.path.join(path, name), data)
+    return True
 
 
 def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> bool:

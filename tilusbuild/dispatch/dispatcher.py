@@ -16,6 +16,7 @@ from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.dispatch.refusals import adopt
+from tilusbuild.dispatch.tables import is_measured, keep_current
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -28,7 +29,7 @@ from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal
-from tilusbuild.runtime.tables import FILE, read_dispatch
+from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
@@ -97,13 +98,25 @@ def after_build(
     they were tuned are so here, and there is a dispatcher where there is something to dispatch by:
     the manifest says `dispatch`, or something was measured. Raises as `refresh`."""
     declared = manifest.scripts[script_instance.script].dispatch is not None
-    if refused or declared or os.path.exists(os.path.join(path, FILE)):
-        try:
-            with wrap_oserror(path):
-                adopt(read_script(path), refused)
-            refresh(cache, read_script(path), script_instance.toolchain, runner)
-        except LoadError as error:
-            raise TilusbuildError(str(error)) from None
+    try:
+        script = read_script(path)
+        with wrap_oserror(path):
+            adopt(script, refused)
+            found = keep_current(script)
+        if declared or is_measured(found):
+            refresh(cache, script, script_instance.toolchain, runner)
+    except LoadError as error:
+        raise TilusbuildError(str(error)) from None
+
+
+def keep_tables(path: str) -> None:
+    """Have the tables in a script's directory say what is chosen now. Raises `CacheError`, and
+    `TilusbuildError` for damaged ones."""
+    try:
+        with wrap_oserror(path):
+            keep_current(read_script(path))
+    except LoadError as error:
+        raise TilusbuildError(str(error)) from None
 
 
 def _facts(script: Script, made: str) -> bytes:

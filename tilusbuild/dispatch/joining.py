@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tilusbuild.cache import layout
@@ -21,6 +22,7 @@ from tilusbuild.cache.merging import RefusedEntry
 from tilusbuild.cache.scripts import ScriptRecord, read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import latency, refusals, tables
+from tilusbuild.dispatch.inherited import begins
 from tilusbuild.dispatch.tables import columns_of, rows_of
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
@@ -145,12 +147,14 @@ def _record(
         {name: first["schedules"][name][index] for name in parameters}
         for index in range(len(programs))
     )
+    sealed = seal({**first, "not_built": not_built, "dispatch": dispatch})
     return ScriptRecord(
         directory,
         text,
         columns_of(parameters),
         rows_of(parameters, schedules, programs, metas),
-        seal({**first, "not_built": not_built, "dispatch": dispatch}),
+        sealed,
+        partial(begins, cache.tree.script_path(directory, first["hash"]), sealed),
     )
 
 
@@ -184,6 +188,7 @@ def _join_measured(script: Script, path: str) -> None:
     known_refused = {each.program for each in read_dispatch(script).refused}
     adopted = {each.program: each for each in found.refused if each.program not in known_refused}
     refusals.refuse(script, adopted.values())
+    tables.keep_current(script)
 
 
 def _print(fingerprint: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -51,20 +51,31 @@ class Measured:
 
 def write(script: Script, measured: Measured) -> None:
     """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
-    names = (DIRECTORY, "-".join(map(str, measured.key)) or "all")
-    make_below(script.path, *names)
-    path = os.path.join(script.path, *names, FILE)
+    directory = directory_of(measured.key)
+    make_below(script.path, *directory.split("/"))
+    path = os.path.join(script.path, directory, FILE)
     with alone(script):
         _write(script, path, measured)
 
 
+def directory_of(key: Sequence[int]) -> str:
+    """Return where the measurements of a key are, in a script's directory."""
+    return f"{DIRECTORY}/{'-'.join(map(str, key)) or 'all'}"
+
+
 def _write(script: Script, path: str, measured: Measured) -> None:
     others = [m for m in _read(path, script) if dict(m.fingerprint) != dict(measured.fingerprint)]
-    found = [*others, measured]
+    for name, data in texts(script, measured.key, [*others, measured]).items():
+        write_atomic(os.path.join(os.path.dirname(path), name), data)
+
+
+def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict[str, bytes]:
+    """Return the files of a key, in the order in which they are written; `found` has one
+    measurement a device."""
     value = {
         "schema": SCHEMA,
         "keys": list(script.keys),
-        "key": list(measured.key),
+        "key": list(key),
         "measured": [
             {
                 "fingerprint": dict(each.fingerprint),
@@ -75,9 +86,13 @@ def _write(script: Script, path: str, measured: Measured) -> None:
         ],
     }
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+<<<<<<< HEAD
     sweep(os.path.dirname(path))
     write_atomic(os.path.join(os.path.dirname(path), REPORT), _report(script, found).encode())
     write_atomic(path, text.encode())
+=======
+    return {REPORT: _report(script, found).encode(), FILE: text.encode()}
+>>>>>>> d7baf6a (Tables stand after every build, and an edit of a space keeps what was measured)
 
 
 def read(script: Script) -> list[Measured]:

@@ -79,7 +79,7 @@ def gathered(scripts: str) -> dict[str, Refusal]:
     """Return what any directory of a script refuses, by program. `scripts` is the directory that
     they are in. What cannot be read is passed over."""
     found: dict[str, Refusal] = {}
-    for path in _below(scripts):
+    for path in below(scripts):
         # Looked at as text first: most directories refuse nothing, and a description is long.
         if _refuses(path):
             with suppress(LoadError):
@@ -106,11 +106,12 @@ def _refuses(path: str) -> bool:
 
 
 def _directories(scripts: str) -> Iterator[str]:
-    for directory in _below(scripts):
-        yield from _below(directory)
+    for directory in below(scripts):
+        yield from below(directory)
 
 
-def _below(path: str) -> list[str]:
+def below(path: str) -> list[str]:
+    """Return the paths in a directory, sorted; none where it cannot be read."""
     try:
         return [os.path.join(path, name) for name in sorted(os.listdir(path))]
     except OSError:

@@ -1,6 +1,7 @@
 """Tables of a script's directory, written: dispatch tables as JSON for the runtime and as text for
 people, and the rows of the table of schedules.
 
+Both tables are in every script's directory; while nothing is measured they say what is chosen then.
 Each file is replaced by one rename, the JSON last. What one device measured replaces only what the
 same device measured before. Of several tables that hold on a device the first one decides, so those
 that match more devices stand after those that match fewer.
@@ -14,14 +15,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.cache.layout import SCRIPT_TXT
+from tilusbuild.cache.layout import SCRIPT_TXT, read_or_none
 from tilusbuild.cache.locks import lock_file
+from tilusbuild.dispatch.unmeasured import unmeasured, unmeasured_text
 from tilusbuild.expr import Value
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
+<<<<<<< HEAD
 from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_dispatch
 from tilusbuild.state.files import sweep, write_atomic
+=======
+from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, TableFile, read_dispatch
+from tilusbuild.state.files import write_atomic
+>>>>>>> d7baf6a (Tables stand after every build, and an edit of a space keeps what was measured)
 from tilusbuild.table import Cell, table
 
 TEXT = "dispatch_table.txt"
@@ -61,6 +68,32 @@ def put(
         write(script, [*others, _table(fingerprint, rows.values())], found.refused)
 
 
+def keep_current(script: Script) -> TableFile:
+    """Have the text say what the JSON does, and the JSON what is chosen while nothing is measured;
+    return what it says. Raises as `record`."""
+    found = read_dispatch(script)
+    if not _is_current(script, found):
+        with alone(script):
+            found = read_dispatch(script)
+            if not _is_current(script, found):
+                write(script, found.tables, found.refused)
+    return found
+
+
+def is_measured(found: TableFile) -> bool:
+    """Return whether a file says more than what follows from the script: what was measured, or
+    found wrong, or written by hand."""
+    return bool(found.tables or found.refused)
+
+
+def _is_current(script: Script, found: TableFile) -> bool:
+    wanted = texts(script, found.tables, found.refused)
+    if found.tables:  # people edit it
+        del wanted[FILE]
+    there = {name: read_or_none(os.path.join(script.path, name)) for name in wanted}
+    return there == wanted
+
+
 def _table(fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> Table:
     return Table(dict(fingerprint), tuple(sorted(entries, key=lambda entry: entry.key)))
 
@@ -80,10 +113,25 @@ def alone(script: Script) -> Iterator[None]:
 
 def write(script: Script, tables: Iterable[Table], refused: Sequence[Refusal]) -> None:
     """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
+    for name, data in texts(script, tables, refused).items():
+        write_atomic(os.path.join(script.path, name), data)
+
+
+def texts(
+    script: Script, tables: Iterable[Table], refused: Sequence[Refusal] = ()
+) -> dict[str, bytes]:
+    """Return both files, in the order in which they are written."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
+<<<<<<< HEAD
     sweep(script.path)
     write_atomic(os.path.join(script.path, TEXT), table_text(script, tables, refused).encode())
     write_atomic(os.path.join(script.path, FILE), table_json(script, tables, refused))
+=======
+    return {
+        TEXT: table_text(script, tables, refused).encode(),
+        FILE: table_json(script, tables, refused),
+    }
+>>>>>>> d7baf6a (Tables stand after every build, and an edit of a space keeps what was measured)
 
 
 def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> bytes:
@@ -97,6 +145,9 @@ def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
     listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
+    if not tables:
+        rest = json.dumps(unmeasured(script, refused), ensure_ascii=False)
+        text += f',\n "unmeasured": {rest}'
     if refused:
         out = (json.dumps(each.as_json(), ensure_ascii=False) for each in refused)
         text += ',\n "refused": [\n  ' + ",\n  ".join(out) + "\n ]"
@@ -111,7 +162,7 @@ def _row(entry: TableEntry) -> list[Any]:
 def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> str:
     """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours; then who is chosen
     nowhere."""
-    parts = []
+    parts = [] if tables else [unmeasured_text(script, refused)]
     for each in tables:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
         rows: list[tuple[Cell, ...]] = [

@@ -120,6 +120,7 @@ class BuildLoop:
         self.timeline = config.timeline or Timeline()
         self.remote = config.remote or NoRemote()
         self.warnings = config.warnings
+        self.notices = config.notices
         self.width = max(1, config.jobs or usable_cores())
         self.inbox = queue.inbox
         self.stopped = threading.Event()
@@ -241,10 +242,12 @@ class BuildLoop:
                 dry_run=self.config.dry_run,
             )
         )
+        told = self.notices
         if self.to_compile > 1 and not self.config.dry_run:
-            for message in self.warnings:
-                self.reporter.emit(events.Warned(message))
-            self.warnings = ()
+            told, self.warnings = (*told, *self.warnings), ()
+        for message in told:
+            self.reporter.emit(events.Warned(message))
+        self.notices = ()
 
     def _want(self, job: Job, instead: str | None) -> None:
         """Want one program more, ahead of the plan that it is in, and another one no more."""

@@ -194,6 +194,8 @@ class BuildConfig:
     """Emitted if more than one program is to be compiled."""
     timeline: Timeline | None = None
     """Where it is recorded when everything began and ended."""
+    notices: tuple[str, ...] = ()
+    """Warnings that are emitted whatever is to be compiled."""
     clock: Callable[[], float] = time.monotonic
     """Seconds."""
     started_at: float | None = None

@@ -91,7 +91,8 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
             private.discard()
         if done.outcome.status != Status.BUILT:
             log = script_instance.readable(schedule, done.outcome.log)
-            raise KernelNotBuilt(f"{instance.label} was not built: {done.outcome.reason}\n{log}")
+            why = f"{instance.label} was not built: {done.outcome.reason}\n{log}"
+            raise KernelNotBuilt(why, project.manifest.root)
         image, compiled = done.image, True
         _ENVELOPE.write(path, image)
     if made.recipe.launch is None:

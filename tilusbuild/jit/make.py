@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.builder.build import build_planned
@@ -21,7 +22,9 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.jit.request import SOURCES, Request
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
+from tilusbuild.report.spots import first_spot
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file, sha256_text
@@ -108,7 +111,7 @@ def build(
         raise KeyboardInterrupt
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
-        raise KernelNotBuilt(_why(instance.label, result.summary))
+        raise KernelNotBuilt(_why(instance.label, result.summary), project.manifest.root)
     found = read_script(project.cache.tree.script_path(instance.directory, instance.hash))
     return BuiltKernel(found, 0, result.summary.compiled > 0, inputs)
 
@@ -129,7 +132,25 @@ def _reporter(wanted: Request) -> Reporter:
 
 
 class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the case
-    """The compiler refused the kernel; the text has its messages, in the template's lines."""
+    """The compiler refused the kernel; the text has its messages, in the template's lines.
+
+    `message` is the first one. `path`, `line`, `column` and `text` (the line itself) say where it
+    is, as those of an `InputError`, None where no place is named; `hint` is None.
+    """
+
+    hint = None
+
+    def __init__(self, text: str, root: str = "") -> None:
+        super().__init__(text)
+        spot = first_spot(text)
+        self.message = text.partition("\n")[0] if spot is None else spot.message
+        self.path = None if spot is None else os.path.normpath(os.path.join(root, spot.file))
+        self.line = None if spot is None else spot.line
+        self.column = None if spot is None else spot.column
+        self.text: str | None = None
+        if self.path is not None and self.line is not None:
+            with suppress(OSError, ValueError, IndexError):
+                self.text = read_text(self.path).splitlines()[self.line - 1]
 
 
 def clear(root: str) -> None:

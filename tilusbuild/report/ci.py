@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TextIO
 from xml.etree import ElementTree as Xml
 
@@ -24,39 +23,12 @@ from tilusbuild.engine.events import Event, FailureGroup, Finished, Sharded, Sum
 from tilusbuild.engine.results import normalised
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.plain import shard_line
+from tilusbuild.report.spots import first_spot
 from tilusbuild.report.summary import sums
 from tilusbuild.report.text import Stream, cleaned, counted, one_line
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.outputs import write_output
 from tilusbuild.status import Status
-
-_ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
-_PLACES = (
-    re.compile(rf"^(?P<file>[^\s:(][^:(\n]*)\((?P<line>\d+)\): {_ERROR}", re.MULTILINE),
-    re.compile(
-        rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_ERROR}", re.MULTILINE
-    ),
-)
-"""As nvcc and as the host compilers write where an error is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Where an error is. `file` is as the log has it: relative to the project's root."""
-
-    file: str
-    line: int
-    column: int | None
-
-
-def first_spot(log: str) -> Spot | None:
-    """Return the place of the first error in a log that names one."""
-    found = [match for pattern in _PLACES if (match := pattern.search(log))]
-    if not found:
-        return None
-    first = min(found, key=lambda match: match.start())
-    column = first.groupdict().get("column")
-    return Spot(first["file"], int(first["line"]), int(column) if column else None)
 
 
 def inside(file: str, root: str, top: str) -> str | None:

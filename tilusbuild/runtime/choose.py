@@ -124,7 +124,7 @@ class Chooser:
         noted = self._noted.get(bucket)
         if noted is not None:
             return Choice(noted.program, noted.source, f"noted in the table as {noted.source}")
-        return self._by_model(bucket, sizes) or self._default()
+        return self._by_model(bucket, sizes) or self.default()
 
     def _by_model(self, bucket: tuple[int, ...], sizes: Mapping[str, Value]) -> Choice | None:
         model = self._script.model
@@ -147,7 +147,9 @@ class Chooser:
             return None
         return Choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
 
-    def _default(self) -> Choice:
+    def default(self) -> Choice:
+        """Return what serves sizes that nothing else decides. Raises `ProgramNotFoundError`,
+        `RefusedProgramError`."""
         default = self._script.default
         if default is not None:
             self._refuse(default, "the default schedule")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from tilusbuild.builder.build import publish
+from tilusbuild.builder.build import dropped_measurements, publish
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import kept
@@ -176,6 +176,8 @@ class BuildThread:
             # What is wrong may have been right in the last build: that stays in the index.
             selection = PlanSelection(tuple(instance.script for instance in state.plan.instances))
         if state.parts:
+            for message in dropped_measurements(state.project, state.plan):
+                self._reporter.emit(events.Warned(message))
             publish(state.project, state.plan, selection, known=known)
         self._published.clear()
         self._published.update(whole)

@@ -1,0 +1,332 @@
+"""What was measured survives an edit of the space: of the same programs, and of nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.marks import MANIFEST, Marks
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.scripts import ScriptRecord
+from tilusbuild.dispatch import inherited, latency, tables
+from tilusbuild.dispatch.latency import Measured
+from tilusbuild.plan.identity import script_text
+from tilusbuild.runtime.refused import Refusal
+from tilusbuild.runtime.script import SCHEMA, Script, read_script
+from tilusbuild.runtime.sealed import seal
+from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
+from tilusbuild.state.files import sha256_text
+
+KEYS = ((1,), (2,), (96,), (128,), (1000,))
+DEVICES = ("one", "two")
+
+
+@dataclass(frozen=True)
+class Space:
+    """An instance as an edit leaves it. Values of one `code` that are equal in `v // share` are the
+    same program."""
+
+    values: tuple[int, ...]
+    code: int
+    share: int
+    bucket: str
+    key: str
+    missing: frozenset[int]
+
+    @property
+    def programs(self) -> list[str]:
+        return [sha256_text(f"{v // self.share} {self.code}") for v in self.values]
+
+
+def described(space: Space, digest: str) -> bytes:
+    target = {"name": "cpu", "kind": "cpu", "archs": ["cpu"], "ptx": False, "toolkit": None}
+    not_built = {str(i): "missing" for i, v in enumerate(space.values) if v in space.missing}
+    dispatch = {"keys": [space.key], "buckets": {space.key: space.bucket}, "rules": []}
+    return seal(
+        {
+            "schema": SCHEMA,
+            "script": "s",
+            "hash": digest,
+            "level": 2,
+            "params": {},
+            "target": {**target, "machine": "x86_64"},
+            "arguments": [],
+            "parameters": ["v"],
+            "schedules": {"v": list(space.values)},
+            "programs": space.programs,
+            "not_built": not_built,
+            "default": None,
+            "dispatch": {**dispatch, "model": None},
+        }
+    )
+
+
+def published(cache: Cache, space: Space) -> Script:
+    """The script directory of a space, made if it is not there."""
+    text = _text(space)
+    digest = sha256_text(text)
+    data = described(space, digest)
+    begins = partial(inherited.begins, cache.tree.script_path("s", digest), data)
+    return read_script(cache.publish_script(ScriptRecord("s", text, (), (), data, begins)))
+
+
+spaces = st.builds(
+    Space,
+    st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True).map(tuple),
+    st.sampled_from((0, 0, 0, 1)),
+    st.sampled_from((1, 1, 2)),
+    st.sampled_from(("tilus", "tilus", "pow2")),
+    st.sampled_from(("n", "n", "n", "m")),
+    st.frozensets(st.integers(0, 7), max_size=2),
+)
+SECONDS = st.floats(1e-6, 1e-3)
+"""Of each program at each key on each device: what is measured."""
+
+
+def tune(script: Script, data: st.DataObject) -> None:
+    """Write whatever a tuning, a person and a pruning may leave."""
+    built = sorted(set(range(len(script.programs))) - script.not_built.keys())
+    for device in DEVICES if built else ():
+        fingerprint = {"script": script.hash, "device": device, "arch": "cpu"}
+        rows = []
+        for key in data.draw(st.lists(st.sampled_from(KEYS), unique=True)):
+            some = st.lists(st.sampled_from(built), min_size=1, unique=True)
+            seconds = {program: data.draw(SECONDS) for program in data.draw(some)}
+            latency.write(script, Measured(fingerprint, key, seconds))
+            program = data.draw(st.sampled_from(sorted(seconds)))
+            source = data.draw(st.sampled_from(("measured", "measured", "table", "model")))
+            rows.append(TableEntry(key, program, source, seconds[program]))
+        tables.put(script, fingerprint, rows)
+
+
+Facts = dict[tuple[str, tuple[int, ...], str], set[float]]
+
+
+def facts(script: Script) -> Facts:
+    """What is said to be measured: seconds by device, key and program's hash."""
+    found: Facts = {}
+    for each in latency.read(script):
+        for program, seconds in each.seconds.items():
+            at = each.fingerprint["device"], each.key, script.programs[program]
+            found.setdefault(at, set()).add(seconds)
+    for table in read_dispatch(script).tables:
+        for row in table.entries:
+            if row.source == "measured" and row.seconds is not None:
+                at = table.fingerprint["device"], row.key, script.programs[row.program]
+                found.setdefault(at, set()).add(row.seconds)
+    return found
+
+
+def rows_of(script: Script) -> dict[tuple[str, tuple[int, ...]], tuple[str, str]]:
+    return {
+        (table.fingerprint["device"], row.key): (script.programs[row.program], row.source)
+        for table in read_dispatch(script).tables
+        for row in table.entries
+    }
+
+
+@settings(max_examples=60)
+@given(st.lists(spaces, min_size=2, max_size=4), st.data())
+def test_every_row_after_an_edit_is_a_measurement_of_the_program_that_it_names(
+    edits: list[Space], data: st.DataObject
+) -> None:
+    known: Facts = {}
+    chosen: set[tuple[object, ...]] = set()
+    with TemporaryDirectory() as root:
+        cache = Cache(os.path.join(root, "cache"))
+        for space in edits:
+            if os.path.isdir(cache.tree.path("scripts", "s", _digest(space))):
+                continue  # its tables are its own
+            script = published(cache, space)
+            assert {t.fingerprint["script"] for t in read_dispatch(script).tables} <= {script.hash}
+            for at, seconds in facts(script).items():
+                assert seconds <= known.get(at, set()), "never measured"
+            for (device, key), (program, source) in rows_of(script).items():
+                assert source == "measured" or (device, key, program, source) in chosen
+            tune(script, data)
+            for at, seconds in facts(script).items():
+                known.setdefault(at, set()).update(seconds)
+            chosen |= {(*at, *what) for at, what in rows_of(script).items()}
+
+
+def _digest(space: Space) -> str:
+    return sha256_text(_text(space))
+
+
+def _text(space: Space) -> str:
+    return script_text(
+        script="s", params={}, target="cpu", arch="cpu", signature=[], programs=space.programs
+    )
+
+
+@settings(max_examples=30)
+@given(st.permutations(range(6)), st.sets(st.integers(10, 20)), st.data())
+def test_adding_and_reordering_loses_nothing(
+    order: Sequence[int], more: set[int], data: st.DataObject
+) -> None:
+    before = Space((0, 1, 2, 3, 4, 5), 0, 1, "tilus", "n", frozenset())
+    after = Space((*more, *order), 0, 1, "tilus", "n", frozenset())
+    with TemporaryDirectory() as root:
+        cache = Cache(os.path.join(root, "cache"))
+        former = published(cache, before)
+        tune(former, data)
+        held = {at: what for at, what in facts(former).items() if at[1] not in _OF_NONE}
+        path = cache.tree.script_path("s", _digest(after))
+        said = inherited.dropped(path, partial(described, after, _digest(after)))
+        heir = published(cache, after)
+        kept = {at: what for at, what in rows_of(former).items() if at[1] not in _OF_NONE}
+        assert rows_of(heir) == kept
+        assert facts(heir) == held
+        assert (said is None) == (kept == rows_of(former)), said
+
+
+_OF_NONE = ((1000,),)
+"""No bucket of "tilus" is called so: what a person wrote there speaks for no sizes."""
+
+BEFORE = Space((0, 1, 2), 0, 1, "tilus", "n", frozenset())
+
+
+def measured(cache: Cache, *rows: tuple[int, int, Mapping[int, float]]) -> Script:
+    """BEFORE, tuned on a device: (n, the program chosen, everybody's seconds)."""
+    script = published(cache, BEFORE)
+    fingerprint = {"script": script.hash, "device": "one", "arch": "cpu"}
+    for n, program, seconds in rows:
+        latency.write(script, Measured(fingerprint, (n,), seconds))
+        entry = TableEntry((n,), program, "measured", seconds[program])
+        tables.put(script, fingerprint, [entry])
+    return script
+
+
+def after(cache: Cache, space: Space) -> tuple[str | None, dict[int, tuple[int, float | None]]]:
+    """What an edit says, and its rows."""
+    path = cache.tree.script_path("s", _digest(space))
+    said = inherited.dropped(path, partial(described, space, _digest(space)))
+    found: tuple[Table, ...] = read_dispatch(published(cache, space)).tables
+    rows = {row.key[0]: (row.program, row.seconds) for table in found for row in table.entries}
+    return said, rows
+
+
+def test_a_program_that_is_gone_is_named_and_the_next_best_serves(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path))
+    measured(cache, (16, 0, {0: 1.0, 1: 3.0, 2: 2.0}), (32, 1, {1: 5.0}), (64, 0, {0: 1.0}))
+    said, rows = after(cache, Space((2, 1), 0, 1, "tilus", "n", frozenset()))
+    assert rows == {16: (0, 2.0), 32: (1, 5.0)}
+    assert said == (
+        "s cpu: 1 of 3 rows of its tables keep their program; gone: v = 0 (not planned any more); "
+        "the best of those measured that are left serves n=16: 0; "
+        "to be tuned again: n=64 (`tilusbuild tune s`)"
+    )
+
+
+def test_a_program_that_has_other_code_has_no_measurements(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path))
+    measured(cache, (16, 0, {0: 1.0, 1: 3.0, 2: 2.0}))
+    said, rows = after(cache, Space((0, 1, 2), 1, 1, "tilus", "n", frozenset()))
+    assert rows == {}
+    assert said is not None
+    assert "gone: v = 0 (another program now); to be tuned again: n=16" in said
+    # What was measured is in the directory of before: once the code is as it was, it holds again.
+    assert after(cache, Space((1, 0), 0, 1, "tilus", "n", frozenset())) == (None, {16: (1, 1.0)})
+
+
+def test_other_keys_and_other_buckets_are_said(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path))
+    measured(cache, (96, 0, {0: 1.0}))
+    said, rows = after(cache, Space((0, 1), 0, 1, "pow2", "n", frozenset()))
+    assert rows == {}
+    assert said is not None
+    assert "to be tuned again: n=96" in said
+    said, rows = after(cache, Space((1,), 0, 1, "tilus", "m", frozenset()))
+    assert rows == {}
+    assert said is not None
+    assert "the dispatch keys n, which are m now" in said
+
+
+def test_what_is_refused_stays_refused_and_serves_nothing(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path))
+    script = measured(cache, (16, 1, {0: 1.0, 1: 2.0, 2: 3.0}))
+    wrong = Refusal(script.programs[0], "incorrect", {"n": 16}, "y[0] is 1, expected 2")
+    tables.write(script, read_dispatch(script).tables, (wrong,))
+    _, rows = after(cache, Space((2, 0), 0, 1, "tilus", "n", frozenset()))
+    assert rows == {16: (0, 3.0)}
+    heir = published(cache, Space((2, 0), 0, 1, "tilus", "n", frozenset()))
+    assert read_dispatch(heir).refused == (wrong,)
+
+
+# By the command line: the directory that a build makes, and what it says.
+
+
+def edited(project: Marks, space: str) -> list[dict[str, Any]]:
+    """The events of a build after the space of `mark` was edited."""
+    text = MANIFEST.replace("variant = { range = [0, 3] }", f"variant = {space}", 1)
+    project.write("tilus.toml", text)
+    return project.run("build", "--json").events
+
+
+def test_a_build_keeps_what_was_measured_and_says_what_it_dropped(copied: Marks) -> None:
+    script = copied.script("mark")
+    fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
+    rows = [TableEntry((n,), n // 8, "measured", 1e-6) for n in (8, 16, 24)]
+    tables.put(script, fingerprint, rows)
+    latency.write(script, Measured(fingerprint, (24,), {2: 3e-6, 3: 1e-6}))
+    before = set(copied.paths("mark"))
+    warnings = [e for e in edited(copied, "[2, 0, 1]") if e["event"] == "warning"]
+    (path,) = set(copied.paths("mark")) - before
+    assert [(row[0], row[1]) for row in _rows(path)] == [([8], 2), ([16], 0), ([24], 0)]
+    assert "gone: variant = 3 (not planned any more)" in warnings[0]["message"]
+    assert not [e for e in edited(copied, "[2, 0, 1]") if e["event"] == "warning"]
+    copied.run("dispatch", "check", "mark")
+    copied.run("cache", "verify")
+
+
+def _rows(path: Path) -> list[Any]:
+    (table,) = json.loads((path / "dispatch_table.json").read_text())["tables"]
+    found: list[Any] = table["entries"]
+    return found
+
+
+def test_the_tables_stand_after_every_build(copied: Marks) -> None:
+    for path in copied.cache.glob("scripts/*/*"):
+        found = json.loads((path / "dispatch_table.json").read_text())
+        assert found["tables"] == []
+        assert found["unmeasured"]["source"] in ("default", "model")
+        assert (path / "dispatch_table.txt").read_text().startswith("nothing is measured yet")
+    (path,) = copied.paths("mark")
+    assert json.loads((path / "dispatch_table.json").read_text())["unmeasured"] == {
+        "rules": [{"when": "n <= 4", "program": 2}],
+        "source": "default",
+        "program": 1,
+        "why": "the default schedule",
+    }
+    for name in ("dispatch_table.json", "dispatch_table.txt"):
+        text = (path / name).read_text()
+        (path / name).unlink()
+        copied.run("build")
+        assert (path / name).read_text() == text
+    copied.write("tilus.toml", MANIFEST.replace("variant = 1", "variant = 3", 1))
+    copied.run("build")
+    assert [p for p in copied.paths("mark") if '"program": 3' in _json(p)]
+
+
+def _json(path: Path) -> str:
+    return (path / "dispatch_table.json").read_text()
+
+
+def test_a_damaged_description_is_mended_and_what_was_measured_stays(copied: Marks) -> None:
+    script = copied.script("mark")
+    fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
+    tables.put(script, fingerprint, [TableEntry((8,), 3, "measured", 1e-6)])
+    for name in ("script.txt", "script.json"):
+        Path(script.path, name).unlink()
+        copied.run("build")
+        assert _rows(Path(script.path)) == [[[8], 3, "measured", 1e-6]]
+    copied.run("cache", "verify")

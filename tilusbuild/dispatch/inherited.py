@@ -1,0 +1,236 @@
+"""What a new script directory takes over: what was measured of the same programs before an edit.
+
+After an edit of a space an instance has another directory, and most of its programs are those of
+before: their hashes say so, whatever their numbers are now. The directory of the same script,
+constants and target that was tuned last is asked. A row stays with the program that it names, or
+goes to the best of those that are left and were measured for it, or goes. So every row that is kept
+is a measurement of the very program that it names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from tilusbuild.cache import layout
+from tilusbuild.dispatch import latency, tables
+from tilusbuild.dispatch.latency import Measured
+from tilusbuild.dispatch.refusals import below
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.refused import Refusal, by_number
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.script import Script, read_script, script_of
+from tilusbuild.runtime.sealed import unseal
+from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
+
+_T = TypeVar("_T")
+_NAMED = 4
+"""Sizes or programs that a message names."""
+
+
+class Inherited(NamedTuple):
+    """What is taken over, and in words what is not; None where all is."""
+
+    tables: tuple[Table, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    dropped: str | None = None
+
+
+def inherited(script: Script) -> Inherited:
+    """Return what a new directory of `script` takes over from those beside it. What cannot be read
+    is passed over."""
+    first: Inherited | None = None
+    for former in _formers(script):
+        with suppress(LoadError):
+            found = _taken(former, script)
+            if found.tables or found.measured:
+                return found
+            first = first or found
+    return first or Inherited()
+
+
+def dropped(path: str, describe: Callable[[], bytes]) -> str | None:
+    """Return what will not be taken over by the script directory that is to be made at `path`, in
+    words; its script.json is `describe()`."""
+    if next(_tuned(path), None) is None:
+        return None
+    script = script_of(path, unseal(describe()))
+    return inherited(script._replace(not_built={})).dropped
+
+
+def begins(path: str, described: bytes, *, inherits: bool = True) -> dict[str, bytes]:
+    """Return the files that a new script directory begins with. `described` is its script.json."""
+    script = script_of(path, unseal(described))
+    found = inherited(script) if inherits else Inherited()
+    files = tables.texts(script, found.tables, found.refused)
+    for key in dict.fromkeys(each.key for each in found.measured):
+        of_key = [each for each in found.measured if each.key == key]
+        top = latency.directory_of(key)
+        for name, data in latency.texts(script, key, of_key).items():
+            files[f"{top}/{name}"] = data
+    return files
+
+
+def _formers(script: Script) -> Iterator[Script]:
+    """Yield the other directories of an instance that were tuned, the last one first."""
+    for _, path in sorted(_tuned(script.path), reverse=True):
+        with suppress(LoadError):
+            other = read_script(path)
+            if _instance(other) == _instance(script):
+                yield other
+
+
+def _tuned(path: str) -> Iterator[tuple[int, str]]:
+    """Yield the directories beside `path` that have tables, each with when they were written."""
+    for other in below(os.path.dirname(path)):
+        table = os.path.join(other, layout.TABLE_JSON)
+        with suppress(OSError):
+            # As text: most directories were not tuned, and their descriptions are long.
+            if other != path and b'"fingerprint"' in read_bytes(table):
+                yield os.stat(table).st_mtime_ns, other
+
+
+def _instance(script: Script) -> tuple[object, ...]:
+    return script.name, script.target, script.params
+
+
+def _taken(former: Script, script: Script) -> Inherited:
+    """Return what one directory takes over from another. Raises `LoadError`."""
+    if former.keys != script.keys:
+        was, now = (", ".join(each.keys) or "none" for each in (former, script))
+        why = f"it was for the dispatch keys {was}, which are {now} now"
+        return Inherited(dropped=f"{script.label}: nothing that was measured holds: {why}")
+    return _Heir(former, script).takes()
+
+
+class _Heir:
+    """One directory's measurements, as another one of the same keys has them."""
+
+    def __init__(self, former: Script, script: Script) -> None:
+        self._former, self._script = former, script
+        self._found = read_dispatch(former)
+        first = {digest: i for i, digest in reversed([*enumerate(script.programs)])}
+        self._numbers = [first.get(digest) for digest in former.programs]
+        self._out = by_number(script.programs, self._found.refused).keys() | script.not_built.keys()
+        self._measured = [
+            self._renumbered(each)
+            for each in latency.read(former)
+            if self._is_of_former(each.fingerprint) and self._is_bucket(each.key)
+        ]
+        self._instead: dict[tuple[int, ...], int | None] = {}
+        """Sizes whose program is gone, with who serves them now."""
+        self._rows = self._same = 0
+        self._gone: set[int] = set()
+        """Former programs that were chosen, and are no more."""
+
+    def takes(self) -> Inherited:
+        """Return what is taken over."""
+        kept = [
+            each
+            for table in self._found.tables
+            if self._is_of_former(table.fingerprint) and (each := self._table(table)).entries
+        ]
+        programs = set(self._script.programs)
+        return Inherited(
+            tuple(kept),
+            tuple(each for each in self._found.refused if each.program in programs),
+            tuple(each for each in self._measured if each.seconds or each.refused),
+            self._dropped(),
+        )
+
+    def _is_of_former(self, fingerprint: Mapping[str, str]) -> bool:
+        return fingerprint["script"] in ("*", self._former.hash)
+
+    def _is_bucket(self, key: tuple[int, ...]) -> bool:
+        """Return whether what was measured at these sizes speaks for a bucket that there is."""
+        pairs = zip(self._script.buckets, key, strict=True)
+        return all(to_bucket(size) == size for to_bucket, size in pairs)
+
+    def _fingerprint(self, fingerprint: Mapping[str, str]) -> dict[str, str]:
+        same = fingerprint["script"] == "*"
+        return {**fingerprint, "script": "*" if same else self._script.hash}
+
+    def _renumbered(self, measured: Measured) -> Measured:
+        seconds: dict[int, float] = {}
+        for program, time in measured.seconds.items():
+            if (number := self._number(program)) is not None:
+                seconds[number] = min(time, seconds.get(number, time))
+        refused = {
+            number: why
+            for program, why in measured.refused.items()
+            if (number := self._number(program)) is not None and number not in seconds
+        }
+        return Measured(self._fingerprint(measured.fingerprint), measured.key, seconds, refused)
+
+    def _number(self, former: int) -> int | None:
+        return self._numbers[former] if 0 <= former < len(self._numbers) else None
+
+    def _table(self, table: Table) -> Table:
+        fingerprint = self._fingerprint(table.fingerprint)
+        times = {each.key: each for each in self._measured if each.fingerprint == fingerprint}
+        kept = []
+        for entry in table.entries:
+            self._rows += 1
+            row: TableEntry | None = None
+            if self._is_bucket(entry.key):
+                row = self._same_row(entry) or self._next_best(entry, times.get(entry.key))
+            if row is None or row.program != self._numbers[entry.program]:
+                self._instead[entry.key] = None if row is None else row.program
+            if row is not None:
+                kept.append(row)
+        return Table(fingerprint, tuple(kept))
+
+    def _same_row(self, entry: TableEntry) -> TableEntry | None:
+        """Return the row with the program's number of now. One by hand stays also for a program
+        that is refused: the choice is the person's, and the runtime says so."""
+        number = self._numbers[entry.program]
+        if number is None or number in self._script.not_built:
+            return None
+        if number in self._out and entry.source != "table":
+            return None
+        self._same += 1
+        return entry._replace(program=number)
+
+    def _next_best(self, entry: TableEntry, known: Measured | None) -> TableEntry | None:
+        self._gone.add(entry.program)
+        if known is None or entry.source != "measured":
+            return None
+        return known.best(frozenset(known.seconds) - self._out - known.refused.keys())
+
+    # In words.
+
+    def _dropped(self) -> str | None:
+        if not self._instead:
+            return None
+        parts = [f"{self._same} of {self._rows} rows of its tables keep their program"]
+        if self._gone:
+            parts.append(f"gone: {_listed(sorted(self._gone), self._was)}")
+        rows = sorted(self._instead.items())
+        if moved := [f"{self._at(key)}: {new}" for key, new in rows if new is not None]:
+            parts.append(f"the best of those measured that are left serves {_listed(moved, str)}")
+        if lost := [key for key, new in rows if new is None]:
+            hint = f"`tilusbuild tune {self._script.name}`"
+            parts.append(f"to be tuned again: {_listed(lost, self._at)} ({hint})")
+        return f"{self._script.label}: {'; '.join(parts)}"
+
+    def _at(self, key: tuple[int, ...]) -> str:
+        return " ".join(f"{n}={size}" for n, size in zip(self._script.keys, key, strict=True))
+
+    def _was(self, program: int) -> str:
+        values = self._former.schedule(program)
+        named = ", ".join(f"{name} = {value}" for name, value in values.items()) or "no parameters"
+        number = self._numbers[program]
+        if number is not None:
+            why = self._script.not_built.get(number, "refused")
+        else:
+            now = map(self._script.schedule, range(len(self._script.programs)))
+            why = "another program now" if values in now else "not planned any more"
+        return f"{named} ({why})"
+
+
+def _listed(found: Sequence[_T], text: Callable[[_T], str]) -> str:
+    more = len(found) - _NAMED
+    return ", ".join(map(text, found[:_NAMED])) + (f" and {more} more" if more > 0 else "")
