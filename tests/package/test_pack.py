@@ -76,8 +76,14 @@ def test_runtime_by_default(packed: Path) -> None:
         "programs/H/module/lib.so",
         "programs/H/options.txt",
         "programs/H/program.txt",
-        *(f"scripts/double_it/H/{n}" for n in ("schedule.txt", "script.json", "script.txt")),
-        *(f"scripts/mark/H/{n}" for n in ("schedule.txt", "script.json", "script.txt")),
+        *(
+            f"scripts/{script}/H/{name}"
+            for script in ("double_it", "mark")
+            for name in (
+                *("schedule.txt", "script.json", "script.txt"),
+                *("dispatch_table.json", "dispatch_table.txt"),
+            )
+        ),
         *(f"scripts/mark/H/dispatch/{n}" for n in ("dispatch.h", "dispatch.json", "libmark.so")),
     }
 

@@ -175,13 +175,13 @@ def test_a_projects_own_tables_stay(hand: Hand, own_project: Project, tmp_path: 
     assert cache.verify() == []
 
 
-def test_a_table_that_a_new_version_left_out_goes(hand: Hand, cache: Cache, tmp_path: Path) -> None:
+def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Cache, tmp_path: Path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     table = Path(cache.tree.path(script.root), "dispatch_table.json")
     table.write_text('{"schema": 1, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
-    assert not table.exists()
+    assert table.read_bytes() == hand.files[f"{script.root}/dispatch_table.json"]
     assert_whole(cache)
 
 
