@@ -65,6 +65,7 @@ def directory_of(key: Sequence[int]) -> str:
 
 def _write(script: Script, path: str, measured: Measured) -> None:
     others = [m for m in _read(path, script) if dict(m.fingerprint) != dict(measured.fingerprint)]
+    sweep(os.path.dirname(path))
     for name, data in texts(script, measured.key, [*others, measured]).items():
         write_atomic(os.path.join(os.path.dirname(path), name), data)
 
@@ -86,13 +87,7 @@ def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict
         ],
     }
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-<<<<<<< HEAD
-    sweep(os.path.dirname(path))
-    write_atomic(os.path.join(os.path.dirname(path), REPORT), _report(script, found).encode())
-    write_atomic(path, text.encode())
-=======
     return {REPORT: _report(script, found).encode(), FILE: text.encode()}
->>>>>>> d7baf6a (Tables stand after every build, and an edit of a space keeps what was measured)
 
 
 def read(script: Script) -> list[Measured]:

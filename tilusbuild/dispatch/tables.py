@@ -22,13 +22,8 @@ from tilusbuild.expr import Value
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
-<<<<<<< HEAD
-from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, read_dispatch
-from tilusbuild.state.files import sweep, write_atomic
-=======
 from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, TableFile, read_dispatch
-from tilusbuild.state.files import write_atomic
->>>>>>> d7baf6a (Tables stand after every build, and an edit of a space keeps what was measured)
+from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.table import Cell, table
 
 TEXT = "dispatch_table.txt"
@@ -113,6 +108,7 @@ def alone(script: Script) -> Iterator[None]:
 
 def write(script: Script, tables: Iterable[Table], refused: Sequence[Refusal]) -> None:
     """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
+    sweep(script.path)
     for name, data in texts(script, tables, refused).items():
         write_atomic(os.path.join(script.path, name), data)
 
@@ -122,16 +118,10 @@ def texts(
 ) -> dict[str, bytes]:
     """Return both files, in the order in which they are written."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
-<<<<<<< HEAD
-    sweep(script.path)
-    write_atomic(os.path.join(script.path, TEXT), table_text(script, tables, refused).encode())
-    write_atomic(os.path.join(script.path, FILE), table_json(script, tables, refused))
-=======
     return {
         TEXT: table_text(script, tables, refused).encode(),
         FILE: table_json(script, tables, refused),
     }
->>>>>>> d7baf6a (Tables stand after every build, and an edit of a space keeps what was measured)
 
 
 def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> bytes:
