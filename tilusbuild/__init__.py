@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build wit
     from tilusbuild import option
     from tilusbuild.errors import InputError
     from tilusbuild.jit import KernelCache, KernelNotBuilt, Source
-    from tilusbuild.runtime import Kernel, LoadError, load
+    from tilusbuild.runtime import Kernel, LoadError, library_path, load
 
 __all__ = [
     "InputError",
@@ -19,6 +19,7 @@ __all__ = [
     "KernelNotBuilt",
     "LoadError",
     "Source",
+    "library_path",
     "load",
     "option",
 ]

@@ -319,5 +319,5 @@ def test_a_device_compiler_that_no_pipeline_knows_is_an_error():
     from tilusbuild.compile.pipelines import pipeline_for
 
     with pytest.raises(LookupError, match="no pipeline compiles a kernel for cuda with ptxjit"):
-        pipeline_for("cuda", True, "ptxjit")
-    assert pipeline_for("cuda", False, "ptxjit").name == "host"
+        pipeline_for("cuda", "kernel", "ptxjit")
+    assert pipeline_for("cuda", "entry", "ptxjit").name == "host"

@@ -36,6 +36,8 @@ class FakeJob:
     target: str = "sm_90a"
     index: int = 0
     is_default: bool = False
+    is_part: bool = False
+    needs: tuple[str, ...] = ()
     touched: str | None = None
     """What `changed_input` says."""
     hash: str = field(init=False)

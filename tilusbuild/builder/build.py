@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tilusbuild.builder import outputs
 from tilusbuild.builder.noop_record import Invocation, PlanRead, last_entries, write_record
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import ProgramCompiler, open_builder
@@ -166,13 +167,16 @@ def publish(
     dispatchers: bool = True,
     root: str | None = None,
 ) -> None:
-    """Publish the scripts' directories and the index, as far as they are not what they should be.
+    """Publish the scripts' directories, the index and the libraries' outputs, as far as they are
+    not what they should be.
 
     Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
     one that is made from a part of its programs is of no use to anybody. `root` as for
     `build_planned`. Raises `CacheError` and `InputError`.
     """
     dispatch = _Dispatch(project) if dispatchers and root is None else None
+    if root is None:
+        outputs.write(project, plan)
     try:
         for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
             if instance.hash not in known:

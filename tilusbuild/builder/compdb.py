@@ -19,7 +19,9 @@ from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.steps import HERE, SOURCE, defines, tools_of
 from tilusbuild.errors import input_error
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs, roots_of
+from tilusbuild.plan.library import SourcesInstance
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.roots import roots_of
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -56,17 +58,25 @@ class Database:
 def database(project: Project, plan: Plan, *, every: bool, clang: bool) -> Database:
     """Return the commands of each instance's default schedule, or of `every` one. Raises
     `InputError`."""
-    wanted = {job.hash: job for job in jobs(plan) if every or _stands_for_all(job)}
-    directory = project.cache.program_path
-    sources = {name: os.path.join(directory(name), "module", "source.cu") for name in wanted}
+    compiled = (job for job in jobs(plan) if not job.needs)
+    wanted = {job.hash: job for job in compiled if every or _stands_for_all(job)}
+    sources = {name: _source(project, job) for name, job in wanted.items()}
     existing = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
     commands = tuple(_commands(project, existing, sources, clang=clang))
     return Database(commands, len(wanted) - len(commands))
 
 
 def _stands_for_all(job: ProgramJob) -> bool:
-    """Return whether it has the default schedule, or the first where none is the default."""
-    return job.index == (job.planned.default or 0)
+    """Return whether it has the default schedule, or the first where none is the default; each of a
+    library's sources has its own command."""
+    own = isinstance(job.script_instance, SourcesInstance)
+    return own or job.index == (job.planned.default or 0)
+
+
+def _source(project: Project, job: ProgramJob) -> str:
+    if isinstance(job.script_instance, SourcesInstance):
+        return os.path.join(project.manifest.root, job.script_instance.file(job.schedule))
+    return os.path.join(project.cache.program_path(job.hash), "module", "source.cu")
 
 
 def _commands(
@@ -74,9 +84,10 @@ def _commands(
 ) -> Iterator[CompileCommand]:
     command = clang_command if clang else compile_command
     for job in wanted:
-        roots = roots_of(project.manifest, job.script)
+        rendered = job.render()
+        roots = roots_of(project.manifest, job.script, rendered.templates[0])
         named = tuple((root.name, root.quoted_only) for root in roots)
-        recipe = replace(job.render().recipe, include_roots=named)
+        recipe = replace(rendered.recipe, include_roots=named)
         directories = {root.name: root.path for root in roots}
         try:
             words = command(recipe, job.script_instance.toolchain, sources[job.hash], directories)

@@ -20,11 +20,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilusbuild import __version__
+from tilusbuild.builder import outputs
 from tilusbuild.builder.needed import NeededDirectories
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import WATCHED
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
+from tilusbuild.compile.steps import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.noop import record, stat_helper, write
 from tilusbuild.noop.write import packed_names, packed_stamps
@@ -88,11 +90,12 @@ def write_record(
     with suppress(OSError):
         programs = _programs(project.cache)
         entries = {
-            **_programs_in(project.cache, result.statuses),
+            **_programs_in(project.cache, result.statuses, _products(planned)),
             **_directories_of(project.cache, planned),
         }
         answer = _answer(result.summary, BuildStarted(jobs, __version__))
         inputs = {**_inputs_so_far(project, planned), **read.inputs}
+        inputs |= {path: sighting(path) for path in outputs.paths(project, planned)}
         helper = ""
         if sum(len(words) * len(ends) for (_, ends), words in entries.items()) >= WORTH:
             toolchain = planned.script_instances[0].toolchain
@@ -132,11 +135,26 @@ def _programs(cache: Cache) -> str:
 _Entries: TypeAlias = dict[tuple[str, write.Endings], list[str]]
 
 
-def _programs_in(cache: Cache, statuses: Mapping[str, str]) -> _Entries:
-    """Return what is looked at of each program; one that was not built has no library."""
+def _products(planned: Plan) -> dict[str, write.Endings]:
+    """Return what is looked at of programs that are made into something else than a library."""
+    return {
+        program: (*WATCHED[:-1], f"/module/{script_instance.pipeline.product}")
+        for instance, script_instance in zip(
+            planned.instances, planned.script_instances, strict=True
+        )
+        if script_instance.pipeline.product != PRODUCT
+        for program in instance.programs
+    }
+
+
+def _programs_in(
+    cache: Cache, statuses: Mapping[str, str], others: Mapping[str, write.Endings]
+) -> _Entries:
+    """Return what is looked at of each program, `others` by hash; one that was not built has no
+    library."""
     found: _Entries = {}
     for program, status in statuses.items():
-        endings = WATCHED if status == Status.BUILT else WATCHED[:-1]
+        endings = others.get(program, WATCHED) if status == Status.BUILT else WATCHED[:-1]
         found.setdefault((_programs(cache), endings), []).append(program)
     return found
 
@@ -183,6 +201,7 @@ def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
     manifest = project.manifest
     found = _inputs_so_far(project, planned)
     others = {manifest.path, *_own_code(), *_places_of_tools(project.environment)}
+    others |= manifest.searched
     for script in manifest.scripts.values():
         if script.space_file is not None:
             others.add(os.path.join(manifest.root, script.space_file))

@@ -185,17 +185,19 @@ class Project:
 
     def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
+        selection = selection.with_objects(self.manifest)
         with self.timeline.step("plan"):
             return self.planner(selection).plan(selection)
 
     def planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
+        selection = selection.with_objects(self.manifest)
         pairs = list(chosen_pairs(self.manifest, selection))
         compiler = self.settings.device_compiler.value
         compilers: set[str] = set()
         for script, target in pairs:
-            has_kernel = self.manifest.scripts[script].kernel is not None
-            compilers.add(pipeline_for(target.kind, has_kernel, compiler).compiler)
+            form = self.manifest.scripts[script].form
+            compilers.add(pipeline_for(target.kind, form, compiler).compiler)
         toolchain = self.toolchain(cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
         if found := refusals(self.manifest, pairs, toolchain):
             raise InputError(*found)
@@ -234,8 +236,8 @@ def refusals(
     target."""
     found: list[Diagnostic] = []
     for script, target in pairs:
-        has_kernel = manifest.scripts[script].kernel is not None
-        pipeline = pipeline_for(target.kind, has_kernel, toolchain.device_compiler)
+        form = manifest.scripts[script].form
+        pipeline = pipeline_for(target.kind, form, toolchain.device_compiler)
         found += _tools(manifest, target, pipeline, toolchain)
         found += _flags(manifest, script, target.name, pipeline)
         found += _standard(manifest, script, pipeline)

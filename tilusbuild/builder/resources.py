@@ -29,6 +29,7 @@ from tilusbuild.compile import (
 )
 from tilusbuild.compile.described import image_rows, kernel_rows
 from tilusbuild.compile.pipelines.nvcc import FIRST_RELEASE, ThreadsRunner
+from tilusbuild.compile.steps import OBJECT, PRODUCT
 from tilusbuild.engine.history import History
 from tilusbuild.engine.interfaces import BuildConfig, Compiled, Job, ProgramStage
 from tilusbuild.engine.resources import (
@@ -52,7 +53,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
-from tilusbuild.render.closure import layout
+from tilusbuild.render.closure import Closure, layout
 from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import Cause, Status
 from tilusbuild.toolchain import Toolchain, ToolsChangedError
@@ -167,6 +168,10 @@ class ProgramCompiler:
             self._launchers,
             self._timeout,
             work.closure.notes,
+            [
+                os.path.join(self._cache.program_path(program), "module", OBJECT)
+                for program in work.recipe.objects
+            ],
         )
 
     def lay_out(self, work: RenderedProgram) -> None:
@@ -181,9 +186,12 @@ class ProgramCompiler:
     def _lay_out_all(
         self, work: RenderedProgram, stage: str, runner: Runner, ran: list[str]
     ) -> tuple[str, str | None] | CompileOutcome:
-        """Return the launcher's digest and the directory of headers, both laid out; or the outcome
-        of a launcher that was not made."""
+        """Return the launcher's digest ("" without one) and the directory of headers, both laid
+        out; or the outcome of a launcher that was not made."""
         recipe = work.recipe
+        headers = work.closure
+        if not recipe.pipeline.launcher.is_there:
+            return "", self._headers(headers)
         made: bytes | None = None
         if recipe.pipeline.script.ships_launcher:
             timed = self._timed(runner, ran, f"{LAUNCHER}: ")
@@ -195,10 +203,13 @@ class ProgramCompiler:
             made = answer
         launcher, files = launcher_directory(recipe, made)
         self._lay_out(launcher, lambda: files)
-        headers = work.closure
+        return launcher, self._headers(headers)
+
+    def _headers(self, headers: Closure) -> str | None:
+        """Return the directory of a closure's headers, laid out; None when there are none."""
         if not headers.headers:
-            return launcher, None
-        return launcher, self._lay_out(headers.digest, lambda: layout(headers))
+            return None
+        return self._lay_out(headers.digest, lambda: layout(headers))
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
         """Return the directory of a launcher or of headers, checked by content once a build."""
@@ -235,6 +246,8 @@ def described(work: RenderedProgram, outcome: CompileOutcome) -> Mapping[str, An
         "images": image_rows(outcome.images),
         "kernels": kernel_rows(outcome.ptxas),
     }
+    if (product := work.recipe.pipeline.product) != PRODUCT:
+        meta["product"] = f"module/{product}"
     launch = work.recipe.launch
     if launch is not None:
         smem = launch.smem.substitute(work.recipe.constants)

@@ -122,7 +122,7 @@ class ShardPart:
                 split=self.split.digest,
             )
         )
-        yield from (job for job in jobs(self.plan) if job.hash in own)
+        yield from (job for job in _of_a_shard(self.plan) if job.hash in own)
 
 
 def part_of(plan: Plan, shard: Shard, history: str | None) -> ShardPart:
@@ -130,7 +130,7 @@ def part_of(plan: Plan, shard: Shard, history: str | None) -> ShardPart:
     `InputError`."""
     known = History(None) if history is None else History.of_file(history)
     first: dict[str, ProgramJob] = {}
-    for job in jobs(plan):
+    for job in _of_a_shard(plan):
         first.setdefault(job.hash, job)
     expected = {program: known.estimate(job).seconds for program, job in first.items()}
     measured = {program: seconds for program, seconds in expected.items() if seconds is not None}
@@ -139,6 +139,12 @@ def part_of(plan: Plan, shard: Shard, history: str | None) -> ShardPart:
     # A history knows all programs or none: one that it has not seen gets the mean of the others.
     sizes = {program: _size(job) for program, job in first.items()}
     return ShardPart(plan, shard, split(sizes, shard.count), False)
+
+
+def _of_a_shard(plan: Plan) -> Iterator[ProgramJob]:
+    """Yield what shards divide: a library is linked by the build after the merge, which has all of
+    its objects."""
+    return (job for job in jobs(plan) if not job.needs)
 
 
 def _size(job: ProgramJob) -> float:

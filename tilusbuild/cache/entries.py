@@ -94,6 +94,11 @@ def read_meta(path: str, program: str) -> dict[str, Any]:
     return meta
 
 
+def product_of(meta: Mapping[str, Any]) -> str:
+    """Return the file that a program was made into; only that of no library is written down."""
+    return str(meta.get("product", layout.LIBRARY))
+
+
 def listed(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     """(name, size, sha256) of the files of a checked meta.json."""
     for name, facts in meta["files"].items():
@@ -127,7 +132,7 @@ def meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
         return "its list of files is malformed"
     needed = [layout.PROGRAM_TXT, layout.OPTIONS_TXT]
     if meta["status"] == Status.BUILT:
-        needed.append(layout.LIBRARY)
+        needed.append(product_of(meta))
     missing = [name for name in needed if name not in files]
     return f"it does not list {missing[0]}" if missing else None
 
@@ -200,8 +205,8 @@ class Stage:
             runs = found.st_mode & stat.S_IXUSR or name.endswith(".sh")
             disk.set_mode(path, 0o755 if runs else 0o644)
             files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
-        if meta["status"] == Status.BUILT and layout.LIBRARY not in files:
-            raise ValueError(f"what was built has a {layout.LIBRARY}")
+        if meta["status"] == Status.BUILT and product_of(meta) not in files:
+            raise ValueError(f"what was built has a {product_of(meta)}")
         # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write(os.path.join(self.path, layout.META), seal(whole))

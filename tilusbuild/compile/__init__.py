@@ -1,6 +1,6 @@
 """From a recipe to a `lib.so`: the pipelines, the launcher, `compile.sh`, `options.txt`."""
 
-from tilusbuild.compile.model import CompileOutcome, Launch, Prune, Recipe
+from tilusbuild.compile.model import CompileOutcome, Launch, Link, Prune, Recipe
 from tilusbuild.compile.module import launcher_directory, module_files, options_text
 from tilusbuild.compile.pipelines import Pipeline, pipeline_for
 from tilusbuild.compile.program import (
@@ -17,6 +17,7 @@ __all__ = [
     "DeviceCode",
     "Launch",
     "LauncherStore",
+    "Link",
     "Pipeline",
     "Prune",
     "Recipe",

@@ -43,10 +43,18 @@ class LauncherKind:
     passes_stream: bool
     """Whether the template's function takes a stream and returns an error number."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one."""
+        return bool(self.part)
+
 
 KERNEL_LAUNCHER = LauncherKind("kernel", cuda=True, starts_kernel=True, passes_stream=False)
 HOST_LAUNCHER = LauncherKind("host", cuda=True, starts_kernel=False, passes_stream=True)
 CPU_LAUNCHER = LauncherKind("cpu", cuda=False, starts_kernel=False, passes_stream=False)
+NO_LAUNCHER = LauncherKind("", cuda=True, starts_kernel=False, passes_stream=False)
+"""Of objects and libraries, which nobody calls through a launcher."""
+NO_CPU_LAUNCHER = LauncherKind("", cuda=False, starts_kernel=False, passes_stream=False)
 
 
 def launcher_source(recipe: Recipe) -> str:

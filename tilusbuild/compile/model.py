@@ -41,6 +41,24 @@ class Prune:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """How objects become one library."""
+
+    soname: str
+    inputs: tuple[str, ...] = ()
+    """Objects and archives to link as they are: names below `include`."""
+    dirs: tuple[str, ...] = ()
+    """Directories below `include` that `libs` are looked for in first."""
+    libs: tuple[str, ...] = ()
+    """Libraries, as after `-l`: those that are in no directory are the toolkit's or the
+    system's."""
+    rpath: tuple[str, ...] = ()
+    undefined: bool = False
+    """Whether a symbol may be defined by nothing."""
+    cudart: str = "static"
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One program to compile."""
 
@@ -66,6 +84,14 @@ class Recipe:
     host_march: str | None = None
     """None: x86-64-v2, or armv8-a."""
     prune: Prune | None = None
+    language: str = "cu"
+    """Of an object's source: "cu", "c++" or "c"."""
+    rdc: bool = False
+    """Whether device code is relocatable, and is linked again with the library."""
+    link: Link | None = None
+    """Where the program is a library of objects."""
+    objects: tuple[str, ...] = ()
+    """The programs whose objects are linked, by hash; `object_name` is each one's file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ that already holds the bytes it made.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,11 @@ from tilusbuild.compile.steps import (
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
     NVRTC_COMMAND,
+    OBJECT,
+    PRODUCT,
     Step,
     is_placeholder,
+    object_name,
     steps,
     tools_of,
 )
@@ -62,7 +66,8 @@ def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequenc
     """
     pipeline = recipe.pipeline
     archs = [arch.name for arch in recipe.archs] + (["ptx"] if recipe.ptx else [])
-    generated = {LAUNCHER: launcher_source(recipe), **pipeline.generated(recipe)}
+    launcher = {LAUNCHER: launcher_source(recipe)} if pipeline.launcher.is_there else {}
+    generated = {**launcher, **pipeline.generated(recipe)}
     lines = [
         OPTIONS_FORMAT,
         f"pipeline = {pipeline.name}",
@@ -100,14 +105,17 @@ def module_files(
 ) -> Mapping[str, bytes]:
     """Return the files of `module/` before the compile: the source and everything generated.
 
-    `launcher` is the digest of the launcher's directory; None: it is computed, for a pipeline that
-    does not ship the launcher's object. Raises `ValueError` if no launcher can serve the recipe.
+    `launcher` is the digest of the launcher's directory, "" without one; None: it is computed, for
+    a pipeline that does not ship the launcher's object. Raises `ValueError` if no launcher can
+    serve the recipe.
     """
     pipeline = recipe.pipeline
-    texts = {"source.cu": recipe.source, **pipeline.fixed_files, **pipeline.generated(recipe)}
+    source = {"source.cu": recipe.source} if recipe.link is None else {}
+    texts = {**source, **pipeline.fixed_files, **pipeline.generated(recipe)}
     fingerprint = pipeline.fingerprint(recipe, tools_of(toolchain))
-    digest = launcher or launcher_directory(recipe)[0]
-    texts["compile.sh"] = compile_script(recipe, tuple(texts), digest, fingerprint)
+    if launcher is None and pipeline.launcher.is_there:
+        launcher = launcher_directory(recipe)[0]
+    texts["compile.sh"] = compile_script(recipe, tuple(texts), launcher or "", fingerprint)
     return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
 
 
@@ -148,12 +156,13 @@ _VARIABLES = {
     "{cc}": '"$CC"',
     "{as}": '"$AS"',
     "{ld}": '"$LD"',
+    "{ar}": '"$AR"',
     "{sed}": "sed",
 }
 
 
 def compile_script(
-    recipe: Recipe, inputs: Iterable[str], launcher: str, toolchain: Iterable[str]
+    recipe: Recipe, inputs: Sequence[str], launcher: str, toolchain: Iterable[str]
 ) -> str:
     """Return `compile.sh` of a program whose `module/` holds the files `inputs`.
 
@@ -165,7 +174,7 @@ def compile_script(
     ready_made = (LAUNCHER_STEP,) if pipeline.script.ships_launcher else ()
     commands = [step for step in steps(recipe) if step not in ready_made]
     used = {word for step in commands for word in step.argv if is_placeholder(word)}
-    return "".join(
+    text = "".join(
         [
             _HEAD.replace("@TOOLS@", pipeline.script.tools),
             "".join(f"#   {line}\n" for line in toolchain),
@@ -173,8 +182,9 @@ def compile_script(
             pipeline.script.start.replace("@SHARED@", launcher),
             "".join(f"{_DEFAULTS[tool]}\n" for tool in _DEFAULTS if tool in used),
             _NVCC_DIRECTORY if "{nvcc}" in used else "",
-            f'cp -- {shlex.join(inputs)} "$work"\n',
-            f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n',
+            f'cp -- {shlex.join(inputs)} "$work"\n' if inputs else "",
+            f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n' if launcher else "",
+            *(_object(number, program) for number, program in enumerate(recipe.objects)),
             'touch -d @1 -- "$work"/*\n',
             _include(recipe),
             pipeline.script.headers,
@@ -186,6 +196,15 @@ def compile_script(
             _END,
         ]
     )
+    product = pipeline.product
+    if product == PRODUCT:
+        return text
+    return text.replace(PRODUCT, product).replace(r"lib\\.so", re.escape(product))
+
+
+def _object(number: int, program: str) -> str:
+    made = f'"$module../../{program}/module/{OBJECT}"'
+    return f'cp -- {made} "$work/{object_name(number)}"\n'
 
 
 def _command(step: Step) -> str:
@@ -238,6 +257,7 @@ _DEFAULTS = {
     "{cc}": "CC=${CC:-gcc}",
     "{as}": "AS=${AS:-as}",
     "{ld}": "LD=${LD:-ld}",
+    "{ar}": "AR=${AR:-ar}",
 }
 
 _NVCC_DIRECTORY = """\

@@ -26,11 +26,13 @@ from tilusbuild.compile.steps import (
     LAUNCHER,
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
+    PRODUCT,
     TOOLS,
     Step,
     Tools,
     defines,
     host_march,
+    object_name,
     steps,
     tools_of,
 )
@@ -77,13 +79,14 @@ def compile_program(
     launchers: LauncherStore,
     timeout: float | None = None,
     notes: Sequence[Diagnostic] = (),
+    objects: Sequence[str] = (),
 ) -> CompileOutcome:
     """Compile `module/lib.so` in the stage, whose `module` directory holds the module's files; it
     works in a directory beside the stage.
 
     `include_dir` is the directory of the recipe's include layout, `timeout` is in seconds for each
-    process, `notes` are those of the closure. Raises `CancelledError` and `OSError` (of the stage's
-    file system).
+    process, `notes` are those of the closure, `objects` the files of the recipe's objects. Raises
+    `CancelledError` and `OSError` (of the stage's file system).
     """
     if problem := recipe.pipeline.problem(recipe):
         return _finish(stage, CompileOutcome(Cause.CHECK, "", reason=problem))
@@ -92,6 +95,8 @@ def compile_program(
         compiling = Compile(recipe, tools_of(toolchain), stage, work, runner, launchers, timeout)
         compiling.notes = notes
         compiling.prepare(include_dir)
+        for number, path in enumerate(objects):
+            shutil.copyfile(path, os.path.join(work, object_name(number)))
         return _finish(stage, compiling.run())
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -367,13 +372,17 @@ class Compile:
         return self.launchers.get(self.used, make)
 
     def _publish(self) -> None:
-        made = os.path.join(self.work, "lib.so")
+        pipeline = self.recipe.pipeline
+        made = os.path.join(self.work, pipeline.product)
         data = read_bytes(made)
         images = checks.images_of(data)
-        if problem := checks.library_problem(self.recipe, data, images):
+        if pipeline.launcher.is_there and (
+            problem := checks.library_problem(self.recipe, data, images)
+        ):
             raise StepError(Cause.OUTPUT, problem)
-        os.chmod(made, 0o755)  # noqa: S103 - a library, as linkers leave it
-        os.replace(made, os.path.join(self.stage, "module", "lib.so"))
+        if pipeline.product == PRODUCT:
+            os.chmod(made, 0o755)  # noqa: S103 - a library, as linkers leave it
+        os.replace(made, os.path.join(self.stage, "module", pipeline.product))
         self.found.images = images
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # the names are the same in every directory.
 HERE = "/proc/self/cwd"
 SOURCE = f"{HERE}/source.cu"
+
+PRODUCT, OBJECT = "lib.so", "object.o"
+"""What a program is made into: a library, or one of a library's objects."""
 
 TOOLS = "tools"
 """The directory of links that is a compile's whole PATH. Compilers look their helpers up by name
@@ -100,7 +104,14 @@ LAUNCHER_STEP = Step(
 def steps(recipe: Recipe) -> tuple[Step, ...]:
     """Return the commands that make `lib.so`, in order."""
     *before, link = recipe.pipeline.commands(recipe)
+    if not recipe.pipeline.launcher.is_there:
+        return (*before, link)
     return (*before, LAUNCHER_STEP, link)
+
+
+def object_name(number: int) -> str:
+    """Return the file of a library's object in the private directory."""
+    return f"{number}.o"
 
 
 def default_march(machine: str | None = None) -> str:
@@ -181,6 +192,14 @@ class Tools:
         )
 
 
+def _beside_ld(ld: str, name: str) -> str:
+    """Return the path of another program of the linker's binutils, whose version is the
+    linker's."""
+    directory, base = os.path.split(ld)
+    path = os.path.join(directory, re.sub(r"ld(\.\w+)?$", name, base))
+    return path if os.path.exists(path) else shutil.which(name) or name
+
+
 def tools_of(toolchain: Toolchain) -> Tools:
     """Return the tools of a toolchain; a missing tool's placeholder stays unreplaced."""
     paths: dict[str, tuple[str, ...]] = {
@@ -188,6 +207,7 @@ def tools_of(toolchain: Toolchain) -> Tools:
         "{cc}": (toolchain.cc.path,),
         "{as}": (toolchain.as_.path,),
         "{ld}": (toolchain.ld.path,),
+        "{ar}": (_beside_ld(toolchain.ld.path, "ar"),),
         "{sed}": (shutil.which("sed", path=os.defpath) or "sed",),
     }
     host = {"g++": toolchain.cxx, "gcc": toolchain.cc, "as": toolchain.as_, "ld": toolchain.ld}

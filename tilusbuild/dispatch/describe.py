@@ -77,6 +77,8 @@ def script_json(
         "default": instance.default,
         "dispatch": _dispatch(manifest, dispatch, instance, script_instance, schedules, metas),
     }
+    if script_instance.is_part:
+        value["form"] = manifest.scripts[instance.script].form
     return seal(value)
 
 

@@ -131,6 +131,8 @@ class BuildLoop:
         """Those of `tickets` that wait."""
         self.asked = AskedTickets(self.remote, queue.inbox.put, self.clock)
         """Those of `tickets` that a remote may have."""
+        self.held: list[Ticket] = []
+        """Those of `tickets` that are READY but for programs that they need."""
         self.running: set[Ticket] = set()
         """Those that a worker has, also when they are no longer wanted."""
         self.retries = Retries()
@@ -187,7 +189,7 @@ class BuildLoop:
 
     def _plan(self, jobs: Iterable[Job]) -> None:
         """Look everything up; what is not there gets a ticket, or keeps the one that it has."""
-        self.ready.drain()
+        self._drain()
         before, self.tickets = self.tickets, {}
         self.results = Results(self.store, self.results.attempts)
         self.finished = 0
@@ -215,7 +217,10 @@ class BuildLoop:
         for ticket in waiting:
             if ticket.state is not BuildState.READY:
                 ticket.move(BuildState.READY)
-        self.ready = ReadyQueue(waiting if self.config.dry_run else self.asked.ask(waiting))
+        self.held = [ticket for ticket in waiting if ticket.job.needs]
+        free = [ticket for ticket in waiting if not ticket.job.needs]
+        self.ready = ReadyQueue(free if self.config.dry_run else self.asked.ask(free))
+        self._release()
         for instance in self.results.instances:
             self._hold_back(instance)
         if self.config.dry_run:
@@ -255,12 +260,14 @@ class BuildLoop:
             ticket = self.tickets[job.hash] = Ticket(job, self.to_compile)
             ticket.estimate = self.history.estimate(job)
             self.to_compile += 1
-            self.ready.add(ticket)
+            self.held.append(ticket)
+            self._release()
         dropped = self.tickets.pop(instead, None) if instead is not None else None
         if dropped is not None and dropped in self.running:
             dropped.move(BuildState.UNWANTED)
         elif dropped is not None:
             self.ready.remove(dropped)
+            self.held = [ticket for ticket in self.held if ticket is not dropped]
             dropped.move(BuildState.DROPPED)
 
     def _known(self, job: Job) -> ProgramAnswer | None:
@@ -275,12 +282,32 @@ class BuildLoop:
         return found(entry) if entry is not None and entry.status in RECORDED else None
 
     def _pretend(self) -> None:
-        for ticket in self.ready.drain():
+        for ticket in self._drain():
             job = ticket.job
             self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
             self._skip(ticket)
 
     # Starting.
+
+    def _release(self) -> None:
+        """Make ready what waited for programs that have an answer now; what needs one that was not
+        built is skipped, and so is what needs that."""
+        statuses = self.results.statuses
+        waiting, self.held = self.held, []
+        for ticket in waiting:
+            needs = ticket.job.needs
+            if any(need in self.tickets for need in needs):
+                self.held.append(ticket)
+            elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
+                self.ready.add(ticket)
+            else:
+                self.to_compile -= 1
+                self._skip(ticket)
+
+    def _drain(self) -> list[Ticket]:
+        """Take out everything that waits."""
+        held, self.held = self.held, []
+        return [*self.ready.drain(), *held]
 
     def _dispatch(self) -> None:
         while not self.stopped.is_set() and self._has_room():
@@ -464,6 +491,7 @@ class BuildLoop:
         self.finished += 1
         self.queue.answered(job, answer)
         self.results.settle(ticket.jobs, answer)
+        self._release()
         self.reporter.emit(
             events.Finished(
                 hash=job.hash,
@@ -526,13 +554,14 @@ class BuildLoop:
 
     def _skip_waiting(self) -> None:
         self.remote.stop()
-        for ticket in (*self.ready.drain(), *self.asked.drain()):
+        for ticket in (*self._drain(), *self.asked.drain()):
             self._skip(ticket)
 
     def _skip(self, ticket: Ticket) -> None:
         ticket.move(BuildState.SKIPPED)
         self.tickets.pop(ticket.job.hash, None)
         self.results.settle(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
+        self._release()
 
     def _end_workers(self) -> None:
         """End the workers: mostly they are idle; after an exception their compilers are killed."""

@@ -9,7 +9,7 @@ one at a time. The reporter is in `events`, the token source and admission are i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,6 +61,16 @@ class Job(Protocol):
 
     @property
     def is_default(self) -> bool: ...
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its instance is of no use without it, as of a library's objects."""
+        ...
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """The programs that must be built before it is compiled, by hash."""
+        ...
 
     def render(self) -> RenderedJob:
         """Render the program. Raises `TilusbuildError` when an input is missing by now."""

@@ -4,10 +4,10 @@ Each program is in exactly one column, and all the columns together are all the 
 that several jobs share counts once there, and once for each of them in their scripts' verdicts.
 
 A script fails, for one set of constants and one target, when none of its schedules builds or its
-default does not; with `strict`, when any does not compile. A schedule without an answer (the
-compiler crashed, was killed, ran too long, wrote nothing) fails it too: the tree is not complete,
-and the next build tries again. Where only a part of an instance is built, whether any of it builds
-is for whoever has the rest.
+default does not, or any of a library's parts; with `strict`, when any does not compile. A schedule
+without an answer (the compiler crashed, was killed, ran too long, wrote nothing) fails it too: the
+tree is not complete, and the next build tries again. Where only a part of an instance is built,
+whether any of it builds is for whoever has the rest.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Results:
         if tally is None:
             tally = self._tallies[job.instance] = Tally(job.script, job.instance)
         tally.add(status, job.is_default)
+        tally.of_parts = tally.of_parts or job.is_part
         if status == Status.FAILED and answer is not None:
             tally.add_failure(job, answer)
 
@@ -153,6 +154,8 @@ class Tally:
     instance: tuple[str, ...]
     counts: dict[Status, int] = field(default_factory=dict)
     default: Status | None = None
+    of_parts: bool = False
+    """Whether each of them is needed."""
     failures: list[tuple[Job, ProgramAnswer]] = field(default_factory=list)
     """The first few, and the default's before them."""
 
@@ -211,6 +214,8 @@ class Tally:
         skipped = self.counts.get(Status.SKIPPED, 0)
         if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
             return f"its default schedule {_ENDED[self.default]}"
+        if self.of_parts and failed:
+            return f"{_count(failed, 'of its parts does', 'of its parts do')} not build"
         if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
             return "none of its schedules builds"
         if accidents:

@@ -13,6 +13,7 @@ from tilusbuild.manifest.settings import MANIFEST_NAME, Setting, Settings, find,
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.check_expressions import signature_of
+    from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
     from tilusbuild.manifest.loading import load
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.names import snake_case
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.shape import schema
 
 __all__ = [
+    "LANGUAGES",
     "MANIFEST_NAME",
     "IncludeDir",
+    "LinkScript",
     "Manifest",
     "Setting",
     "Settings",
+    "SourcesScript",
     "expression",
     "find",
     "git_root",
@@ -39,8 +43,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LANGUAGES": "library",
     "IncludeDir": "sections",
+    "LinkScript": "library",
     "Manifest": "model",
+    "SourcesScript": "library",
     "expression": "script",
     "load": "loading",
     "parse_requirement": "requirement",

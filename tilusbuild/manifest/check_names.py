@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Sequence
 from functools import partial
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.document import Path
+from tilusbuild.manifest.library import SOURCES
 from tilusbuild.manifest.names import (
     IDENTIFIER,
     TABLE_NAME,
@@ -33,12 +35,12 @@ def check_names(checks: Checks) -> None:
     _directories(checks)
     for path, _, script in checks.scripts():
         _declared(checks, path)
-        _macros(checks, (*path, "defines"))
+        check_macros(checks, (*path, "defines"))
         for target, override in script.override.items():
             _overridden(checks, path, target, override)
-    _macros(checks, ("build", "defines"))
+    check_macros(checks, ("build", "defines"))
     for target in checks.manifest.targets:
-        _macros(checks, ("target", target, "defines"))
+        check_macros(checks, ("target", target, "defines"))
         for fact in checks.names_in("target", target, "facts"):
             if not IDENTIFIER.fullmatch(fact):
                 checks.error(
@@ -49,7 +51,7 @@ def check_names(checks: Checks) -> None:
 
 
 def _tables(checks: Checks) -> None:
-    for kind in ("script", "target", "package"):
+    for kind in ("script", "target", "library", "package"):
         for name in checks.keys_in(kind):
             if not TABLE_NAME.fullmatch(name):
                 checks.error(
@@ -63,12 +65,17 @@ def _tables(checks: Checks) -> None:
 def _directories(checks: Checks) -> None:
     """Two scripts must not share a directory of the cache tree."""
     seen: dict[str, str] = {}
-    for name in checks.keys_in("script"):
+    libraries = [
+        (kind, name + end)
+        for kind, name in (("library", name) for name in checks.keys_in("library"))
+        for end in ("", SOURCES)
+    ]
+    for kind, name in [*(("script", name) for name in checks.keys_in("script")), *libraries]:
         directory = snake_case(name)
         if directory in seen:
             checks.error(
                 f'scripts "{seen[directory]}" and "{name}" would share the directory "{directory}"',
-                checks.document.key("script", name),
+                checks.document.key(kind, name.removesuffix(SOURCES)),
                 "rename one: capitals and - become _ in the cache tree",
             )
         seen.setdefault(directory, name)
@@ -92,7 +99,7 @@ def _declared(checks: Checks, path: Path) -> None:
 def _overridden(checks: Checks, path: Path, target: str, override: OverrideSection) -> None:
     """Report names that an override moves to another section or key; it may only add names."""
     own = (*path, "override", target)
-    _macros(checks, (*own, "defines"))
+    check_macros(checks, (*own, "defines"))
     homes: dict[str, tuple[str, str]] = {}
     for section in _SECTIONS:
         for key in checks.keys_in(*path, section):
@@ -123,7 +130,8 @@ def _names(section: str, key: str) -> tuple[str, ...]:
     return linked_names(key) if section in ("params", "space") else (key,)
 
 
-def _macros(checks: Checks, path: Path) -> None:
+def check_macros(checks: Checks, path: Path) -> None:
+    """Check a table of macros."""
     table = checks.wrote(*path)
     for name in checks.names_in(*path):
         if not IDENTIFIER.fullmatch(name):
@@ -147,16 +155,16 @@ _NO_MACRO = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 def check_files(checks: Checks) -> None:
     """Templates, include directories, references, spaces in files, patterns of headers."""
-    _includes(checks, ("build",), checks.manifest.build.include_dirs)
-    _patterns(checks, ("build",), checks.manifest.build.headers)
+    check_include_dirs(checks, ("build",), checks.manifest.build.include_dirs)
+    check_header_patterns(checks, ("build",), checks.manifest.build.headers)
     for path, _, script in checks.scripts():
         _file(checks, (*path, "template"), script.template, "template")
         if script.space_file is not None:
             _file(checks, (*path, "space-file"), script.space_file, "file")
         if script.tune is not None and script.tune.ref is not None:
             _file(checks, (*path, "tune", "ref"), script.tune.ref.rpartition(":")[0], "reference")
-        _includes(checks, path, script.include_dirs)
-        _patterns(checks, path, script.headers)
+        check_include_dirs(checks, path, script.include_dirs)
+        check_header_patterns(checks, path, script.headers)
 
 
 def _file(checks: Checks, path: Path, name: str, what: str) -> None:
@@ -224,9 +232,13 @@ def _contents(full: str, name: str) -> str | None:
     return f'did you mean "{os.path.join(name, templates[0])}"?' if templates else None
 
 
-def _includes(checks: Checks, path: Path, directories: tuple[IncludeDir, ...]) -> None:
+def check_include_dirs(
+    checks: Checks, path: Path, directories: Sequence[IncludeDir], key: str = "include-dirs"
+) -> None:
+    """Check that directories of the project are there; `key` lists them."""
+    what = "include directory" if key == "include-dirs" else "directory"
     for number, directory in enumerate(directories):
-        where: Path = (*path, "include-dirs", number, "path")
+        where: Path = (*path, key, number, "path")
         place = partial(checks.document.value, *where)
         if directory.package is not None:
             # Whether the package is installed only matters to a build.
@@ -237,15 +249,16 @@ def _includes(checks: Checks, path: Path, directories: tuple[IncludeDir, ...]) -
         full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
         if not os.path.exists(full):
             checks.error(
-                f'there is no include directory "{directory.path}"',
+                f'there is no {what} "{directory.path}"',
                 place,
                 _similar(os.path.normpath(full), directory.path),
             )
         elif not os.path.isdir(full):
-            checks.error(f'the include directory "{directory.path}" is a file', place)
+            checks.error(f'the {what} "{directory.path}" is a file', place)
 
 
-def _patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
+def check_header_patterns(checks: Checks, path: Path, patterns: tuple[str, ...]) -> None:
+    """Check that patterns of headers stay in the include directories."""
     for number, pattern in enumerate(patterns):
         if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
             checks.error(

@@ -30,7 +30,7 @@ def check_targets(checks: Checks) -> None:
             checks.document.key(),
             'add one, such as:\n[target.h100]\narch = "sm_90a"',
         )
-    if not checks.wrote("script"):
+    if not checks.wrote("script") and not checks.wrote("library"):
         checks.error(
             "the manifest has no script",
             checks.document.key(),
@@ -39,12 +39,13 @@ def check_targets(checks: Checks) -> None:
     for name, target in checks.manifest.targets.items():
         _archs(checks, name, target)
     for path, name, script in checks.scripts():
-        _references(checks, (*path, "targets"), script.targets, "target")
+        check_references(checks, (*path, "targets"), script.targets, "target")
         _override_names(checks, path, name, script)
         _pipeline(checks, path, name, script)
     for name, package in checks.manifest.packages.items():
-        _references(checks, ("package", name, "targets"), package.targets, "target")
-        _references(checks, ("package", name, "scripts"), package.scripts, "script")
+        check_references(checks, ("package", name, "targets"), package.targets, "target")
+        scripts = ("package", name, "scripts")
+        check_references(checks, scripts, package.scripts, "script", "library")
 
 
 def _archs(checks: Checks, name: str, target: TargetSection) -> None:
@@ -75,8 +76,11 @@ def _archs(checks: Checks, name: str, target: TargetSection) -> None:
             checks.error(str(error), ptx, error.hint)
 
 
-def _references(checks: Checks, path: Path, names: Sequence[str] | None, kind: str) -> None:
-    known = checks.keys_in(kind)
+def check_references(
+    checks: Checks, path: Path, names: Sequence[str] | None, kind: str, *also: str
+) -> None:
+    """Check that what `path` lists is declared, as one of these kinds, once each."""
+    known = [name for each in (kind, *also) for name in checks.keys_in(each)]
     for number, name in enumerate(names or ()):
         place = partial(checks.document.value, *path, number)
         if name not in known:
@@ -107,6 +111,8 @@ def _override_names(checks: Checks, path: Path, name: str, script: ScriptSection
 
 def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     place = partial(checks.document.key, *path)
+    if checks.wrote(*path, "library") is not None:
+        return  # `check_libraries` has it
     has_kernel = checks.wrote(*path, "kernel") is not None
     has_entry = checks.wrote(*path, "entry") is not None
     if has_kernel and has_entry:
@@ -120,7 +126,7 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
             f'script "{name}" sets neither "kernel" nor "entry"',
             place,
             'kernel = "NAME" for an extern "C" __global__ function, entry = "NAME" for a host '
-            "launch function",
+            'launch function, library = "NAME" for an object of [library.NAME]',
         )
     elif has_entry and checks.wrote(*path, "launch") is not None:
         checks.error(
@@ -197,21 +203,22 @@ def check_flags(checks: Checks) -> None:
     """Check the flags of the build, of each target, and of each script and override."""
     unsafe = checks.manifest.build.unsafe_flags
     targets = checks.manifest.targets
-    _flags(checks, ("build", "flags"), checks.manifest.build.flags, unsafe)
+    check_flag_list(checks, ("build", "flags"), checks.manifest.build.flags, unsafe)
     for name, target in targets.items():
-        _flags(checks, ("target", name, "flags"), target.flags, unsafe, target.is_cpu)
+        check_flag_list(checks, ("target", name, "flags"), target.flags, unsafe, target.is_cpu)
     for path, _, script in checks.scripts():
         allowed = unsafe or script.unsafe_flags
-        _flags(checks, (*path, "flags"), script.flags, allowed)
+        check_flag_list(checks, (*path, "flags"), script.flags, allowed)
         for name, override in script.override.items():
             cpu = name in targets and targets[name].is_cpu
             own = (*path, "override", name, "flags")
-            _flags(checks, own, override.flags or (), allowed, cpu)
+            check_flag_list(checks, own, override.flags or (), allowed, cpu)
 
 
-def _flags(
+def check_flag_list(
     checks: Checks, path: Path, flags: Sequence[str], unsafe: bool, cpu: bool = False
 ) -> None:
+    """Check that each flag is one argument, pure unless `unsafe`, and not set by tilusbuild."""
     if any(map(has_values, flags)):
         _valued(checks, path, flags)
         return

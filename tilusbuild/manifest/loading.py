@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
+from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_files, check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import check_flags, check_targets
@@ -44,6 +45,7 @@ _CHECKS = (
     check_dispatch,
     check_flags,
     check_files,
+    check_libraries,
 )
 
 
@@ -67,7 +69,7 @@ def _load(path: str) -> Manifest:
         diagnostics += checks.diagnostics
     if diagnostics or manifest is None:
         raise InputError(*sorted(diagnostics, key=_position))
-    return manifest
+    return manifest.with_libraries()
 
 
 def _position(diagnostic: Diagnostic) -> tuple[int, int]:

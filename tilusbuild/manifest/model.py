@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.library import SOURCES, LibrarySection, scripts_of, searched
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
@@ -47,6 +48,9 @@ class Manifest(ManifestTable):
     scripts: Entries[ScriptSection] = Field(
         default_factory=entries, alias="script", description="Kernel scripts, by name."
     )
+    libraries: Entries[LibrarySection] = Field(
+        default_factory=entries, alias="library", description="Libraries of many objects, by name."
+    )
     packages: Entries[PackageSection] = Field(
         default_factory=entries, alias="package", description="What to package, by name."
     )
@@ -70,15 +74,44 @@ class Manifest(ManifestTable):
         For an item of an array, the item. Of a path that is not in the file, its longest part that
         is.
         """
-        return self._document.key(*keys)
+        return self._document.key(*self._written(keys))
 
     def place_of_value(self, *keys: str | int) -> Place:
         """Return where a key's value is written."""
-        return self._document.value(*keys)
+        return self._document.value(*self._written(keys))
 
     def place_inside(self, *keys: str | int, column: int | None, width: int = 1) -> Place:
         """Return a position in a string value, such as an expression; `column` counts from 1."""
         return self._document.inside(keys, column, width)
+
+    def _written(self, keys: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """Return where keys are written of a script that a library stands for: in its table."""
+        if len(keys) > 1 and keys[0] == "script" and isinstance(keys[1], str):
+            library = keys[1].removesuffix(SOURCES)
+            if library in self.libraries:
+                return ("library", library, *keys[2:])
+        return keys
+
+    def with_libraries(self) -> Manifest:
+        """Return the manifest with the scripts that its libraries stand for among its own."""
+        if not self.libraries:
+            return self
+        return self.model_copy(
+            update={"scripts": {**self.scripts, **scripts_of(self.root, self.libraries)}}
+        )
+
+    @property
+    def searched(self) -> set[str]:
+        """The directories in which a new file could match a pattern of a library."""
+        return {path for each in self.libraries.values() for path in searched(self.root, each)}
+
+    def objects_of(self, library: str) -> tuple[str, ...]:
+        """Return the scripts whose programs are objects of a library, in the manifest's order."""
+        return tuple(
+            name
+            for name, script in self.scripts.items()
+            if script.form == "object" and script.library == library
+        )
 
     def written(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
         """Return the path of a script's entry as the target sees it: its override's, else its

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -256,6 +256,11 @@ class OverrideSection(ManifestTable):
     )
 
 
+Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
+"""What a program is: a kernel or a host function with its launcher, an object, or objects linked
+into a library of either kind."""
+
+
 class ScriptSection(ManifestTable):
     """A kernel template, how it is called, and what it is tuned over."""
 
@@ -277,6 +282,12 @@ class ScriptSection(ManifestTable):
         description="The host launch function that the template defines itself. Exactly one of "
         "`kernel` and `entry`.",
         examples=["launch"],
+    )
+    library: Text | None = Field(
+        None,
+        description="The `[library.NAME]` that every program of this script is an object of, in "
+        "place of `kernel` and `entry`: the template defines what it likes, under C++ names.",
+        examples=["backend"],
     )
     targets: tuple[Text, ...] | None = Field(
         None,
@@ -363,6 +374,13 @@ class ScriptSection(ManifestTable):
     )
     dispatch: DispatchSection | None = Field(None, description="Which schedule serves which sizes.")
     tune: TuneSection | None = Field(None, description="How `run` and `tune` call the kernel.")
+
+    @property
+    def form(self) -> Form:
+        """What a program of it is."""
+        if self.library is not None:
+            return "object"
+        return "kernel" if self.kernel is not None else "entry"
 
     def override_for(self, target: str) -> OverrideSection:
         """Return the target's override; an empty one when it has none."""

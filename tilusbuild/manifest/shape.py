@@ -147,7 +147,7 @@ class ManifestSchemaGenerator(GenerateJsonSchema):
 def schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
     made = Manifest.model_json_schema(by_alias=True, schema_generator=ManifestSchemaGenerator)
-    for key in ("target", "script", "package"):
+    for key in ("target", "script", "library", "package"):
         made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
     assert set(made["properties"]) == set(keys_of(Manifest))  # noqa: S101 - guards the line above
     made = _without_null(made)

@@ -19,6 +19,7 @@ from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary import Needs as LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import product_of
 from tilusbuild.cache.includes import read_manifest
 from tilusbuild.cache.index import programs
 from tilusbuild.package import names
@@ -368,9 +369,12 @@ def code_problems(cache: Cache) -> Iterator[str]:
         entry = cache.lookup(program)
         if entry is None or entry.status != Status.BUILT:
             continue
-        where = f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"
+        product = product_of(entry.meta)
+        if product.endswith(".a"):
+            continue
+        where = f"{layout.PROGRAMS}/{program}/{product}"
         try:
-            images = read_archs(read_bytes(os.path.join(entry.path, layout.LIBRARY)))
+            images = read_archs(read_bytes(os.path.join(entry.path, product)))
         except (BinaryError, OSError) as error:
             yield f"{where}: {error}"
             continue

@@ -237,7 +237,8 @@ def reachable(script: Script) -> frozenset[int]:
 def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as they are planned now. Raises
     `InputError`, and `CannotPackError` when not all of it was built."""
-    instances = project.plan(selection).instances
+    planned = project.plan(selection).instances
+    instances = [each for each in planned if _is_shipped(project.manifest, each.script)]
     missing = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
@@ -254,6 +255,11 @@ def current(project: Project, selection: PlanSelection) -> tuple[tuple[str, str]
     for instance in instances:
         _check_published(project.cache, instance)
     return tuple((instance.directory, instance.hash) for instance in instances)
+
+
+def _is_shipped(manifest: Manifest, script: str) -> bool:
+    """Return whether a deployment has use for a script: an object, or an archive, is for a link."""
+    return manifest.scripts[script].form in ("kernel", "entry", "shared")
 
 
 def _check_published(cache: Cache, instance: PlannedInstance) -> None:
@@ -290,7 +296,9 @@ def as_built(
         )
         raise CannotPackError(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
     pairs = {
-        (snake_case(script), target.name) for script, target in chosen_pairs(manifest, selection)
+        (snake_case(script), target.name)
+        for script, target in chosen_pairs(manifest, selection)
+        if _is_shipped(manifest, script)
     }
     return tuple(_selected(cache, built.scripts, pairs))
 

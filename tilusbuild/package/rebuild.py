@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.entries import product_of
 from tilusbuild.cache.index import programs
 from tilusbuild.package import names
 from tilusbuild.package.errors import MissingFileError
@@ -80,7 +81,7 @@ def _recorded(cache: Cache, share: float) -> dict[str, str]:
     entries = (cache.lookup(program) for program in programs(cache.tree))
     built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
-        program: str(built[program].meta["files"][layout.LIBRARY]["sha256"])
+        program: str(built[program].meta["files"][product_of(built[program].meta)]["sha256"])
         for program in sample(built, share)
     }
 

@@ -49,11 +49,13 @@ def program_text(
     launch: Sequence[str],
     source: str,
     headers: Sequence[tuple[str, str]],
+    objects: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return `program.txt`: what is compiled.
 
-    `entry` is ("kernel" | "entry", name); `signature` and `launch` are lines; `headers` are
-    (sha256, name relative to its header directory), sorted.
+    `entry` is (a script's form, name); `signature` and `launch` are lines; `headers` are
+    (sha256, name relative to its header directory), sorted; `objects` are what a library links,
+    each with its program, in the order of the link.
     """
     return "".join(
         [
@@ -65,6 +67,7 @@ def program_text(
             values_section("derived", derived),
             section("args", signature),
             section("launch", launch),
+            section("objects", (f"{name} = {program}" for name, program in objects)),
             _headers_section(tuple(headers)),
         ]
     )

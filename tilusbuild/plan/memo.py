@@ -47,7 +47,8 @@ class InputsKey:
     """The inputs of programs that asked for the same templates and reach the same headers."""
 
     templates: tuple[tuple[str, str], ...]
-    """Name and digest of each template that was asked for; "" when there was none."""
+    """Name and digest of each template that was asked for, the script's own first; "" when there
+    was none."""
     sample: str
     """The source of one of them."""
     closure: str
@@ -162,7 +163,7 @@ class _Lookup:
         instance = self._script_instance
         if any(instance.template_digest(name) != digest for name, digest in inputs.templates):
             return False
-        closure = instance.closure(inputs.sample)
+        closure = instance.closure(inputs.sample, inputs.templates[0][0])
         if self._closure_digest(closure) != inputs.closure:
             return False
         instance.note_inputs(tuple(name for name, _ in inputs.templates), closure)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilusbuild.arch import Arch, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
@@ -91,6 +91,17 @@ class PlanSelection:
     def names(self) -> tuple[Name, ...]:
         """What `scripts` say. Raises `InputError`."""
         return tuple(named(each) if isinstance(each, str) else each for each in self.scripts)
+
+    def with_objects(self, manifest: Manifest) -> PlanSelection:
+        """Return the part with the objects of the libraries that are in it. Raises `InputError`."""
+        objects = [
+            Name(script, target=name.target)
+            for name in self.names
+            for library in manifest.libraries
+            if name.is_of(library)
+            for script in manifest.objects_of(library)
+        ]
+        return replace(self, scripts=(*self.scripts, *objects)) if objects else self
 
     def has(self, script: str, params: Mapping[str, Value], target: str) -> bool:
         """Return whether an instance is in this part, as far as the names say."""

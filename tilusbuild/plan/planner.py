@@ -8,27 +8,29 @@ the hash, so that what is compiled is always what the hash names.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tilusbuild.compile import pipeline_for
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest import IncludeDir, Manifest, snake_case
+from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.manifest import Manifest, snake_case
 from tilusbuild.plan import identity
+from tilusbuild.plan.library import LinkInstance, class_of, object_names
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs, instances_of
+from tilusbuild.plan.roots import roots_of
 from tilusbuild.plan.rules import unmet_rules
-from tilusbuild.plan.script_instance import RenderedProgram, ScriptInstance
+from tilusbuild.plan.script_instance import HeadersOf, RenderedProgram, ScriptInstance
 from tilusbuild.plan.spaces import Chosen, Counting, chosen, question, space_of, spec_of
-from tilusbuild.render.closure import Root, inside
+from tilusbuild.render.closure import Root
 from tilusbuild.render.headers import Headers, Scans
 from tilusbuild.render.outside import Outside
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.space import SAMPLE_BUDGET, Schedule
 from tilusbuild.state.files import sha256_text
-from tilusbuild.toolchain import DigestMemory, Toolchain, package_dir
+from tilusbuild.toolchain import DigestMemory, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,14 @@ class Planner:
     """Tells somebody how far a long count is."""
     scans: Scans = field(default_factory=dict)
     """Includes of headers by content; may be shared with the next planner."""
+    objects: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
+    """What was planned of scripts of objects, by script and target: each one's name and hash."""
     _headers: dict[tuple[tuple[Root, ...], Outside], Headers] = field(default_factory=dict)
     """By search path: scripts with the same one share what was found."""
 
     def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""
+        self.objects.clear()
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
         script_instances: list[ScriptInstance] = []
@@ -84,6 +89,8 @@ class Planner:
                 for script_instance in self.script_instances(script, target, selection):
                     schedules, default = self._chosen(script_instance, selection.level)
                     instances.append(self._instance(script_instance, schedules, default))
+                    if script_instance.is_part:
+                        self.note_objects(instances[-1], schedules)
                     planned.setdefault(script, []).append(schedules)
                     script_instances.append(script_instance)
             except InputError as error:
@@ -128,7 +135,7 @@ class Planner:
                 budget=None if counted else SAMPLE_BUDGET,
                 watch=self.counting and self.counting(name),
             )
-            yield ScriptInstance(
+            made = class_of(self.manifest.scripts[script])(
                 self.manifest,
                 script,
                 target,
@@ -136,16 +143,24 @@ class Planner:
                 spec,
                 space,
                 self.renderer,
-                self.headers(script, target),
+                self.headers_of(script, target),
                 self.toolchain,
                 self.memory,
             )
+            if isinstance(made, LinkInstance):
+                made.take(self.objects)
+            yield made
 
-    def headers(self, script: str, target: Target) -> Headers:
-        """Return the headers that a script's programs can reach. Raises `InputError`."""
-        has_kernel = self.manifest.scripts[script].kernel is not None
-        pipeline = pipeline_for(target.kind, has_kernel, self.toolchain.device_compiler)
-        search_path = roots_of(self.manifest, script), pipeline.outside(self.toolchain)
+    def headers_of(self, script: str, target: Target) -> HeadersOf:
+        """Return what finds the headers of a script's templates."""
+        return partial(self.headers, script, target)
+
+    def headers(self, script: str, target: Target, template: str) -> Headers:
+        """Return the headers that programs of a script's template can reach. Raises
+        `InputError`."""
+        form = self.manifest.scripts[script].form
+        pipeline = pipeline_for(target.kind, form, self.toolchain.device_compiler)
+        search_path = roots_of(self.manifest, script, template), pipeline.outside(self.toolchain)
         if search_path not in self._headers:
             roots, outside = search_path
             known = None if self.memo is None else self.memo.closures.of(repr(search_path))
@@ -161,11 +176,21 @@ class Planner:
         default: Schedule | None,
     ) -> PlannedInstance:
         numbers = tuple(schedule.index for schedule in schedules)
-        if self.memo is None:
+        if self.memo is None or isinstance(script_instance, LinkInstance):
             programs = tuple(each.hash for each in script_instance.render_all(schedules))
         else:
             programs = self.memo.programs(script_instance, schedules)
         return planned_instance(script_instance, numbers, position(numbers, default), programs)
+
+    def instance(self, script_instance: ScriptInstance) -> PlannedInstance:
+        """Return a whole instance as planned. Raises `InputError`."""
+        return self._instance(script_instance, *self._chosen(script_instance, 2))
+
+    def note_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
+        """Keep what a library links of an instance with these schedules."""
+        key = instance.script, instance.target.name
+        every = zip(object_names(instance, schedules), instance.programs, strict=True)
+        self.objects.setdefault(key, []).extend(every)
 
     def _chosen(self, script_instance: ScriptInstance, level: int) -> Chosen:
         manifest, script, target, space = (
@@ -174,6 +199,8 @@ class Planner:
             script_instance.target,
             script_instance.space,
         )
+        if script_instance.is_part:
+            level = 2  # a library without some of its objects is none
         if self.memo is None:
             return chosen(manifest, script, target, space, level)
         return self.memo.spaces.chosen(
@@ -224,56 +251,6 @@ def position(schedules: Sequence[int], wanted: Schedule | None) -> int | None:
     return schedules.index(wanted.index)
 
 
-PROJECT = "project"
-
-
-def roots_of(manifest: Manifest, script: str) -> tuple[Root, ...]:
-    """Return the header directories in search order: the template's own (for `#include "…"`
-    only), the script's, the project's. Raises `InputError` for a directory or a package that is
-    not there."""
-    template = manifest.scripts[script].template
-    roots = [inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)]
-    own = len(manifest.scripts[script].include_dirs)
-    taken: dict[str, str] = {PROJECT: manifest.root}
-    for number, declared in enumerate(manifest.include_dirs_for(script)):
-        place = (
-            manifest.place("script", script, "include-dirs", number)
-            if number < own
-            else manifest.place("build", "include-dirs", number - own)
-        )
-        roots.append(_root(manifest.root, declared, place, taken))
-    return tuple(dict.fromkeys(roots))
-
-
-def _root(project: str, declared: IncludeDir, place: Place, taken: dict[str, str]) -> Root:
-    if declared.package is not None:
-        try:
-            path = package_dir(declared.package, declared.path)
-        except LookupError as error:
-            raise input_error(str(error), place=place) from None
-        return inside(declared.package, _base(path, declared.path), declared.path)
-    path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
-    if not os.path.isdir(path):
-        raise input_error(f"there is no directory {declared.path}", place=place)
-    relative = os.path.relpath(path, project)
-    if relative != ".." and not relative.startswith("../"):
-        return inside(PROJECT, project, relative)
-    # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
-    name = os.path.basename(path) or "headers"
-    number = 1
-    while taken.setdefault(name, path) != path:
-        number += 1
-        name = f"{os.path.basename(path)}-{number}"
-    return inside(name, path)
-
-
-def _base(path: str, below: str) -> str:
-    """Return the directory from which `below` leads to `path`."""
-    for part in os.path.normpath(below).split("/"):
-        path = os.path.dirname(path) if part != "." else path
-    return path
-
-
 @dataclass(frozen=True, slots=True)
 class ProgramJob:
     """One program of a plan."""
@@ -300,6 +277,14 @@ class ProgramJob:
     @property
     def is_default(self) -> bool:
         return self.index == self.planned.default
+
+    @property
+    def is_part(self) -> bool:
+        return self.script_instance.is_part
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.script_instance.needs
 
     @property
     def schedule(self) -> Schedule:

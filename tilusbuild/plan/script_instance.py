@@ -7,15 +7,17 @@ memory. Rendering is pure: it reads templates and headers, and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tilusbuild.compile import Launch, Prune, Recipe, options_text, pipeline_for
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.manifest import Manifest, expression, signature_of
+from tilusbuild.manifest import LANGUAGES, Manifest, expression, signature_of
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.plan import identity
@@ -29,6 +31,8 @@ from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
+HeadersOf: TypeAlias = Callable[[str], Headers]
+"""The headers that a template of a script can reach, by the template's name."""
 _TOGETHER, _TEXT = 64, 1 << 20
 """So many schedules are rendered together, as long as their texts have no more characters."""
 
@@ -50,6 +54,11 @@ class RenderedProgram:
         return identity.program_hash(self.program_txt, self.options_txt)
 
 
+def language_of(template: str) -> str:
+    """Return what a template's source is compiled as, where the pipeline takes several."""
+    return LANGUAGES.get(os.path.splitext(template.removesuffix(".j2"))[1], "cu")
+
+
 class ScriptInstance:
     """A script with its constants fixed, for one target; `render` makes a program of a schedule."""
 
@@ -62,7 +71,7 @@ class ScriptInstance:
         spec: SpaceSpec,
         space: Space,
         renderer: Renderer,
-        headers: Headers,
+        headers: HeadersOf,
         toolchain: Toolchain,
         memory: DigestMemory,
     ) -> None:
@@ -90,21 +99,26 @@ class ScriptInstance:
         self._noted: set[tuple[object, ...]] = set()
         self._external_digests: dict[tuple[str, ...] | None, tuple[str, ...]] = {}
         self._around = target_constants(target)
-        self.pipeline = pipeline_for(
-            target.kind, self._owner.kernel is not None, toolchain.device_compiler
-        )
+        self.pipeline = pipeline_for(target.kind, self._owner.form, toolchain.device_compiler)
         self.signature = self._resolved_signature()
         self.launch = self._parse_launch()
         self._prune = self._parse_prune()
         self._flags = manifest.flags_for(script, target.name)
         self._has_valued_flags = any(map(has_values, self._flags))
         self._defines = tuple(manifest.defines_for(script, target.name).items())
-        self._include_roots = tuple((root.name, root.quoted_only) for root in headers.roots)
+        self.is_part = self._owner.form not in ("kernel", "entry")
+        """Whether its programs are of use only together: those of a library."""
+        self._rdc = self.is_part and manifest.libraries[self._owner.library or script].rdc
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The programs that must be built before its own are, by hash."""
+        return ()
 
     @property
     def header_directories(self) -> list[str]:
         """The directories that the project's headers are searched in."""
-        return [root.path for root in self._headers.roots]
+        return [root.path for root in self._headers(self._owner.template).roots]
 
     @property
     def label(self) -> str:
@@ -160,7 +174,13 @@ class ScriptInstance:
         if self._manifest.build.line_directives:
             lines = self._renderer.line_map(self._owner.template, context, source)
             source = lines.with_directives()
-        closure = self.closure(source)
+        return self._compiled(schedule, source, self._owner.template, rendered)
+
+    def _compiled(
+        self, schedule: Schedule, source: str, template: str, rendered: Rendering
+    ) -> RenderedProgram:
+        """Return the program of a source that was made of `template`."""
+        closure = self.closure(source, template)
         copied = bool(closure.headers)
         templates = (*rendered.templates, *rendered.missing)
         self.note_inputs(templates, closure)
@@ -175,17 +195,18 @@ class ScriptInstance:
             launch=self.launch,
             constants=values,
             include_digest=closure.digest if copied else None,
-            include_roots=self._include_roots if copied else (),
+            include_roots=self._roots(template) if copied else (),
             flags=self._program_flags(values),
             defines=self._defines,
             std=self._manifest.std_for(self.script),
             host_march=self._manifest.toolchain.host_march,
             prune=self._limits(values),
+            language=language_of(template),
+            rdc=self._rdc,
         )
-        kind = "kernel" if self._owner.kernel is not None else "entry"
         program_txt = identity.program_text(
             script=self.script,
-            entry=(kind, self.symbol),
+            entry=(self._owner.form, self.symbol or template),
             params=self.params,
             schedule={name: schedule.values[name] for name in self.parameters},
             derived={name: schedule.values[name] for name in self.derived},
@@ -202,10 +223,14 @@ class ScriptInstance:
             templates,
         )
 
-    def closure(self, source: str) -> Closure:
-        """Return the headers that a source of this instance can reach. Raises `InputError`."""
+    def _roots(self, template: str) -> tuple[tuple[str, bool], ...]:
+        return tuple((root.name, root.quoted_only) for root in self._headers(template).roots)
+
+    def closure(self, source: str, template: str) -> Closure:
+        """Return the headers that a source, which was made of `template`, can reach. Raises
+        `InputError`."""
         patterns = self._manifest.headers_for(self.script)
-        found = self._headers.closure(source, extra=patterns, defines=dict(self._defines))
+        found = self._headers(template).closure(source, extra=patterns, defines=dict(self._defines))
         if found.unmatched:
             raise InputError(*(self._unmatched(pattern) for pattern in found.unmatched))
         return found
@@ -236,12 +261,14 @@ class ScriptInstance:
             (self.signature, self.signature.text()),
             (launch, [expression.canonical for expression in expressions]),
             [(name, limit.source, limit.canonical) for name, limit in self._prune.items()],
-            (self._flags, self._defines, self._include_roots),
+            (self._flags, self._defines, self._roots(owner.template)),
             (self._manifest.std_for(self.script), self._manifest.toolchain.host_march),
             (self._manifest.build.line_directives, self._manifest.headers_for(self.script)),
             (tools.cuda_fingerprint, tools.cc_fingerprint),
             (repr(type(self.pipeline)), tools.nvrtc_fingerprint, tools.joiner_fingerprint),
         )
+        if self.is_part:
+            parts = (*parts, (owner.form, self._rdc))
         return "\n".join(repr(part) for part in parts)
 
     def note_inputs(self, templates: tuple[str, ...], closure: Closure) -> None:
@@ -258,7 +285,7 @@ class ScriptInstance:
             self.sought.update(part for name in names for part in name.split("/"))
             self.sought.update(part for name in closure.shadowing for part in name.split("/"))
 
-    def renewed(self, renderer: Renderer, headers: Headers) -> ScriptInstance:
+    def renewed(self, renderer: Renderer, headers: HeadersOf) -> ScriptInstance:
         """Return the same instance with templates and headers read again; its space is not made
         again."""
         fresh = copy(self)

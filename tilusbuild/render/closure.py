@@ -92,6 +92,12 @@ class Closure:
         return manifest_of(self.headers)
 
 
+def closure_of(files: Iterable[Header]) -> Closure:
+    """Return the closure that holds these files and no other."""
+    headers = tuple(sorted(files, key=lambda header: header.name))
+    return Closure(headers, sha256_text(_manifest(headers)))
+
+
 def layout(found: Closure) -> Mapping[str, bytes | str]:
     """Return the copy's files by relative path: bytes, or the path of a file to copy."""
     # A header may change until it is copied: the caller must compare the sha256 of what it reads.

@@ -97,6 +97,13 @@ class Renderer:
     def _worker_for(self, environment: Environment, render: Render) -> RenderWorker | None:
         return None if self._limits is None else RenderWorker(environment, self._limits, render)
 
+    def plain(self, name: str) -> Rendering:
+        """Return a file of the project as it is. Raises `InputError`."""
+        try:
+            return Rendering(self._loader.text(name), (name,), ())
+        except TemplateNotFound as error:
+            raise self._explained(error, name, {}) from None
+
     def _rendering(self, text: str, used: Iterable[str]) -> Rendering:
         absent = tuple(name for name in used if not self._exists(name))
         return Rendering(text, tuple(name for name in used if name not in absent), absent)

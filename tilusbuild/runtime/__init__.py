@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilusbuild.runtime.errors import LoadError
     from tilusbuild.runtime.kernel import Kernel
-    from tilusbuild.runtime.loading import load
+    from tilusbuild.runtime.loading import library_path, load
 
-__all__ = ["Kernel", "LoadError", "load"]
+__all__ = ["Kernel", "LoadError", "library_path", "load"]
 
-_WHERE = {"Kernel": "kernel", "LoadError": "errors", "load": "loading"}
+_WHERE = {
+    "Kernel": "kernel",
+    "LoadError": "errors",
+    "library_path": "loading",
+    "load": "loading",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -17,10 +17,11 @@ from tilusbuild.runtime.errors import (
     suggestion,
 )
 from tilusbuild.runtime.kernel import Kernel
+from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.naming import Name, NameSyntaxError, parse_name, snake_case
 from tilusbuild.runtime.places import SearchPlace, here, places
 from tilusbuild.runtime.reader_lock import ReaderLock
-from tilusbuild.runtime.script import Script, glance, read_script
+from tilusbuild.runtime.script import CALLED, SHARED, Script, glance, read_script
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
@@ -50,6 +51,41 @@ def load(
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
     """
+    chosen, hold = _found(script, where, target, signed_by, params)
+    if (form := chosen[0].form) != CALLED:
+        hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
+        raise ScriptNotFoundError(f"{chosen[0].name!r} is a library, and nothing to call{hint}")
+    return Kernel(chosen, strict=strict, hold=hold)
+
+
+def library_path(
+    name: str, *, where: object = None, target: str | None = None, signed_by: str | None = None
+) -> str:
+    """Return the file of a shared library, checked against what was built.
+
+    `where`, `target` and `signed_by` are as for `load`. Raises `LoadError`s. Nothing keeps it
+    from a collection of garbage, as a loaded kernel is kept: open it at once.
+    """
+    chosen, _ = _found(name, where, target, signed_by, {})
+    if len(chosen) > 1:
+        here_is = device.cuda(0) if device.may_have_cuda() else device.cpu()
+        chosen = [candidates.best(chosen, here_is)[0]]
+    script = chosen[0]
+    if script.form != SHARED:
+        raise ScriptNotFoundError(f"{script.name!r} is not a shared library")
+    path = script.library(0)
+    check_library(path, read_meta(script, 0)["files"][LIBRARY]["sha256"])
+    return path
+
+
+def _found(
+    script: str,
+    where: object,
+    target: str | None,
+    signed_by: str | None,
+    params: dict[str, Value],
+) -> tuple[list[Script], ReaderLock]:
+    """Return the instances that fit, one a target, and what keeps them. Raises `LoadError`s."""
     name = _named(script)
     directory = snake_case(name.script)
     looked: list[str] = []
@@ -68,7 +104,7 @@ def load(
                 found = [glance(path) for path in paths]
                 chosen = _chosen(name, place, found, target or name.target, params)
                 hold = ReaderLock(place.path, (script.hash for script in chosen))
-                return Kernel([read_script(each.path) for each in chosen], strict=strict, hold=hold)
+                return [read_script(each.path) for each in chosen], hold
             except CorruptCacheError:
                 if not again or all(map(os.path.isdir, paths)):
                     raise

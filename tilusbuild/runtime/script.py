@@ -30,6 +30,8 @@ _MAX_KNOWN = 4096
 """Scripts that a process remembers."""
 FILE, TEXT = "script.json", "script.txt"
 SCHEMA = 1
+CALLED, SHARED = "called", "shared"
+"""Forms of a script: one whose programs are called, and a shared library. There are more."""
 
 Dim: TypeAlias = "int | str | Function"
 
@@ -95,6 +97,7 @@ class Script(NamedTuple):
     """One a key: from a size to its bucket."""
     rules: tuple[DispatchRule, ...]
     model: ScriptModel | None
+    form: str = CALLED
 
     @property
     def arch(self) -> str:
@@ -207,6 +210,7 @@ def script_of(path: str, value: Mapping[str, Any]) -> Script:
         buckets=tuple(rounding(dispatch["buckets"][key]) for key in keys),
         rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
         model=_model(dispatch["model"], {*keys, *scalars}, programs),
+        form=_text(value.get("form", CALLED)),
     )
 
 

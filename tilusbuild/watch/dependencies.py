@@ -130,9 +130,9 @@ def _directories_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[
 
 
 def dependencies_of_manifest(manifest: Manifest) -> Dependencies:
-    """Return what decides whether the manifest can be used: itself, and that what it names is
-    there."""
-    return Dependencies(frozenset({manifest.path}))
+    """Return what decides whether the manifest can be used, and what it means: itself, and where
+    the patterns of its libraries look."""
+    return Dependencies(frozenset({manifest.path, *manifest.searched}))
 
 
 def references(manifest: Manifest) -> Dependencies:

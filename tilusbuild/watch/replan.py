@@ -10,7 +10,7 @@ handed on the moment that it is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +18,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.table import ManifestTable
+from tilusbuild.plan.library import is_link
 from tilusbuild.plan.model import PlannedInstance, PlanSelection, Target, chosen_pairs
 from tilusbuild.plan.planner import (
     Plan,
@@ -26,8 +27,8 @@ from tilusbuild.plan.planner import (
     jobs,
     planned_instance,
     position,
-    roots_of,
 )
+from tilusbuild.plan.roots import roots_of
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.plan.spaces import chosen
 from tilusbuild.render.headers import Scans
@@ -166,9 +167,12 @@ class Replanner:
         drafts: dict[Part, list[_Draft]] = {}
         problems = _Problems()
         pairs = dict(self._pairs(project.manifest))
+        links = [part for part in pairs if is_link(project.manifest.scripts[part[0]])]
         old_parts = state.parts if state is not None else {}
         for part, target in pairs.items():
             old = old_parts.get(part)
+            if part in links:
+                continue
             if (
                 old is not None
                 and part not in dirty
@@ -190,6 +194,9 @@ class Replanner:
                 parts.update({part: old_parts[part]} if part in old_parts else {})
             elif part in drafts:
                 parts[part] = self._finished(planner, part, drafts[part])
+        for part in links:
+            with problems.of(part):
+                parts[part] = self._linked(planner, part, pairs[part], parts)
         ordered = {part: parts[part] for part in pairs if part in parts}
         return PlanState(
             project,
@@ -201,8 +208,31 @@ class Replanner:
             frozenset(problems.parts),
         )
 
+    def _linked(
+        self, planner: Planner, part: Part, target: Target, parts: Mapping[Part, PlannedPart]
+    ) -> PlannedPart:
+        """Return a library's part, planned anew of its objects as they are."""
+        script = part[0]
+        planner.objects.clear()
+        for name in planner.manifest.objects_of(script):
+            planned = parts.get((name, target.name))
+            for instance, made in zip(
+                planned.instances if planned else (),
+                planned.script_instances if planned else (),
+                strict=True,
+            ):
+                planner.note_objects(instance, made.space.take(instance.schedules))
+        script_instances = tuple(planner.script_instances(script, target, self.selection))
+        return PlannedPart(
+            tuple(planner.instance(each) for each in script_instances),
+            script_instances,
+            self._declared(planner.manifest, part),
+            dependencies_of_part(planner.manifest, script, script_instances, ()),
+        )
+
     def _pairs(self, manifest: Manifest) -> Iterator[tuple[Part, Target]]:
-        for script, target in chosen_pairs(manifest, self.selection):
+        selection = self.selection.with_objects(manifest)
+        for script, target in chosen_pairs(manifest, selection):
             yield (script, target.name), target
 
     def _drafts(
@@ -210,7 +240,7 @@ class Replanner:
     ) -> list[_Draft]:
         script = part[0]
         if old is not None and old.declared == self._declared(planner.manifest, part):
-            headers = planner.headers(script, target)
+            headers = planner.headers_of(script, target)
             return [
                 _Draft(script_instance.renewed(planner.renderer, headers), instance)
                 for script_instance, instance in zip(
@@ -218,9 +248,10 @@ class Replanner:
                 )
             ]
         drafts = []
-        for script_instance in planner.script_instances(script, target, self.selection):
+        selection = self.selection.with_objects(planner.manifest)
+        for script_instance in planner.script_instances(script, target, selection):
             self.between_renders()
-            level = self.selection.level
+            level = 2 if script_instance.is_part else self.selection.level
             schedules, default = chosen(
                 planner.manifest, script, target, script_instance.space, level
             )
@@ -250,7 +281,10 @@ class Replanner:
         manifest = planner.manifest
         script_instances = tuple(draft.script_instance for draft in drafts)
         dependencies = dependencies_of_part(
-            manifest, part[0], script_instances, roots_of(manifest, part[0])
+            manifest,
+            part[0],
+            script_instances,
+            roots_of(manifest, part[0], manifest.scripts[part[0]].template),
         )
         instances = tuple(draft.finished() for draft in drafts)
         return PlannedPart(

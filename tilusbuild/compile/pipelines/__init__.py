@@ -2,6 +2,7 @@
 
 from tilusbuild.compile.pipelines.base import Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
+from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 
@@ -9,9 +10,12 @@ PIPELINES: list[Pipeline] = [CPU, KERNEL_NVRTC, KERNEL_NVCC, HOST]
 """In order: the first whose `applies` returns True compiles a script."""
 
 
-def pipeline_for(target: str, has_kernel: bool, device_compiler: str) -> Pipeline:
-    """Return the pipeline of a script for a target; the arguments are those of `applies`. Raises
-    `LookupError` when none compiles it."""
+def pipeline_for(target: str, form: str, device_compiler: str) -> Pipeline:
+    """Return the pipeline of a script for a target: `form` is a script's `Form`, the others are
+    those of `applies`. Raises `LookupError` when none compiles it."""
+    if (target, form) in LIBRARY_PIPELINES:
+        return LIBRARY_PIPELINES[target, form]
+    has_kernel = form == "kernel"
     for each in PIPELINES:
         if each.applies(target, has_kernel, device_compiler):
             return each

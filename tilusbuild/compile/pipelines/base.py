@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, ClassVar
 from tilusbuild.compile.launcher import LauncherKind
 from tilusbuild.compile.model import Findings, Recipe, RefusedFlag
 from tilusbuild.compile.module import ScriptParts
-from tilusbuild.compile.steps import EXPORTS_MAP, EXPORTS_MAP_TEXT, SOURCE, Step, Tools
+from tilusbuild.compile.steps import (
+    EXPORTS_MAP,
+    EXPORTS_MAP_TEXT,
+    PRODUCT,
+    SOURCE,
+    Step,
+    Tools,
+)
 from tilusbuild.render.outside import Outside
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ class Pipeline(ABC):
     name: ClassVar[str]  # as in options.txt
     compiler: ClassVar[str]  # of the source: "nvcc", "NVRTC" or a host compiler
     launcher: ClassVar[LauncherKind]
+    product: ClassVar[str] = PRODUCT
+    """The file of `module/` that is made."""
     host_code: ClassVar[bool] = True
     """Whether the compiler compiles host code too, and so searches the system's headers."""
     fixed_files: ClassVar[Mapping[str, str]] = {EXPORTS_MAP: EXPORTS_MAP_TEXT}

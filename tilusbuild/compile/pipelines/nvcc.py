@@ -105,6 +105,10 @@ class NvccPipeline(Pipeline):
             if not _UNSAFE_IN_NVCC.isdisjoint(name)
         }
 
+    def name_of_source(self, recipe: Recipe) -> str:
+        """Return the path that stands for the source's in names of internal linkage."""
+        return "/tilusbuild/source.cu"
+
     def nvcc(self, recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
         """Return nvcc's command without inputs and output; `mode` is "-cubin", "-ptx", "-c", …"""
         return [
@@ -123,7 +127,7 @@ class NvccPipeline(Pipeline):
             "-Xcudafe",
             "--orig_src_path_name",
             "-Xcudafe",
-            "/tilusbuild/source.cu",
+            self.name_of_source(recipe),
             "-Xptxas",
             "-v",
             *_defined_for_nvcc(user_flags(recipe)),

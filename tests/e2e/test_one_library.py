@@ -1,0 +1,342 @@
+"""`[library.NAME]`: many objects, one product; what is compiled again, and what the product is."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import wait_until
+from support.project import NewProject, Project, needs_cxx
+
+HEAD = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[build]
+cache-dir = ".cache"
+[target.{target}]
+arch = "{arch}"
+"""
+MANIFEST = (
+    HEAD.format(target="cpu", arch="cpu")
+    + """
+[library.backend]
+sources = ["src/**/*.cpp", "src/*.c"]
+output = "out/{target}/libbackend.so"
+LIBRARY
+[script.scale]
+template = "scale.cpp.j2"
+library = "backend"
+space = { n = [2, 3] }
+"""
+)
+FILES = {
+    "scale.cpp.j2": '#include "src/scale.h"\ntemplate <> int scale<{{ n }}>(int x) '
+    "{ return {{ n }} * x; }\n",
+    "src/scale.h": "#pragma once\ntemplate <int N> int scale(int x);\n",
+    "src/main.cpp": '#include "scale.h"\nextern "C" int c_part(int);\nint host_part(int);\n'
+    'extern "C" int run(int x) { return scale<2>(x) + 10 * scale<3>(x) + c_part(x) + '
+    "host_part(x); }\n"
+    'extern "C" const char *where() { return __FILE__; }\n',
+    "src/deep/part.cpp": '#include "part.h"\nnamespace { int twice(int n) { return TIMES * n; } }\n'
+    "int host_part(int n) { return 1000 * twice(n); }\n",
+    "src/deep/part.h": "#define TIMES 2\n",
+    "src/c.c": "int c_part(int new) { return 100 * new; }\n",
+}
+
+
+@pytest.fixture
+def backend(new_project: NewProject) -> Project:
+    needs_cxx()
+    return new_project(MANIFEST.replace("LIBRARY\n", ""), FILES)
+
+
+def product(project: Project) -> Path:
+    return project.directory / "out" / "cpu" / "libbackend.so"
+
+
+def run(project: Project, x: int = 1) -> int:
+    # Under a name of its own: the loader knows what it has opened by its path.
+    copy = project.directory / f"{random.random()}.so"
+    shutil.copy(product(project), copy)
+    return int(ctypes.CDLL(str(copy)).run(x))
+
+
+def test_sources_of_three_languages_and_programs_of_a_script_are_one_library(backend: Project):
+    said = backend.build()
+    assert (said["programs"], said["compiled"]) == (6, 6)
+    assert run(backend) == 2 + 30 + 100 + 2000
+    library = ctypes.CDLL(str(product(backend)))
+    library.where.restype = ctypes.c_char_p
+    assert library.where() == b"src/main.cpp"
+    library["_Z5scaleILi3EEii"]  # names keep their C++ linkage
+    with pytest.raises(AttributeError):
+        library["_ZN12_GLOBAL__N_15twiceEi"]
+    assert "nothing to do" in backend.run("build").err
+    assert "no problems" in backend.run("cache", "verify").out
+    programs = backend.programs
+    backend.run("cache", "gc")
+    assert backend.programs == programs
+
+
+def test_an_edit_compiles_what_it_is_in_and_links_once(backend: Project):
+    backend.build()
+    backend.edit("src/c.c", "100", "200")
+    why = backend.run("explain").out
+    assert "the rendered source changed" in why
+    assert "objects src/c.c changed" in why
+    assert backend.compiled() == 2
+    assert run(backend) == 2 + 30 + 200 + 2000
+    backend.edit("src/deep/part.h", "2", "4")
+    assert backend.compiled() == 2
+    backend.write("src/deep/more.cpp", "int more;\n")
+    assert backend.compiled() == 2, "a new file that a pattern matches"
+    (backend.directory / "src/deep/more.cpp").unlink()
+    assert backend.compiled() == 0, "the library of before is there"
+    backend.write("src/scale.h", "// other\n" + FILES["src/scale.h"])
+    assert backend.compiled() == 4, "the header is in three sources"
+    product(backend).unlink()
+    backend.run("build")
+    assert run(backend) == 2 + 30 + 200 + 4000
+
+
+def test_the_same_bytes_from_another_place_and_from_every_compile_sh(
+    backend: Project, tmp_path: Path
+):
+    backend.build()
+    elsewhere = backend.copy(tmp_path / "a" / "b c", cache=False)
+    elsewhere.build()
+    assert product(elsewhere).read_bytes() == product(backend).read_bytes()
+    assert list(elsewhere.programs) == list(backend.programs)
+    for name, path in backend.programs.items():
+        (made,) = [*path.glob("module/lib.so"), *path.glob("module/object.o")]
+        assert (elsewhere.programs[name] / "module" / made.name).read_bytes() == made.read_bytes()
+        subprocess.run([path / "module" / "compile.sh", tmp_path / "made"], check=True)
+        assert (tmp_path / "made").read_bytes() == made.read_bytes()
+
+
+def test_one_source_that_does_not_compile_leaves_the_library_as_it_was(backend: Project):
+    backend.build()
+    before = product(backend).read_bytes()
+    backend.edit("src/deep/part.cpp", "return 1000", "retrn 1000")
+    said = backend.run("build", status=1)
+    assert "src/deep/part.cpp:3:" in said.err
+    assert "1 of its parts does not build" in said.err
+    assert product(backend).read_bytes() == before
+    backend.edit("src/deep/part.cpp", "retrn 1000", "return 3000")
+    assert backend.compiled() == 2
+    assert run(backend) == 2 + 30 + 100 + 6000
+
+
+def test_what_nothing_defines_is_said_once_and_may_be_allowed(new_project: NewProject):
+    needs_cxx()
+    files = {**FILES, "src/deep/part.cpp": "int unused;\n"}
+    project = new_project(MANIFEST.replace("LIBRARY\n", ""), files)
+    said = project.run("build", status=1)
+    assert "nothing that is linked defines host_part(int)" in said.err
+    assert project.build(status=1)["attempts"] == 0, "the same inputs will not link"
+    project.edit("tilus.toml", "output =", "undefined = true\noutput =")
+    project.build()
+    symbols = subprocess.run(
+        ["nm", "-DC", product(project)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "U host_part(int)" in symbols
+
+
+def archive(directory: Path, value: int) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / "x.cpp").write_text(f"int host_part(int n) {{ return n * {value}; }}\n")
+    compiler = ["g++", "-c", "-fPIC", "x.cpp", "-o", "x.o"]
+    subprocess.run(compiler, cwd=directory, check=True)
+    (directory / "libpart.a").unlink(missing_ok=True)
+    subprocess.run(["ar", "rcsD", "libpart.a", "x.o"], cwd=directory, check=True)
+
+
+@pytest.mark.parametrize(
+    "linked",
+    [
+        'objects = ["vendor/x.o"]',
+        'objects = ["vendor/*.a"]',
+        'link-libs = ["part", "m"]\nlink-dirs = ["vendor"]',
+        'link-libs = ["part"]\nlink-dirs = ["../outside"]',
+    ],
+)
+def test_an_archive_or_an_object_is_in_the_hash_by_content(new_project: NewProject, linked: str):
+    needs_cxx()
+    project = new_project(MANIFEST.replace("LIBRARY", linked + '\nrpath = ["$ORIGIN/lib"]'), FILES)
+    (project.directory / "src/deep/part.cpp").unlink()
+    vendor = project.directory / ("../outside" if "outside" in linked else "vendor")
+    archive(vendor, 5)
+    project.build()
+    assert run(project) == 2 + 30 + 100 + 5
+    dynamic = subprocess.run(
+        ["readelf", "-d", product(project)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "[$ORIGIN/lib]" in dynamic
+    assert "[libbackend.so]" in dynamic
+    assert str(project.directory) not in dynamic
+    assert "vendor" not in dynamic
+    archive(vendor, 7)
+    assert project.compiled() == 1, "the link alone"
+    assert run(project) == 2 + 30 + 100 + 7
+    (link,) = [path for path in project.programs.values() if (path / "module/lib.so").exists()][:1]
+    subprocess.run([link / "module" / "compile.sh"], check=True)
+
+
+def test_a_static_library_is_for_another_link(new_project: NewProject, tmp_path: Path):
+    needs_cxx()
+    text = MANIFEST.replace("LIBRARY", 'kind = "static"').replace("libbackend.so", "libbackend.a")
+    project = new_project(text, FILES)
+    project.build()
+    made = project.directory / "out/cpu/libbackend.a"
+    (tmp_path / "main.cpp").write_text(
+        'extern "C" int run(int);\nint main() { return run(1) == 2132 ? 0 : 1; }\n'
+    )
+    subprocess.run(["g++", tmp_path / "main.cpp", made, "-o", tmp_path / "main"], check=True)
+    subprocess.run([tmp_path / "main"], check=True)
+    elsewhere = project.copy(tmp_path / "other", cache=False)
+    elsewhere.build()
+    assert (elsewhere.directory / "out/cpu/libbackend.a").read_bytes() == made.read_bytes()
+
+
+def test_a_library_is_packaged_without_its_objects_and_found_by_name(
+    backend: Project, tmp_path: Path
+):
+    backend.build()
+    backend.run("package", "--format", "dir", "-o", tmp_path / "out")
+    (shipped,) = (tmp_path / "out").iterdir()
+    assert len([*shipped.glob("programs/*")]) == 1
+    code = (
+        "import sys, ctypes, tilusbuild\n"
+        f"path = tilusbuild.library_path('backend', where={str(shipped)!r})\n"
+        "assert ctypes.CDLL(path).run(1) == 2132\n"
+        "try: tilusbuild.load('backend', where=sys.argv[1])\n"
+        "except tilusbuild.LoadError as error: assert 'library_path' in str(error)\n"
+        "else: raise SystemExit('loaded')\n"
+        "try: tilusbuild.library_path('scale', where=sys.argv[1])\n"
+        "except tilusbuild.LoadError as error: assert 'not a shared library' in str(error)\n"
+        "else: raise SystemExit('found')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, backend.cache], check=True, cwd=tmp_path)
+
+
+def test_a_name_of_the_library_selects_its_objects(backend: Project):
+    assert backend.compiled("scale") == 2
+    assert not product(backend).exists()
+    assert backend.compiled("backend") == 4
+    assert run(backend) == 2132
+
+
+def test_watch_links_after_each_save(backend: Project):
+    watching = backend.start("watch")
+    try:
+        wait_until(lambda: product(backend).exists() and run(backend) == 2132)
+        backend.edit("src/c.c", "100", "300")
+        wait_until(lambda: run(backend) == 2332)
+        backend.write("src/late.c", "int late = 1;\n")
+        wait_until(lambda: b"late" in product(backend).read_bytes())
+    finally:
+        watching.terminate()
+        watching.communicate()
+    assert backend.compiled() == 0
+
+
+def test_random_edits_rebuild_what_they_reach_and_nothing_else(
+    new_project: NewProject, tmp_path: Path
+):
+    """An object is compiled when the texts that it reaches are new, and the library is linked when
+    the set of its objects is; so an oracle that only compares texts knows how many compile."""
+    needs_cxx()
+    rng = random.Random(16)
+    names = [f"s{n}" for n in range(5)]
+    texts = {f"src/h{n}.h": f"#define H{n} {n}\n" for n in range(3)}
+    for n, name in enumerate(names):
+        include = f'#include "h{rng.randrange(3)}.h"\n'
+        texts[f"src/{name}.cpp"] = f"{include}int {name}() {{ return {n}; }}\n"
+    text = HEAD.format(target="cpu", arch="cpu") + '[library.l]\nsources = ["src/*.cpp"]\n'
+    project = new_project(text, texts)
+    seen: set[object] = set()
+    links: set[object] = set()
+    for step in range(12):
+        sources = {
+            (path, text, texts["src/" + text.split('"')[1]])
+            for path, text in texts.items()
+            if path.endswith(".cpp")
+        }
+        new = sources - seen
+        seen |= sources
+        linked = frozenset(sources) not in links
+        links.add(frozenset(sources))
+        assert project.compiled() == len(new) + linked, (step, sorted(texts))
+        path = rng.choice(sorted(texts))
+        match rng.randrange(4):
+            case 0 if path.endswith(".cpp") and len(sources) > 2:
+                del texts[path]
+                (project.directory / path).unlink()
+            case 1:
+                texts[f"src/n{step}.cpp"] = f'#include "h0.h"\nint n{step};\n'
+            case 2:
+                pass
+            case _:
+                texts[path] += f"// {rng.randrange(2)}\n"
+        project.write_all(texts)
+    project.build()
+    elsewhere = project.copy(tmp_path / "clean", cache=False)
+    elsewhere.build()
+    assert elsewhere.libraries.items() <= project.libraries.items()
+
+
+CUDA = {
+    "src/a.cu": "#include <cuda_runtime.h>\nnamespace { __device__ int hidden = 1; }\n"
+    "extern __device__ int other(int);\n"
+    "namespace { __global__ void k(int *p) { *p = CALL + hidden; } }\n"
+    'int two();\nextern "C" int run(int *p) { k<<<1, 1>>>(p); return two(); }\n',
+    "src/b.cu": "namespace { __device__ int hidden = 2; }\n"
+    "__device__ int other(int n) { return n + hidden; }\n"
+    "namespace { __global__ void k(int *p) { *p = hidden; } }\n"
+    "int two() { k<<<1, 1>>>(nullptr); return 2; }\n",
+    "src/host.cpp": "#include <cuda_runtime_api.h>\n"
+    'extern "C" int version() { int v; cudaRuntimeGetVersion(&v); return v; }\n',
+}
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("rdc", [False, True])
+def test_device_code_is_linked_where_it_is_asked_for(
+    new_project: NewProject, tmp_path: Path, rdc: bool
+):
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        '[library.l]\nsources = ["src/*"]\noutput = "l.so"\n'
+        f'rdc = {str(rdc).lower()}\ndefines = {{ CALL = "{"other(*p)" if rdc else "*p"}" }}\n'
+    )
+    project = new_project(text, CUDA)
+    project.build()
+    made = project.directory / "l.so"
+    assert ctypes.CDLL(str(made)).version() > 12000
+    (link,) = (path for path in project.programs.values() if (path / "module/lib.so").exists())
+    assert ("-nodlink" in (link / "options.txt").read_text()) is not rdc
+    elsewhere = project.copy(tmp_path / "x y", cache=False)
+    elsewhere.build()
+    assert (elsewhere.directory / "l.so").read_bytes() == made.read_bytes()
+    subprocess.run([link / "module" / "compile.sh", tmp_path / "made.so"], check=True)
+    assert (tmp_path / "made.so").read_bytes() == made.read_bytes()
+    project.edit("src/host.cpp", "int v;", "int v = 0;")
+    assert project.compiled() == 2
+
+
+@pytest.mark.nvcc
+def test_a_shared_runtime_is_not_in_the_library(new_project: NewProject):
+    text = HEAD.format(target="gpu", arch="sm_80") + (
+        '[library.l]\nsources = ["src/*.cpp"]\noutput = "l.so"\ncudart = "none"\n'
+        'undefined = true\nlink-libs = ["m"]\n'
+    )
+    project = new_project(text, CUDA)
+    project.build()
+    assert (project.directory / "l.so").stat().st_size < 40_000

@@ -1,0 +1,195 @@
+"""The pipelines of `[library.NAME]`: one object of a source, and the link of many.
+
+An object keeps what its source defines under the names that its compiler gives it. Left alone, nvcc
+writes the names of its temporary files into an object, so these have fixed names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.arch import gencode
+from tilusbuild.binary import parse_ptxas
+from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
+from tilusbuild.compile.model import Findings, Link, Recipe
+from tilusbuild.compile.pipelines.base import Pipeline
+from tilusbuild.compile.pipelines.cpu import Cpu
+from tilusbuild.compile.pipelines.nvcc import NvccPipeline
+from tilusbuild.compile.steps import (
+    HERE,
+    LIBRARY_FLAGS,
+    OBJECT,
+    SOURCE,
+    Step,
+    Tools,
+    host_march,
+    object_name,
+)
+from tilusbuild.state.files import sha256_text
+
+if TYPE_CHECKING:
+    from tilusbuild.compile.dump import Dump
+    from tilusbuild.toolchain import HeaderDirectories, Toolchain
+
+_KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
+_DIGITS = 16
+
+
+class ObjectNvcc(NvccPipeline):
+    """An object of a source for the GPU, or of host code that includes the toolkit's headers."""
+
+    name = "object"
+    launcher = NO_LAUNCHER
+    product = OBJECT
+    fixed_files: ClassVar[Mapping[str, str]] = {}
+
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        return False  # a script's form chooses it
+
+    def name_of_source(self, recipe: Recipe) -> str:
+        if not recipe.rdc:
+            return super().name_of_source(recipe)
+        # A device link tells objects apart by it.
+        return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGITS]}/source.cu"
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        host = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
+        device: tuple[str, ...] = ()
+        code: tuple[str, ...] = ("-x", recipe.language)
+        if recipe.language == "cu":
+            code = gencode(recipe.archs, ptx=recipe.ptx)
+            device = (*_KEEP, "-rdc=true") if recipe.rdc else _KEEP
+        compiler = self.nvcc(recipe, "-c", code)
+        if recipe.language == "c":
+            compiler.remove(f"-std={recipe.std}")
+        return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
+
+    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+        found.ptxas = parse_ptxas(log)
+
+
+class ObjectCpu(Cpu):
+    """An object of host code."""
+
+    name = "cpu object"
+    launcher = NO_CPU_LAUNCHER
+    product = OBJECT
+    fixed_files: ClassVar[Mapping[str, str]] = {}
+
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        return False
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        source = super().commands(recipe)[0].argv
+        words = [OBJECT if word == "source.o" else word for word in source]
+        if recipe.language == "c":
+            words[words.index("c++")] = "c"
+            words.remove(f"-std={recipe.std}")
+        return [Step("source", tuple(words), OBJECT)]
+
+
+class LinkPipeline(Pipeline):
+    """The common part of what links objects: there is no source, and no header."""
+
+    fixed_files: ClassVar[Mapping[str, str]] = {}
+
+    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+        return False
+
+    def dump(self, recipe: Recipe, dump: Dump) -> None:
+        """Write nothing: each object has its own."""
+
+    def source_command(self, recipe: Recipe) -> tuple[str, ...]:
+        raise ValueError("a library is linked, and has no source of its own")
+
+
+class LinkNvcc(LinkPipeline):
+    """A shared library with the CUDA runtime, through nvcc, which also links device code."""
+
+    name = "shared library"
+    compiler = "nvcc"
+    launcher = NO_LAUNCHER
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        link = _link_of(recipe)
+        words = ["{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", "-cudart", link.cudart]
+        if recipe.rdc:
+            # The device link compiles a stub, whose name would be in the library.
+            words += ["-cudadevrt", "static", *_KEEP, *gencode(recipe.archs, ptx=recipe.ptx)]
+        else:
+            words += ["-cudadevrt", "none", "-nodlink"]
+        words += [word for flag in _linker(link) for word in ("-Xlinker", flag)]
+        return [Step("link", (*words, *_inputs(recipe), "-o", self.product), self.product)]
+
+    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+        return tools.cuda_fingerprint
+
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
+        return toolchain.headers(cuda=True)
+
+    def toolkit_version(self, toolchain: Toolchain) -> str | None:
+        return toolchain.cuda.version if toolchain.cuda is not None else None
+
+
+class LinkCpu(LinkPipeline):
+    """A shared library of host code."""
+
+    name = "cpu shared library"
+    compiler = "g++"
+    launcher = NO_CPU_LAUNCHER
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        linker = [f"-Wl,{flag}" for flag in _linker(_link_of(recipe))]
+        words = ("{cxx}", "-shared", *linker, *_inputs(recipe), "-o", self.product)
+        return [Step("link", words, self.product)]
+
+    def fingerprint(self, recipe: Recipe, tools: Tools) -> tuple[str, ...]:
+        return tools.cc_fingerprint
+
+    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
+        return toolchain.headers(cuda=False)
+
+
+class Archive(LinkCpu):
+    """A static library."""
+
+    name = "static library"
+    product = "lib.a"
+
+    def commands(self, recipe: Recipe) -> list[Step]:
+        words = ("{ar}", "rcsD", self.product, *_inputs(recipe))
+        return [Step("archive", words, self.product, False)]
+
+
+def _link_of(recipe: Recipe) -> Link:
+    if recipe.link is None:
+        raise ValueError("a library's recipe says how it is linked")
+    return recipe.link
+
+
+def _linker(link: Link) -> tuple[str, ...]:
+    """Return the linker's options. C++ names stay: only symbols that nothing exports are dropped,
+    among which are the names of nvcc's temporary files."""
+    paths = [word for path in link.rpath for word in ("-rpath", path)]
+    defined = () if link.undefined else ("-z", "defs")
+    return (*LIBRARY_FLAGS, "-soname", link.soname, *paths, "--as-needed", *defined)
+
+
+def _inputs(recipe: Recipe) -> tuple[str, ...]:
+    link = _link_of(recipe)
+    objects = (object_name(number) for number in range(len(recipe.objects)))
+    # Not by its path: a linker would write that into the library, for one that has no soname.
+    libs = (*(f"-L{HERE}/include/{name}" for name in link.dirs), *(f"-l{n}" for n in link.libs))
+    return (*objects, *(f"include/{name}" for name in link.inputs), *libs)
+
+
+LIBRARY_PIPELINES: dict[tuple[str, str], Pipeline] = {
+    ("cuda", "object"): ObjectNvcc(),
+    ("cpu", "object"): ObjectCpu(),
+    ("cuda", "shared"): LinkNvcc(),
+    ("cpu", "shared"): LinkCpu(),
+    ("cuda", "static"): Archive(),
+    ("cpu", "static"): Archive(),
+}
+"""By the target's kind and the script's form."""

@@ -1,0 +1,117 @@
+"""Checks of `[library.NAME]`, and of the scripts whose programs are objects of one.
+
+Patterns stay inside the project and match something; a source has a suffix that says its language;
+what is only for a launcher is not said of an object.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.manifest.check_names import (
+    check_header_patterns,
+    check_include_dirs,
+    check_macros,
+)
+from tilusbuild.manifest.check_targets import check_flag_list, check_references
+from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.document import Path
+from tilusbuild.manifest.library import LANGUAGES, LINKED, LibrarySection, matches
+from tilusbuild.manifest.script import ScriptSection
+
+_OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune")
+"""What a script of objects has no use for."""
+_ONLY_SHARED = ("rdc", "cudart", "link_libs", "link_dirs", "rpath", "undefined")
+
+
+def check_libraries(checks: Checks) -> None:
+    """Check every library, and every script that names one."""
+    for name, library in checks.manifest.libraries.items():
+        path: Path = ("library", name)
+        check_references(checks, (*path, "targets"), library.targets, "target")
+        check_include_dirs(checks, path, library.include_dirs)
+        check_include_dirs(checks, path, library.link_dirs, "link-dirs")
+        check_header_patterns(checks, path, library.headers)
+        check_macros(checks, (*path, "defines"))
+        allowed = checks.manifest.build.unsafe_flags or library.unsafe_flags
+        check_flag_list(checks, (*path, "flags"), library.flags, allowed)
+        _files(checks, (*path, "sources"), library.sources, tuple(LANGUAGES))
+        _files(checks, (*path, "objects"), library.objects, LINKED[library.kind])
+        _link(checks, path, name, library)
+    for path, _, script in checks.scripts():
+        if script.library is not None:
+            _object(checks, path, script)
+
+
+def _files(
+    checks: Checks, path: Path, patterns: tuple[str, ...], suffixes: tuple[str, ...]
+) -> None:
+    root = checks.manifest.root
+    for number, (pattern, names) in enumerate(matches(root, patterns)):
+        place = partial(checks.document.value, *path, number)
+        if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
+            checks.error(f'"{pattern}" leads out of the project', place, f"the project is {root}")
+        elif not names:
+            checks.error(f'no file matches "{pattern}"', place, "patterns start at the manifest")
+        elif odd := next((n for n in names if os.path.splitext(n)[1] not in suffixes), None):
+            known = ", ".join(suffixes)
+            checks.error(f'"{odd}" is not a file that can be taken', place, f"it takes {known}")
+        elif away := next((n for n in names if not _is_inside(root, n)), None):
+            checks.error(f'"{away}" is outside the project, through a symbolic link', place)
+
+
+def _is_inside(root: str, name: str) -> bool:
+    real = os.path.realpath(root)
+    return os.path.realpath(os.path.join(root, name)).startswith(real.rstrip("/") + "/")
+
+
+def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> None:
+    """Report a library of nothing, and what the archiver cannot do."""
+    named = [each for each, script in checks.manifest.scripts.items() if script.library == name]
+    if not (library.sources or library.objects or named):
+        checks.error(
+            f'library "{name}" has no object',
+            checks.document.key(*path),
+            f'as in: sources = ["src/*.cu"], or library = "{name}" in a script',
+        )
+    if library.kind == "static":
+        for field in _ONLY_SHARED[1:]:
+            key = field.replace("_", "-")
+            if checks.wrote(*path, key) is not None:
+                checks.error(
+                    f'"{key}" is for kind = "shared"',
+                    checks.document.key(*path, key),
+                    "an archive is not linked",
+                )
+    for number, each in enumerate(library.link_libs):
+        if "/" in each or each.startswith("-") or not each.isprintable():
+            checks.error(
+                f'"{each}" is not the name of a library',
+                checks.document.value(*path, "link-libs", number),
+                'as after -l: "cublas" for libcublas.so',
+            )
+    if library.output is not None and (
+        os.path.isabs(library.output) or os.pardir in library.output.split("/")
+    ):
+        checks.error(
+            "the output must be inside the project", checks.document.value(*path, "output")
+        )
+
+
+def _object(checks: Checks, path: Path, script: ScriptSection) -> None:
+    known = checks.keys_in("library")
+    if script.library not in known:
+        checks.error(
+            f'unknown library "{script.library}"',
+            checks.document.value(*path, "library"),
+            did_you_mean(script.library or "", known) or "a library is declared as [library.NAME]",
+        )
+    for key in _OF_A_CALL:
+        if checks.wrote(*path, key) is not None:
+            checks.error(
+                f'"{key}" is for scripts that are called',
+                checks.document.key(*path, key),
+                "with library, each program is an object of it",
+            )
