@@ -72,6 +72,11 @@ def test_the_annotated_example_plans(
         "kernels/matmul.cu.j2": kernel.format("matmul", "{{ block_m }} {{ dtype }} {{ smem }}"),
         "kernels/transpose.cu.j2": kernel.format("transpose", "{{ tile }}"),
         "kernels/scale.cu.j2": 'extern "C" void scale(float *x, int n) {}\n',
+        "kernels/axpy.cpp.j2": "int unrolled{{ unroll }};\n",
+        "src/a.cpp": "",
+        "vendor/x.o": "",
+        "site/torch/__init__.py": "",
+        "site/torch/lib/libtorch.so": "",
         "spaces/transpose.t1.json": T1,
         "ref.py": "def matmul(a, b): return a @ b\n",
         "include/generated/a.cuh": "",
@@ -95,6 +100,9 @@ def test_the_annotated_example_plans(
         ("matmul", "bf16", "sm_80+sm_86+ptx"): 64,
         ("transpose", None, "sm_80+sm_86+ptx"): 2,
         ("scale", None, "cpu"): 1,
+        ("axpy", None, "cpu"): 2,
+        ("backend.sources", None, "cpu"): 1,
+        ("backend", None, "cpu"): 1,
     }
     assert not (tmp_path / "cache").exists()
 

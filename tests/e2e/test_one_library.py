@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import random
 import shutil
 import subprocess
@@ -50,6 +51,9 @@ FILES = {
     "src/deep/part.h": "#define TIMES 2\n",
     "src/c.c": "int c_part(int new) { return 100 * new; }\n",
 }
+
+
+LAYOUTS = ("tilus", "tilelang", "hidet")
 
 
 @pytest.fixture
@@ -232,6 +236,23 @@ def test_a_name_of_the_library_selects_its_objects(backend: Project):
     assert not product(backend).exists()
     assert backend.compiled("backend") == 4
     assert run(backend) == 2132
+
+
+def test_every_verb_knows_that_a_library_is_not_called(backend: Project, tmp_path: Path):
+    backend.build()
+    for verb in ("run", "tune"):
+        for name in ("backend", "scale"):
+            said = backend.run(verb, name, status=2)
+            assert f"{name} is a library, or an object of one" in said.err
+    for words in (
+        *(("plan",), ("graph",), ("report",), ("build", "--dump-ir"), ("build", "--check")),
+        *(("cache", "show", "backend.sources/0"), ("explain",), ("build", "--level", "0")),
+        *(("cache", "export", "--layout", kind, tmp_path / kind) for kind in LAYOUTS),
+    ):
+        backend.run(*words)
+    listed = json.loads(backend.run("compdb").out)
+    files = {Path(each["file"]).name for each in listed}
+    assert {"main.cpp", "part.cpp", "c.c", "source.cu"} == files
 
 
 def test_watch_links_after_each_save(backend: Project):

@@ -28,7 +28,9 @@ def dump(project: Project, plan: Plan) -> int:
     wanted = {
         job.hash: job
         for job in jobs(plan)
-        if project.cache.lookup(job.hash) is not None and not has_dump(project, job.hash)
+        if project.cache.lookup(job.hash) is not None
+        and not has_dump(project, job.hash)
+        and not job.needs  # a link: each of its objects has a dump of its own
     }
     if not wanted:
         return 0

@@ -140,7 +140,10 @@ def _text(cache: Cache, program: str, directory: str, part: str) -> str:
         heads = [f"// {os.path.basename(path)}\n" if len(found) > 1 else "" for path in found]
         return "".join(head + _read(path) for head, path in zip(heads, found, strict=True))
     if part == "sass":
-        return _disassembled(os.path.join(directory, "module", "lib.so"))
+        from tilusbuild.cache.entries import product_of
+
+        entry = cache.lookup(program)
+        return _disassembled(os.path.join(directory, product_of(entry.meta if entry else {})))
     raise input_error(
         f"{program[:12]}: its PTX was not dumped",
         hint="`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again",

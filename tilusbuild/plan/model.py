@@ -143,6 +143,17 @@ def script_of(manifest: Manifest, name: Name) -> str:
     return next(script for script in manifest.scripts if name.is_of(script))
 
 
+def called_script_of(manifest: Manifest, name: Name) -> str:
+    """Return the script that a name is of, whose programs can be called. Raises `InputError`."""
+    script = script_of(manifest, name)
+    if manifest.scripts[script].form not in ("kernel", "entry"):
+        raise input_error(
+            f"{script} is a library, or an object of one, and nothing to call",
+            place=manifest.place("script", script),
+        )
+    return script
+
+
 def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
     """Yield the constants of each instance, in declared order; the last list varies fastest."""
     constants = manifest.scripts[script].params_for(target)

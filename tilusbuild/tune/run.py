@@ -18,7 +18,7 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import PlanSelection, script_of, targets_of
+from tilusbuild.plan.model import PlanSelection, called_script_of, targets_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs, position
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.dtypes import DTYPES
@@ -89,8 +89,9 @@ def choose(project: Project, wanted: RunRequest) -> tuple[Plan, PlanSelection, P
     `InputError`."""
     name, level = wanted.name, project.settings.level.value
     target = name.target or wanted.target
+    script = called_script_of(project.manifest, name)
     if target is None:
-        target = _usual_target(project, script_of(project.manifest, name))
+        target = _usual_target(project, script)
     selection = PlanSelection((name,), (target,), level)
     plan = project.plan(selection)
     if len(plan.instances) > 1:

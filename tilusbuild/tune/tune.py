@@ -19,7 +19,7 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.interfaces import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target, called_script_of, chosen_pairs
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.runtime.device import Device, can_run, code_rank, cpu, may_have_cuda
 from tilusbuild.runtime.naming import Name
@@ -126,6 +126,7 @@ def target_here(project: Project, wanted: TuneRequest, gpu: Device | None) -> Ta
 
     Raises `InputError` when there is none that this machine can measure.
     """
+    called_script_of(project.manifest, wanted.name(None))
     selection = PlanSelection((wanted.name(None),), (wanted.target,) if wanted.target else ())
     targets = [target for _, target in chosen_pairs(project.manifest, selection)]
     fits = [(rank, t) for t in targets if (rank := _rank(t, gpu)) is not None]

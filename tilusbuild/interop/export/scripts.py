@@ -17,7 +17,7 @@ from tilusbuild.cache.garbage import headers_used
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import parse_name
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import Table, read_tables
 from tilusbuild.status import Status
 
@@ -95,14 +95,15 @@ class UnreadableScriptError(TilusbuildError):
 
 
 def exported_scripts(cache: Cache, wanted: Sequence[str] = ()) -> list[ExportedScript]:
-    """Return the scripts that the last build of each project made: all, or the instances and the
-    programs that are named.
+    """Return the scripts that the last build of each project made: all that are called, or the
+    instances and the programs that are named.
 
     Raises `InputError` for unknown names and `UnreadableScriptError`.
     """
     roots = {pair for project in cache.projects().values() for pair in project.scripts}
     if not wanted:
-        return [_script(cache, *pair) for pair in sorted(roots)]
+        every = (_script(cache, *pair) for pair in sorted(roots))
+        return [each for each in every if each.script.form == CALLED]
     chosen: dict[tuple[str, str], set[int] | None] = {}
     for word in wanted:
         number = parse_name(word).program
