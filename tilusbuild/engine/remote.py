@@ -101,7 +101,12 @@ class AskedTickets:
 
     def ask(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Ask for those that are READY and never were asked for; return the others."""
-        new = [each for each in tickets if each.state is BuildState.READY and not each.asked]
+        new = [
+            each
+            for each in tickets
+            # A remote has programs that are called: it knows what their libraries must export.
+            if each.state is BuildState.READY and not each.asked and not each.job.is_part
+        ]
         asked = self._remote.ask([each.job for each in new], self._tell) if new else ()
         self._heard = self._clock()
         for ticket in new:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.errors import Diagnostic
+from tilusbuild.state.files import sha256_text
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"
@@ -95,7 +96,7 @@ class Closure:
 def closure_of(files: Iterable[Header]) -> Closure:
     """Return the closure that holds these files and no other."""
     headers = tuple(sorted(files, key=lambda header: header.name))
-    return Closure(headers, sha256_text(_manifest(headers)))
+    return Closure(headers, sha256_text(manifest_of(headers)))
 
 
 def layout(found: Closure) -> Mapping[str, bytes | str]:
