@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.state.envelope import Envelope
+from tilusbuild.state.envelope import Envelope, LauncherStore
+from tilusbuild.state.files import sweep
 
 THINGS = Envelope("things 2")
 
@@ -47,3 +48,17 @@ def test_files_are_written_where_that_is_possible(tmp_path: Path) -> None:
     THINGS.write(str(path / "below a file"), b"body")
     assert THINGS.read(str(path / "below a file")) is None
     assert THINGS.read(str(tmp_path)) is None
+
+
+def test_nothing_is_written_or_removed_behind_a_link(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "thing").write_text("theirs")
+    (others / ".tmp-of-theirs").touch()
+    (tmp_path / "linked").symlink_to(others)
+    THINGS.write(str(tmp_path / "linked" / "thing"), b"body")
+    THINGS.write(str(tmp_path / "linked" / "more"), b"body")
+    LauncherStore(str(tmp_path / "linked")).get("key", lambda: b"object")
+    sweep(str(tmp_path / "linked"))
+    assert (others / "thing").read_text() == "theirs"
+    assert sorted(path.name for path in others.iterdir()) == [".tmp-of-theirs", "thing"]

@@ -27,6 +27,7 @@ from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.runtime.regular import read_bytes
 
 _SHA256 = 1
 _V2 = "/build.bazel.remote.execution.v2"
@@ -306,8 +307,7 @@ def _certificates(settings: RemoteSettings) -> Any:
         if path is None:
             return None
         try:
-            with open(os.path.expanduser(path), "rb") as file:
-                return file.read()
+            return read_bytes(os.path.expanduser(path))
         except OSError as error:
             why = f"tls-ca, tls-certificate or tls-key: {path}: {error.strerror}"
             raise RemoteTroubleError(why, retry=False) from None

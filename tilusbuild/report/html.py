@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Iterable
-from importlib import resources
+
+from tilusbuild.runtime.regular import read_text
 
 LIBRARY = "vendor/echarts.min.js"
 CODE = ("model.js", "charts.js", "page.js")
@@ -64,7 +66,7 @@ def page(lines: Iterable[str]) -> bytes:
 
 def text_of(name: str) -> str:
     """Return a part of the page."""
-    return (resources.files("tilusbuild.report") / "page" / name).read_text("utf-8")
+    return read_text(os.path.join(os.path.dirname(__file__), "page", name))
 
 
 def _digest(text: str) -> str:

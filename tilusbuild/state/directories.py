@@ -55,6 +55,14 @@ def make_below(root: str, *names: str) -> None:
         pass
 
 
+def make_unlinked(path: str, mode: int = 0o777) -> None:
+    """Make a directory, with those above it, for files of ours. Raises `OSError`, of which
+    `NotADirectoryError` for a link: where it leads, another's files are."""
+    os.makedirs(path, mode=mode, exist_ok=True)
+    if not is_directory(path):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+
 def names_below(root: str, *names: str) -> list[str]:
     """Return the names in a directory, sorted; none where there is no directory but a link or a
     file. Raises other `OSError`s."""

@@ -3,7 +3,8 @@
 A frame is a line with the sha256 of its body and the body's length in bytes, the body, and a line
 feed. An `Envelope` is a file with one frame; `tilusbuild.state.log` appends frames to its file.
 Nothing about such a file is ever an error: one that is missing, damaged, cut short, or of another
-kind or version is as good as none, and one that cannot be written is left alone. `LauncherStore`
+kind or version is as good as none, and one that cannot be written, or lies behind a link, is left
+alone. `LauncherStore`
 keeps launchers' objects in such files, so that each is compiled once.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.directories import make_unlinked
 from tilusbuild.state.files import sha256_bytes, sha256_text, write_atomic
 
 _DIGEST_DIGITS = 64
@@ -78,7 +80,7 @@ class Envelope:
     def write(self, path: str, body: bytes) -> None:
         """Write the file, and its directory if need be; do nothing where that is not possible."""
         with suppress(OSError):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_unlinked(os.path.dirname(path))
             write_atomic(path, self.wrap(body))
 
 
@@ -122,6 +124,7 @@ class LauncherStore:
             self._objects.pop(key, None)
         if (path := self._path(key)) is not None:
             with suppress(OSError):
+                make_unlinked(os.path.dirname(path))
                 os.unlink(path)
 
     def _path(self, key: str) -> str | None:

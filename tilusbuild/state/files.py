@@ -62,7 +62,9 @@ def atomic(path: str | os.PathLike[str], *, mode: int = 0o644) -> Iterator[Binar
 
 def sweep(directory: str, *, deep: bool = False) -> None:
     """Remove what killed writers left in a directory of files that only save work; with `deep`,
-    below it, too. Where that is not possible it stays."""
+    below it, too. Where that is not possible it stays, and so does what a link leads to."""
+    if os.path.islink(directory):
+        return
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if deep and entry.is_dir(follow_symlinks=False):

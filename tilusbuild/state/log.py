@@ -17,6 +17,7 @@ from typing import Any
 
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.state import envelope
+from tilusbuild.state.directories import make_unlinked
 from tilusbuild.state.files import write_atomic
 
 _VERSION = 1
@@ -81,7 +82,7 @@ class StateFile:
         records = self._loaded()
         if keep is not None:
             records = self._records = {key: records[key] for key in records if keep(key)}
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_unlinked(os.path.dirname(path))
         write_atomic(path, self._header + frame(records))
         self._rewrite = False
         self._logged = len(records)
