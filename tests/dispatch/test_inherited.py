@@ -330,3 +330,22 @@ def test_a_damaged_description_is_mended_and_what_was_measured_stays(copied: Mar
         copied.run("build")
         assert _rows(Path(script.path)) == [[[8], 3, "measured", 1e-6]]
     copied.run("cache", "verify")
+
+
+def test_tables_of_other_dispatch_keys_go_and_a_warning_says_so(copied: Marks) -> None:
+    path = str(copied.paths("modelled")[0])
+    script = read_script(path)
+    fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
+    tables.put(script, fingerprint, [TableEntry((8, 16, 32), 3, "measured", 1e-6)])
+    wrong = Refusal(script.programs[0], "incorrect", {"m": 8}, "wrong")
+    tables.write(script, read_dispatch(script).tables, [wrong])
+    keys = 'keys = ["m", "n", "k"]'
+    copied.write("tilus.toml", MANIFEST.replace(keys, 'keys = ["n", "m", "k"]', 1))
+    (warning,) = _warnings(copied)
+    assert "it was for the dispatch keys m, n, k, which are n, m, k now" in warning["message"]
+    assert read_dispatch(read_script(path)) == ((), (wrong,))
+    assert not _warnings(copied)
+
+
+def _warnings(project: Marks) -> list[dict[str, Any]]:
+    return [e for e in project.run("build", "--json").events if e["event"] == "warning"]

@@ -269,7 +269,9 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
     found = []
     for instance, script_instance in zip(plan.instances, plan.script_instances, strict=True):
         path = _path(project, instance)
-        if not os.path.isdir(path) and os.path.isdir(os.path.dirname(path)):
+        if os.path.isdir(path):
+            found.append(_other_keys(project, script_instance, path))
+        elif os.path.isdir(os.path.dirname(path)):
             from tilusbuild.dispatch.describe import script_json
             from tilusbuild.dispatch.inherited import dropped
 
@@ -277,6 +279,19 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
             described = partial(script_json, project.manifest, instance, script_instance, metas)
             found.append(dropped(path, described))
     return tuple(filter(None, found))
+
+
+def _other_keys(project: Project, script_instance: ScriptInstance, path: str) -> str | None:
+    """Return in words that what was measured in a script's directory is for other keys."""
+    from tilusbuild.dispatch.describe import keys_of
+    from tilusbuild.dispatch.inherited import of_other_keys
+    from tilusbuild.dispatch.tables import measured_keys
+
+    measured = measured_keys(path)
+    keys = keys_of(project.manifest.scripts[script_instance.script].dispatch, script_instance)
+    if measured is None or measured == keys:
+        return None
+    return of_other_keys(script_instance.label, measured, keys)
 
 
 def _path(project: Project, instance: PlannedInstance) -> str:

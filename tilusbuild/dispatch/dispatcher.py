@@ -16,7 +16,7 @@ from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.dispatch.csource import NoDispatcherError, sources, symbol
 from tilusbuild.dispatch.refusals import adopt
-from tilusbuild.dispatch.tables import is_measured, keep_current
+from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_current
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.script_instance import ScriptInstance
@@ -101,6 +101,7 @@ def after_build(
     try:
         script = read_script(path)
         with wrap_oserror(path):
+            forget_other_keys(script)
             adopt(script, refused)
             found = keep_current(script)
         if declared or is_measured(found):
@@ -114,7 +115,9 @@ def keep_tables(path: str) -> None:
     `TilusbuildError` for damaged ones."""
     try:
         with wrap_oserror(path):
-            keep_current(read_script(path))
+            script = read_script(path)
+            forget_other_keys(script)
+            keep_current(script)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
 

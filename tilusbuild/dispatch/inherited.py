@@ -61,6 +61,13 @@ def dropped(path: str, describe: Callable[[], bytes]) -> str | None:
     return inherited(script._replace(not_built={})).dropped
 
 
+def of_other_keys(label: str, former: Sequence[str], keys: Sequence[str]) -> str:
+    """Return in words that the measurements of a script are for other dispatch keys."""
+    was, now = (", ".join(each) or "none" for each in (former, keys))
+    why = f"it was for the dispatch keys {was}, which are {now} now"
+    return f"{label}: nothing that was measured holds: {why}"
+
+
 def begins(path: str, described: bytes, *, inherits: bool = True) -> dict[str, bytes]:
     """Return the files that a new script directory begins with. `described` is its script.json."""
     script = script_of(path, unseal(described))
@@ -100,9 +107,7 @@ def _instance(script: Script) -> tuple[object, ...]:
 def _taken(former: Script, script: Script) -> Inherited:
     """Return what one directory takes over from another. Raises `LoadError`."""
     if former.keys != script.keys:
-        was, now = (", ".join(each.keys) or "none" for each in (former, script))
-        why = f"it was for the dispatch keys {was}, which are {now} now"
-        return Inherited(dropped=f"{script.label}: nothing that was measured holds: {why}")
+        return Inherited(dropped=of_other_keys(script.label, former.keys, script.keys))
     return _Heir(former, script).takes()
 
 

@@ -63,6 +63,29 @@ def put(
         write(script, [*others, _table(fingerprint, rows.values())], found.refused)
 
 
+def forget_other_keys(script: Script) -> None:
+    """Remove tables that were made for other dispatch keys: an edit of those leaves a script its
+    directory, and no row says anything about the new ones. Programs that were found wrong stay so.
+    Raises as `record`."""
+    keys = measured_keys(script.path)
+    if keys is not None and keys != script.keys:
+        with alone(script):
+            write(script, (), read_dispatch(script._replace(keys=keys)).refused)
+
+
+def measured_keys(path: str) -> tuple[str, ...] | None:
+    """Return the dispatch keys that the tables in a script's directory were made for; None where
+    there are none, or none that can be read."""
+    data = read_or_none(os.path.join(path, FILE))
+    # As text: most directories were not tuned.
+    if data is None or b'"fingerprint"' not in data:
+        return None
+    try:
+        return tuple(map(str, json.loads(data)["keys"]))
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return None
+
+
 def keep_current(script: Script) -> TableFile:
     """Have the text say what the JSON does, and the JSON what is chosen while nothing is measured;
     return what it says. Raises as `record`."""
