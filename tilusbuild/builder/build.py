@@ -283,15 +283,17 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
 
 def _other_keys(project: Project, script_instance: ScriptInstance, path: str) -> str | None:
     """Return in words that what was measured in a script's directory is for other keys."""
-    from tilusbuild.dispatch.describe import keys_of
-    from tilusbuild.dispatch.inherited import of_other_keys
-    from tilusbuild.dispatch.tables import measured_keys
+    from tilusbuild.runtime.tables import measured_keys
 
     measured = measured_keys(path)
-    keys = keys_of(project.manifest.scripts[script_instance.script].dispatch, script_instance)
-    if measured is None or measured == keys:
+    if measured is None:
         return None
-    return of_other_keys(script_instance.label, measured, keys)
+    # Imported only here: most scripts were not tuned, and the start should be quick.
+    from tilusbuild.dispatch.describe import keys_of
+    from tilusbuild.dispatch.inherited import of_other_keys
+
+    keys = keys_of(project.manifest.scripts[script_instance.script].dispatch, script_instance)
+    return None if measured == keys else of_other_keys(script_instance.label, measured, keys)
 
 
 def _path(project: Project, instance: PlannedInstance) -> str:

@@ -22,7 +22,15 @@ from tilusbuild.expr import Value
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.tables import FILE, SCHEMA, Table, TableEntry, TableFile, read_dispatch
+from tilusbuild.runtime.tables import (
+    FILE,
+    SCHEMA,
+    Table,
+    TableEntry,
+    TableFile,
+    measured_keys,
+    read_dispatch,
+)
 from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.table import Cell, table
 
@@ -71,19 +79,6 @@ def forget_other_keys(script: Script) -> None:
     if keys is not None and keys != script.keys:
         with alone(script):
             write(script, (), read_dispatch(script._replace(keys=keys)).refused)
-
-
-def measured_keys(path: str) -> tuple[str, ...] | None:
-    """Return the dispatch keys that the tables in a script's directory were made for; None where
-    there are none, or none that can be read."""
-    data = read_or_none(os.path.join(path, FILE))
-    # As text: most directories were not tuned.
-    if data is None or b'"fingerprint"' not in data:
-        return None
-    try:
-        return tuple(map(str, json.loads(data)["keys"]))
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return None
 
 
 def keep_current(script: Script) -> TableFile:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptTableError, TableOutOfRangeError, WrongDeviceTableError
 from tilusbuild.runtime.refused import Refusal, read_refusals
-from tilusbuild.runtime.regular import open_file
+from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 
@@ -92,6 +92,17 @@ def read_dispatch(script: Script) -> TableFile:
 
 
 _MEND = "mend or delete it; `tilusbuild tune` makes it again"
+
+
+def measured_keys(path: str) -> tuple[str, ...] | None:
+    """Return the dispatch keys that the tables in a script's directory were made for; None where
+    there are none, or none that can be read."""
+    try:
+        data = read_bytes(os.path.join(path, FILE), _LIMIT)
+        # As text: most directories were not tuned.
+        return tuple(map(str, json.loads(data)["keys"])) if b'"fingerprint"' in data else None
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
