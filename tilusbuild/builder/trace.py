@@ -106,9 +106,8 @@ def _counters(found: BuildTimeline) -> Iterator[Event]:
     and the memory that is used."""
     changes = []
     for attempt in found.attempts:
-        first, *_ = slices = _compile(attempt)
-        need = attempt.predicted or 0
-        changes += [(first["ts"], 1, need), (slices[0]["ts"] + first["dur"], -1, -need)]
+        whole, need = _compile(attempt)[0], attempt.predicted or 0
+        changes += [(whole["ts"], 1, need), (whole["ts"] + whole["dur"], -1, -need)]
     running = predicted = 0
     for at, more, need in sorted(changes):
         running, predicted = running + more, predicted + need

@@ -20,10 +20,9 @@ from tilusbuild.dispatch.latency import Measured
 from tilusbuild.dispatch.refusals import below
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.refused import Refusal, by_number
-from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script, script_of
 from tilusbuild.runtime.sealed import unseal
-from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
+from tilusbuild.runtime.tables import Table, TableEntry, measured_keys, read_dispatch
 
 _T = TypeVar("_T")
 _NAMED = 4
@@ -93,11 +92,9 @@ def _formers(script: Script) -> Iterator[Script]:
 def _tuned(path: str) -> Iterator[tuple[int, str]]:
     """Yield the directories beside `path` that have tables, each with when they were written."""
     for other in below(os.path.dirname(path)):
-        table = os.path.join(other, layout.TABLE_JSON)
         with suppress(OSError):
-            # As text: most directories were not tuned, and their descriptions are long.
-            if other != path and b'"fingerprint"' in read_bytes(table):
-                yield os.stat(table).st_mtime_ns, other
+            if other != path and measured_keys(other) is not None:
+                yield os.stat(os.path.join(other, layout.TABLE_JSON)).st_mtime_ns, other
 
 
 def _instance(script: Script) -> tuple[object, ...]:

@@ -172,11 +172,7 @@ class BuildLoop:
             while not self.inbox.empty():
                 self._take(self.inbox.get())
             self._dispatch()
-            if (
-                not self._waits()
-                and self.inbox.empty()
-                and self.queue.end(now=self.stopped.is_set())
-            ):
+            if not self._waits() and self.queue.end(now=self.stopped.is_set()):
                 return
             self._take(self._next_message())
 
