@@ -10,8 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from support.faults.commands import Ended
+from support.faults.groups.clocks import CLOCKS
+from support.faults.laboratory import try_one
 from support.faults.oracle import Scenario, judge
-from support.faults.world import FIRST, World, entries
+from support.faults.world import FIRST, HOST, World, entries
 
 WELL = Ended(0, "", "")
 BUILD = Scenario("test", ("build",))
@@ -100,3 +102,12 @@ def test_a_build_that_fails_after_the_fault(world: World) -> None:
         (world.project / "tilus.toml").write_text("")
 
     assert "stuck" in columns(world, plant, Ended(1, "", "said"))
+
+
+def test_a_trial_is_the_same_after_one_of_another_edition(world: World) -> None:
+    """An environment that was taken before `reset` was that of the trial before: its compilers."""
+    world.reset("on-host", HOST)
+    tried = try_one(world, CLOCKS, "+60 971805853", seed=13)
+    if tried is None:
+        pytest.skip("needs libfaketime")
+    assert not tried.findings

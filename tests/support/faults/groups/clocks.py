@@ -36,8 +36,8 @@ class Clocks:
         offset, seed = fault.split()
         chance = Random(seed)
         server = _server(world)
-        environment = {**world.environment(), "FAKETIME": f"{offset}"}
         world.reset("seeded", BEFORE)
+        environment = {**world.environment(), "FAKETIME": f"{offset}"}
         clock = world.directory / "clock"
         clock.write_text(offset)
         ended = server.run(("build", "-j2"), world.project, environment)
