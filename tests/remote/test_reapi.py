@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import signal
-import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +16,7 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 
 import grpc
 
-from support.processes import wait_until
+from support.casd import Casd
 from support.project import NewProject
 from support.trees import published
 from tilusbuild.remote import reapi_pb2 as reapi
@@ -29,44 +25,9 @@ from tilusbuild.remote.reapi import ReapiBackend, in_batches
 from tilusbuild.remote.record import Blob, blob_for
 from tilusbuild.remote.settings import RemoteSettings
 
-ROOT = Path(__file__).parents[2]
-CASD = shutil.which("buildbox-casd", path=f"{ROOT}/.remote{os.pathsep}{os.environ['PATH']}")
-
-
-class Casd:
-    """A server that can be killed and started again."""
-
-    def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.address = f"grpc://127.0.0.1:{self.port}"
-        self._directory = directory
-        self.start()
-
-    def start(self) -> None:
-        assert CASD is not None
-        argv = [CASD, "--bind", f"127.0.0.1:{self.port}", "--quota-high", "1G"]
-        self.process = subprocess.Popen(
-            [*argv, self._directory], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        wait_until(self._listens)
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port)).close()
-        except OSError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
 
 @pytest.fixture
 def casd(tmp_path: Path) -> Iterator[Casd]:
-    if CASD is None:
-        pytest.skip("needs buildbox-casd: make remote")
     server = Casd(tmp_path / "casd")
     yield server
     server.kill()
@@ -86,7 +47,7 @@ def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) 
 
 
 def test_a_server_that_is_stopped_or_gone_costs_a_warning(casd: Casd, new_user: NewProject) -> None:
-    casd.process.send_signal(signal.SIGSTOP)
+    casd.stop()
     for end in (lambda: None, casd.kill):
         end()
         ran = new_user(casd.address, CONNECT_TIMEOUT="2s", WRITE="1").run("build", "--json")
@@ -177,6 +138,16 @@ def test_another_digest_function_is_said_in_words(double: tuple[Double, str]) ->
     handler.answers["GetCapabilities"] = capabilities((9,))
     with pytest.raises(RemoteTroubleError, match="does not name content by SHA256"):
         backend(address).results([Blob("0" * 64, 1)])
+
+
+def test_a_build_does_without_another_digest_function(
+    double: tuple[Double, str], new_user: NewProject
+) -> None:
+    handler, address = double
+    handler.answers["GetCapabilities"] = capabilities((9,))
+    ran = new_user(address, WRITE="1").run("build", "--json")
+    said = [each["message"] for each in ran.events if each["event"] == "warning"]
+    assert (ran.summary["attempts"], len(said), len(handler.calls)) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.casd import free_port, listens
 from support.http_cache import Faults, HttpCache, line_to
 from support.processes import wait_until
 from support.project import NewProject, Project
@@ -131,25 +131,16 @@ def nginx(tmp_path: Path) -> Iterator[str]:
     root = tmp_path / "nginx"
     for name in ("held/ac", "held/cas", "incoming"):
         (root / name).mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # Its workers would be another user, for whom pytest's directories are closed.
     text = "user root;\n" if os.geteuid() == 0 else ""
     text += (Path(__file__).parent / "nginx.conf").read_text()
     conf = root / "nginx.conf"
     conf.write_text(text.replace("@ROOT@", str(root)).replace("@PORT@", str(port)))
     with subprocess.Popen([program, "-c", conf], stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: _listens(port))
+        wait_until(lambda: listens(port))
         yield f"http://127.0.0.1:{port}"
         process.terminate()
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
 
 
 def test_nginx_with_webdav(nginx: str, new_user: NewUser, tmp_path: Path) -> None:

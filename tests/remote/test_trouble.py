@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from support.http_cache import Faults, HttpCache, http_cache, line_to
-from support.project import Project, needs_cxx
-from support.scale import TEMPLATE, manifest, script
+from support.http_cache import Faults, HttpCache, line_to
+from support.remote_client import Asked, Wanted
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.cache import Cache
@@ -27,93 +26,7 @@ from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.remote.client import RemoteCache
 from tilusbuild.remote.settings import RemoteSettings
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """All that a remote asks of a job."""
-
-    hash: str
-    label: str = "scale/0 cpu"
-
-
-@dataclass
-class Asked:
-    """How it went."""
-
-    answers: dict[str, object]
-    warnings: list[str]
-    seconds: float
-    cache: Cache
-    summary: events.RemoteSummary
-
-    @property
-    def cache_path(self) -> Path:
-        return Path(self.cache.root)
-
-    @property
-    def hits(self) -> int:
-        return sum(answer is not None for answer in self.answers.values())
-
-
-@pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """The cache of a user who sent what was built, and what the server has then."""
-    needs_cxx()
-    directory = tmp_path_factory.mktemp("origin")
-    with http_cache() as server:
-        environment = {
-            "TILUSBUILD_REMOTE_CACHE": server.address,
-            "TILUSBUILD_REMOTE_WRITE": "1",
-            "TILUSBUILD_REMOTE_SEND_TIMEOUT": "100s",
-            "HOME": str(directory),
-        }
-        project = Project(directory / "project", environment)
-        text = manifest(script(schedules=4))
-        project.write_all({"tilus.toml": text, "kernels/scale.cu.j2": TEMPLATE})
-        assert project.build()["remote"]["sent"] == 4
-        return project.cache, dict(server.held)
-
-
 Ask = Callable[..., Asked]
-
-
-@pytest.fixture
-def ask(origin: tuple[Path, dict[str, bytes]], tmp_path: Path) -> Ask:
-    """ask(address, NAME=VALUE) fetches all programs into an empty cache."""
-    programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
-
-    def asked(address: str, **settings: Any) -> Asked:
-        cache = Cache(str(tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"))
-        told: SimpleQueue[Any] = SimpleQueue()
-        answers: dict[str, object] = {}
-        warnings: list[str] = []
-        started = time.monotonic()
-        with BuildStore(cache) as store:
-            given = RemoteSettings(address, "test", connect_timeout=1.0, timeout=1.0)
-            client = RemoteCache(replace(given, **settings), store, cache, told.put)
-            expected = client.ask([Wanted(program) for program in programs], told.put)
-            while len(answers) < len(expected):
-                match told.get(timeout=60):
-                    case RemoteAnswered(program, answer):
-                        assert program not in answers
-                        answers[program] = answer
-                    case events.Warned(message):
-                        warnings.append(message)
-            seconds = time.monotonic() - started
-            client.close()
-        assert cache.verify() == []
-        assert cache.litter() == []
-        return Asked(answers, warnings, seconds, cache, client.summary())
-
-    return asked
-
-
-@pytest.fixture
-def held(origin: tuple[Path, dict[str, bytes]], server: HttpCache) -> HttpCache:
-    """A server that has all programs."""
-    server.held.update(origin[1])
-    return server
-
 
 FAULTS = {
     "slow": Faults(delay=0.02),
@@ -253,3 +166,22 @@ def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path)
         summary = client.summary()
     assert (summary.sent, summary.unsent) == (0, 4)
     assert "not everything was sent in 1 s" in told.get_nowait().message
+
+
+def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: Path) -> None:
+    cache = Cache(str(origin[0]))
+    told: SimpleQueue[Any] = SimpleQueue()
+    server.full = True
+    with BuildStore(cache) as store:
+        settings = RemoteSettings(server.address, "test", write=True)
+        client = RemoteCache(settings, store, cache, told.put)
+        client.built(cache.find("")[0], 1.0)
+        while client.busy():
+            time.sleep(0.05)
+        server.status = 403
+        client.ask([Wanted("0" * 64)], told.put)
+        while not isinstance(message := told.get(timeout=60), RemoteAnswered):
+            if isinstance(message, events.Warned):
+                assert "status 507" in message.message
+        client.close()
+    assert not any(isinstance(told.get(), events.Warned) for _ in range(told.qsize()))

@@ -10,15 +10,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
+from random import Random
 
 
 class HttpCache:
-    """Content by its path. `status` answers everything instead; `requests` are those that came."""
+    """Content by its path. `status` answers everything instead; one that is `full` keeps nothing
+    more; `requests` are those that came."""
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.status: int | None = None
+        self.full = False
         self.port = 0
 
     @property
@@ -61,9 +65,9 @@ def http_cache() -> Iterator[HttpCache]:
 
         def do_PUT(self) -> None:
             body = self._note()
-            if cache.status is None:
+            if cache.status is None and not cache.full:
                 cache.held[self.path] = body
-            self._answer(201)
+            self._answer(507 if cache.full else 201)
 
         def log_message(self, *arguments: object) -> None: ...
 
@@ -78,11 +82,19 @@ def http_cache() -> Iterator[HttpCache]:
             thread.join()
 
 
+_PACKET, _PACKETS = 1448, 11
+_RETRANSMISSION = 0.2
+"""Seconds that TCP waits at least before it sends a packet again."""
+
+
 @dataclass
 class Faults:
     """What a line does to what the server answers. Times are seconds."""
 
     delay: float = 0.0
+    """How much later everything comes."""
+    loss: float = 0.0
+    """The part of the packets that is lost: TCP sends one again, and all behind it waits."""
     cut_after: int | None = None
     """Bytes of a connection, after which it is reset."""
     silent_after: int | None = None
@@ -101,11 +113,17 @@ class Line:
     port: int
     faults: Faults
     connections: int = 0
+    passed: int = 0
+    """Bytes that the server answered."""
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.at("http")
+
+    def at(self, scheme: str) -> str:
+        """Its address for a protocol."""
+        return f"{scheme}://127.0.0.1:{self.port}"
 
 
 @contextlib.contextmanager
@@ -146,9 +164,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 def _disturbed(line: Line, source: socket.socket, target: socket.socket) -> None:
     passed = 0
-    while data := source.recv(1 << 14):
+    for data in _delayed(line.faults, source):
         faults = line.faults
-        time.sleep(faults.delay)
         if faults.flip_every:
             data = _flipped(data, passed, faults.flip_every)
         limit = faults.cut_after if faults.cuts_left > 0 else None
@@ -161,11 +178,34 @@ def _disturbed(line: Line, source: socket.socket, target: socket.socket) -> None
         else:
             target.sendall(part)
         passed += len(data)
+        line.passed += len(part)
         if len(part) < len(data):
             if faults.cut_after is not None:
                 faults.cuts_left -= 1
                 return
             line.ended.wait()
+
+
+def _delayed(faults: Faults, source: socket.socket) -> Iterator[bytes]:
+    """Yield what comes, in order and late; what is on its way does not hold up what follows."""
+    random = Random(7)
+    on_its_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+
+    def read() -> None:
+        due, data = 0.0, b"-"
+        while data:
+            with contextlib.suppress(OSError):
+                data = b""
+                data = source.recv(_PACKETS * _PACKET)
+            lost = any(random.random() < faults.loss for _ in range(-(-len(data) // _PACKET)))
+            again = faults.delay + _RETRANSMISSION if lost else 0.0
+            due = max(due, time.monotonic() + faults.delay + again)
+            on_its_way.put((due, data))
+
+    threading.Thread(target=read, daemon=True).start()
+    while (next_one := on_its_way.get())[1]:
+        time.sleep(max(0.0, next_one[0] - time.monotonic()))
+        yield next_one[1]
 
 
 def _flipped(data: bytes, passed: int, every: int) -> bytes:

@@ -69,6 +69,7 @@ class RemoteCache:
         self._unsent = 0
         self._idle_since: float | None = None
         self._stopped = False
+        self._troubled = False
         self._counts = dict.fromkeys(("hits", "misses", "refused", "sent", "lost"), 0)
         self._saved = 0.0
         self._again: set[str] = set()
@@ -228,10 +229,17 @@ class RemoteCache:
 
     def _broke(self, why: str) -> None:
         self._sending.open(None)
-        self._warn(f"{why}; the rest of this build does without it")
+        self._trouble(f"{why}; the rest of this build does without it")
 
     def _broke_sending(self, why: str) -> None:
-        self._warn(f"{why}; nothing more is sent to it")
+        self._trouble(f"{why}; nothing more is sent to it")
+
+    def _trouble(self, message: str) -> None:
+        """Warn, unless its other use has failed before: once is enough of one server."""
+        with self._lock:
+            first, self._troubled = not self._troubled, True
+        if first:
+            self._warn(message)
 
     def _warn(self, message: str) -> None:
         if not self._stopped:

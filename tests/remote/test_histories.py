@@ -1,0 +1,212 @@
+"""Whatever happens to a server and to the line to it, at whatever moment: every program is answered
+once, at most one warning is given, and only right bytes stay. One oracle over random histories."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+from support.casd import Casd
+from support.http_cache import Faults, HttpCache, line_to
+from support.project import NewProject
+from support.remote_client import Asked
+from support.trees import published
+from tilusbuild.remote.reapi import ReapiBackend
+from tilusbuild.remote.record import Blob, blob_for
+from tilusbuild.remote.settings import RemoteSettings
+
+SEEDS = int(os.environ.get("REMOTE_SEEDS", "12"))
+Origin = tuple[Path, dict[str, bytes]]
+Ask = Callable[..., Asked]
+
+
+@dataclass
+class Served:
+    """A server that has all programs, and how to put them back."""
+
+    scheme: str
+    port: int
+    fill: Callable[[], None]
+    evict: Callable[[Random], None]
+    casd: Casd | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def casd(tmp_path_factory: pytest.TempPathFactory, origin: Origin) -> Iterator[Served]:
+    server = Casd(tmp_path_factory.mktemp("casd"))
+
+    def fill() -> None:
+        backend = ReapiBackend(RemoteSettings(server.address, "test"))
+        blobs = [data for path, data in origin[1].items() if path.startswith("/cas/")]
+        backend.send({blob_for(data): data for data in blobs})
+        for path, data in origin[1].items():
+            if path.startswith("/ac/"):
+                backend.send_result(Blob(path[4:], 142), data)
+        backend.close()
+
+    def evict(random: Random) -> None:
+        for path in sorted((server.directory / "cas" / "objects").rglob("*")):
+            if path.is_file() and random.random() < 0.5:
+                path.unlink()
+
+    fill()
+    yield Served("grpc", server.port, fill, evict, server)
+    server.kill()
+
+
+@pytest.fixture
+def web(held: HttpCache) -> Served:
+    whole = dict(held.held)
+
+    def evict(random: Random) -> None:
+        for path in held.names("cas"):
+            if random.random() < 0.5:
+                del held.held[path]
+
+    return Served("http", held.port, lambda: held.held.update(whole), evict)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def served(request: pytest.FixtureRequest) -> Served:
+    found: Served = request.getfixturevalue("casd" if request.param == "grpc" else "web")
+    return found
+
+
+def same_bytes(found: Asked, origin: Origin) -> None:
+    whole = published(origin[0])
+    for path, data in published(found.cache_path).items():
+        assert whole[path] == data
+
+
+def test_a_long_and_lossy_line_brings_everything(served: Served, ask: Ask, origin: Origin) -> None:
+    with line_to(served.port, Faults(delay=0.2, loss=0.02)) as line:
+        found = ask(line.at(served.scheme), timeout=20.0, connect_timeout=5.0)
+    assert (found.hits, found.warnings) == (4, [])
+    same_bytes(found, origin)
+
+
+def drawn(random: Random) -> Faults:
+    """A line with some of the faults that one may have."""
+    faults = Faults(delay=random.choice([0, 0, 0.02, 0.2]), loss=random.choice([0, 0.02, 0.2]))
+    match random.randrange(7):
+        case 0:
+            faults.cut_after, faults.cuts_left = random.randrange(1, 40_000), random.choice([1, 99])
+        case 1:
+            faults.silent_after = random.randrange(40_000)
+        case 2:
+            faults.bytes_per_second = 10.0 ** random.randrange(2, 6)
+        case 3:
+            faults.flip_every = random.randrange(500, 50_000)
+    return faults
+
+
+def events_of(served: Served, random: Random) -> list[Callable[[], None]]:
+    """What may happen to the server itself."""
+    found: list[Callable[[], None]] = [lambda: served.evict(random)]
+    if (casd := served.casd) is not None:
+        found += [casd.kill, lambda: (casd.kill(), casd.start()), casd.stop]  # type: ignore[list-item]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_history(seed: int, served: Served, ask: Ask, origin: Origin) -> None:
+    random = Random(seed)
+    faults = drawn(random)
+    what = random.choice([None, *events_of(served, random)])
+    when = random.randrange(40_000)
+    over = threading.Event()
+    with line_to(served.port, faults) as line:
+
+        def happen() -> None:
+            while line.passed < when and not over.is_set():
+                time.sleep(0.001)
+            if what is not None:
+                what()
+
+        happening = threading.Thread(target=happen)
+        happening.start()
+        try:
+            found = ask(line.at(served.scheme))
+        finally:
+            over.set()
+            happening.join()
+            restore(served)
+    if not faults.flip_every:
+        assert len(found.warnings) <= 1, found.warnings
+    assert found.seconds < 40
+    same_bytes(found, origin)
+
+
+def restore(served: Served) -> None:
+    if served.casd is not None:
+        served.casd.kill()
+        served.casd.start()
+    served.fill()
+
+
+def test_a_server_that_is_full(new_user: NewProject, tmp_path: Path) -> None:
+    small = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=300k none "$0" && exec "$@"')
+    root = tmp_path / "full"
+    root.mkdir()
+    if os.system(f"unshare -m mount -t tmpfs none {root} 2>/dev/null"):
+        pytest.skip("needs leave to make mounts")
+    server = Casd(root / "casd", before=(*small, str(root)))
+    user = new_user(server.address, WRITE="1")
+    try:
+        said = builds_alone(user)
+    finally:
+        server.kill()
+    assert "nothing more is sent to it" in said[0]
+
+
+def test_a_server_that_takes_nothing_more(server: HttpCache, new_user: NewProject) -> None:
+    server.full = True
+    assert "status 507" in builds_alone(new_user(server.address, WRITE="1"))[0]
+
+
+def test_a_server_that_is_killed_while_a_build_sends(new_user: NewProject, tmp_path: Path) -> None:
+    server = Casd(tmp_path / "casd")
+    with line_to(server.port) as line:
+        user = new_user(line.at("grpc"), WRITE="1")
+        done = threading.Event()
+
+        def kill() -> None:
+            while line.passed < 400 and not done.is_set():
+                time.sleep(0.001)
+            server.kill()
+            server.start()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        builds_alone(user)
+        done.set()
+        killing.join()
+    other = new_user(server.address)
+    assert other.build()["exit_status"] == 0
+    assert published(user.cache) == published(other.cache)
+    server.kill()
+
+
+def builds_alone(user: Any) -> list[str]:
+    """A build ends well, with all programs compiled here; its warnings, of which there is at most
+    one."""
+    ran = user.run("build", "--json")
+    said = [each["message"] for each in ran.events if each["event"] == "warning"]
+    assert (ran.summary["attempts"], ran.summary["exit_status"]) == (2, 0)
+    assert len(said) <= 1, said
+    user.run("cache", "verify")
+    return said

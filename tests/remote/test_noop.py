@@ -1,0 +1,45 @@
+"""A build with nothing to do does the same with a remote as without, call by call."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.command_line import TILUSBUILD
+from support.project import NewProject, Project
+
+_OF_THE_ALLOCATOR = {"brk", "mmap", "munmap", "madvise", "mremap", "futex"}
+
+
+def calls(project: Project, **environment: str) -> Counter[str]:
+    """The system calls of a build that has nothing to do, by name."""
+    log = project.directory / "calls"
+    for _ in range(2):  # the first one writes its record
+        project.run("build", **environment)
+    words = ["strace", "-f", "-qq", "-o", str(log), *TILUSBUILD, "build"]
+    variables = {**project.environment, **environment, "PYTHONHASHSEED": "0"}
+    ended = subprocess.run(
+        words, cwd=project.directory, env={**os.environ, **variables}, capture_output=True
+    )
+    if ended.returncode:
+        pytest.skip("strace cannot trace here")
+    names = (line.split(None, 1)[1].partition("(")[0] for line in log.read_text().splitlines())
+    return Counter(name for name in names if name not in _OF_THE_ALLOCATOR)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_an_unreachable_remote_costs_no_call(new_user: NewProject, tmp_path: Path) -> None:
+    user = new_user(f"file://{tmp_path}/none")
+    # Of a network for examples: what is sent there comes nowhere.
+    far = {"TILUSBUILD_REMOTE_CACHE": "grpcs://192.0.2.1:443"}
+    without = calls(user, TILUSBUILD_REMOTE_CACHE="off")
+    assert calls(user, **far) == without
+    assert "socket" not in without
+    user.edit("tilus.toml", "[build]\n", '[remote]\ncache = "https://192.0.2.1"\n\n[build]\n')
+    del user.environment["TILUSBUILD_REMOTE_CACHE"]
+    assert calls(user) == without

@@ -1,0 +1,70 @@
+"""The client of a remote cache, called as the engine calls it: every program is answered once, and
+whatever a server does, only whole entries stay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tilusbuild.builder.resources import BuildStore
+from tilusbuild.cache.cache import Cache
+from tilusbuild.engine import events
+from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.remote.client import RemoteCache
+from tilusbuild.remote.settings import RemoteSettings
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All that a remote asks of a job."""
+
+    hash: str
+    label: str = "scale/0 cpu"
+
+
+@dataclass
+class Asked:
+    """How it went."""
+
+    answers: dict[str, object]
+    warnings: list[str]
+    seconds: float
+    cache: Cache
+    summary: events.RemoteSummary
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache.root)
+
+    @property
+    def hits(self) -> int:
+        return sum(answer is not None for answer in self.answers.values())
+
+
+def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) -> Asked:
+    """Fetch programs into an empty cache."""
+    cache = Cache(str(root))
+    told: SimpleQueue[Any] = SimpleQueue()
+    answers: dict[str, object] = {}
+    warnings: list[str] = []
+    started = time.monotonic()
+    with BuildStore(cache) as store:
+        given = RemoteSettings(address, "test", connect_timeout=1.0, timeout=1.0)
+        client = RemoteCache(replace(given, **settings), store, cache, told.put)
+        expected = client.ask([Wanted(program) for program in programs], told.put)
+        while len(answers) < len(expected):
+            match told.get(timeout=60):
+                case RemoteAnswered(program, answer):
+                    assert program not in answers
+                    answers[program] = answer
+                case events.Warned(message):
+                    warnings.append(message)
+        seconds = time.monotonic() - started
+        client.close()
+    assert cache.verify() == []
+    assert cache.litter() == []
+    return Asked(answers, warnings, seconds, cache, client.summary())
