@@ -118,7 +118,7 @@ def events_of(served: Served, random: Random) -> list[Callable[[], None]]:
     """What may happen to the server itself."""
     found: list[Callable[[], None]] = [lambda: served.evict(random)]
     if (casd := served.casd) is not None:
-        found += [casd.kill, lambda: (casd.kill(), casd.start()), casd.stop]  # type: ignore[list-item]
+        found += [casd.kill, casd.restart, casd.stop]
     return found
 
 
@@ -153,8 +153,7 @@ def test_a_history(seed: int, served: Served, ask: Ask, origin: Origin) -> None:
 
 def restore(served: Served) -> None:
     if served.casd is not None:
-        served.casd.kill()
-        served.casd.start()
+        served.casd.restart()
     served.fill()
 
 
@@ -187,8 +186,7 @@ def test_a_server_that_is_killed_while_a_build_sends(new_user: NewProject, tmp_p
         def kill() -> None:
             while line.passed < 400 and not done.is_set():
                 time.sleep(0.001)
-            server.kill()
-            server.start()
+            server.restart()
 
         killing = threading.Thread(target=kill)
         killing.start()

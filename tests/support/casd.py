@@ -67,6 +67,11 @@ class Casd:
         self.process.kill()
         self.process.wait()
 
+    def restart(self) -> None:
+        """End it at once, and start it with what it had."""
+        self.kill()
+        self.start()
+
     def stop(self) -> None:
         """Have it answer nothing until `go_on`."""
         self.process.send_signal(signal.SIGSTOP)
