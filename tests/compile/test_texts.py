@@ -71,6 +71,13 @@ class TestLauncher:
             for name in ("dlfcn", "pthread", "stdarg", "stddef", "stdint", "stdio", "string")
         }
 
+    def test_what_is_for_u64_is_in_no_other(self):
+        """Its text is part of programs' hashes: those of others stay as they were."""
+        assert "u64_" not in launcher_source(make_recipe())
+        assert "TL_U64" not in launcher_source(make_recipe())
+        with_it = make_recipe(arguments={"x": "f32*[n]", "n": "i32", "seed": "u64"}, out=())
+        assert "tl_take_u64(" in launcher_source(with_it)
+
     def test_a_name_that_the_library_exports_is_refused(self):
         for pipeline, symbol in [("cpu", "launch"), ("host", "launch_error")]:
             with pytest.raises(ValueError, match="cannot be called"):

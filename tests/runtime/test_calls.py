@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tilusbuild
 from support.marks import Marks
 from tilusbuild.runtime import arrays
 from tilusbuild.runtime.calls import CallForms
@@ -103,6 +104,19 @@ def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
     ):
         with pytest.raises(TypeError, match=f'modelled: argument "x": .*{words}'):
             arrays.plain(modelled, tuple({**right, "x": wrong}.values()))
+
+
+def test_an_integer_that_tvm_ffi_cannot_pass_is_named(built: Marks) -> None:
+    """Its versions before integers of any size raise an `OverflowError` of Python's."""
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+
+    def old(*args: Any) -> None:
+        raise OverflowError("Python int too large to convert to C long")
+
+    kernel._direct = old
+    for number in (2**63, np.uint64(2**63)):
+        with pytest.raises(ValueError, match=f'modelled: argument "k": .* got {2**63}, which the'):
+            kernel(value("x", 2, 3), value("y", 2, 3), number)
 
 
 def test_a_scalar_of_numpy_is_its_value(modelled: Script) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from tilusbuild.dispatch.describe import node_of
 from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
-from tilusbuild.expr.tree import Name, Node, walk
+from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.kernel import programs_there
@@ -71,9 +71,9 @@ class _Writer:
             for rule in self.dispatch["rules"]
             if rule["program"] in self.there or rule["program"] in refused
         ]
-        used = {p.name for when, _, _ in self.rules for p in walk(when) if isinstance(p, Name)}
-        more = [a.name for a in script.arguments if a.name in used and a.name not in script.keys]
-        self.sizes = (*script.keys, *more)
+        self.sizes = script.chosen_by
+        self.wide = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
+        """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
 
     def _holds(self, table: Table) -> bool:
@@ -159,8 +159,11 @@ class _Writer:
             lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
         lines.append("  {0, 0, 0, 0}\n};")
         lines.append("static const td_read td_reads[] = {")
-        lines += [f"  {{{a}, {axis}}}," for a, axis in map(self._read_of, self.sizes)]
-        return "\n".join([*lines, "  {0, -1}\n};\n"])
+        for name in self.sizes:
+            argument, axis = self._read_of(name)
+            u64 = _c_string(name) if name in self.wide else 0
+            lines.append(f"  {{{argument}, {axis}, {u64}}},")
+        return "\n".join([*lines, "  {0, -1, 0}\n};\n"])
 
     def _read_of(self, name: str) -> tuple[int, int]:
         """Return where a packed call has a size: (argument, axis), or (argument, -1)."""
@@ -266,6 +269,11 @@ static int td_by_model(const int64_t *size) {{
         types = "".join(f"{_c_type(a)}, " for a in self.script.arguments)
         arguments = f"{arguments}, void *stream" if arguments else "void *stream"
         read = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
+        beyond = "".join(
+            f"\n  if (a_{size} > INT64_MAX) return td_beyond({_c_string(size)});"
+            for size in self.sizes
+            if size in self.wide
+        )
         own = f"int device{', ' + sizes if sizes else ''}"
         return f"""\
 TD_EXPORT int {name}_select_on({own}) {{
@@ -292,6 +300,7 @@ TD_EXPORT int launch({arguments}) {{
   td_functions *chosen = NULL;
   int source, program;
   td_message[0] = 0;
+  td_last = NULL;{beyond}
   program = td_choose(td_table_of(td_current_device()), size, &source);
   td_last = chosen = program < 0 ? NULL : td_open(program);
   return chosen ? ((int (*)({types}void *))chosen->plain)({given}stream) : -1;

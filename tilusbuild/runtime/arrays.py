@@ -13,7 +13,7 @@ from typing import Any
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.runtime.errors import suggestion
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
-from tilusbuild.runtime.semantics import NoValueError, Value
+from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value
 
 _LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax.numpy"}
 _LIBRARIES["jaxlib"] = "jax.numpy"
@@ -108,6 +108,18 @@ def plain(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
                 ) from None
     changed = any(new is not old for new, old in zip(found, args, strict=True))
     return tuple(found) if changed else None
+
+
+def overflow(script: Script, args: Sequence[Any], error: OverflowError) -> Exception:
+    """Return what to raise for a call of which tvm-ffi could not pass an integer: its older
+    versions know none beyond int64, and name no argument."""
+    for argument, value in zip(passed(script), args, strict=True):
+        number = value.item() if hasattr(value, "item") and argument.dims is None else value
+        if isinstance(number, int) and not INT64_MIN <= number <= INT64_MAX:
+            what = f"{number}, which the installed version of tvm-ffi cannot pass"
+            where = f'argument "{argument.name}"'
+            return ValueError(f"{script.name}: {where}: expected {argument.type}, got {what}")
+    return error
 
 
 def _not_handed_over(value: Any, error: Exception) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tilusbuild.runtime.errors import ProgramNotFoundError, RefusedProgramError, RuleError
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.semantics import NoValueError, Number, Value, number
+from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, number
 from tilusbuild.runtime.tables import TableEntry
 
 _FRACTION = 16
@@ -60,16 +60,23 @@ class Chooser:
         self._measured = {e.key: e for e in usable if e.source in ("measured", "table")}
         self._noted = {e.key: e for e in usable if e.key not in self._measured}
         self._decided: dict[tuple[int, ...], Choice] = {}
+        u64 = {a.name for a in script.arguments if a.dtype == "u64"}
+        self._wide = [name for name in script.chosen_by if name in u64]
+        """The u64 that a choice depends on: it is made in int64, in C too."""
 
     @property
     def is_constant(self) -> bool:
-        """Return whether all sizes get the default."""
+        """Return whether all sizes get the default, and none is refused."""
         rules = any(self._is_known(rule.program) for rule in self._script.rules)
-        return not (rules or self._measured or self._noted or self._script.model)
+        return not (rules or self._measured or self._noted or self._script.model or self._wide)
 
     def choose(self, sizes: Mapping[str, Value]) -> Choice:
-        """Raises `ProgramNotFoundError` when there is none at all, `RefusedProgramError`, and
-        `RuleError`."""
+        """Raises `ProgramNotFoundError` when there is none at all, `RefusedProgramError`,
+        `RuleError`, and `ValueError` for a size that no choice can be made for."""
+        for name in self._wide:
+            if number(sizes.get(name, 0)) > INT64_MAX:
+                what = "the choice of a program depends on it, and it is above"
+                raise ValueError(f'{self._script.name}: argument "{name}": {what} {INT64_MAX}')
         for rule in self._script.rules:
             if self._is_known(rule.program) and self._holds(rule.source, rule.when, sizes):
                 self._refuse(rule.program, f"the dispatch rule {rule.source!r}")

@@ -43,10 +43,15 @@ def function_of(tree: object, known: Collection[str]) -> Function:
     `NoValueError` where the expression has no value.
     """
     inner = _made(tree, _DEPTH)
-    for name in _names(tree):
+    for name in sorted(names_in(tree)):
         if name not in known:
             raise ValueError(f"nothing in the expression can be called {name!r:.80}")
     return lambda env: result_of(inner(env))
+
+
+def names_in(tree: object) -> frozenset[str]:
+    """Return the names in a tree that `function_of` takes."""
+    return frozenset(_names(tree))
 
 
 def _names(tree: object) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import arrays, candidates, device, direct, library, tables
@@ -18,7 +18,6 @@ from tilusbuild.runtime.calls import CallForms
 from tilusbuild.runtime.candidates import Evaluation
 from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import (
     DriverError,
     LoadError,
@@ -123,6 +122,8 @@ class Kernel:
                 launch = self._find(args)
             launch(*args)
             return made
+        except OverflowError as error:
+            raise arrays.overflow(self._scripts[0], args, error) from None
         except (BufferError, TypeError, ValueError):  # before anything was launched
             again = arrays.plain(self._scripts[0], args)
             if again is None:
@@ -175,7 +176,7 @@ class Kernel:
         for name in sizes:
             if name not in integers:
                 raise TypeError(f"{script.name} has no size {name!r}: {suggestion(name, integers)}")
-        missing = [key for key in script.keys if key not in sizes]
+        missing = [name for name in script.chosen_by if name not in sizes]
         if missing:
             raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
         return sizes
@@ -257,9 +258,10 @@ class Kernel:
     def _launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
         active = self._active_for(arrays.first_tensor(self._scripts[0], named))
         sizes = arrays.sizes(active.script, named)
-        missing = [key for key in active.script.keys if key not in sizes]
+        missing = [name for name in active.script.chosen_by if name not in sizes]
         if missing:
-            raise TypeError(f"{active.script.name}: {missing[0]} must be a whole number")
+            what = f'{active.script.name}: argument "{missing[0]}"'
+            raise TypeError(f"{what}: a program is chosen by it: it must be a whole number")
         choice = self._choose(active, sizes)
         launch = library.launcher(active.script, choice.program, active.device)
         if not self._known:
@@ -335,17 +337,10 @@ def _key_reader(script: Script, one_device: bool) -> Key:
     for argument in arrays.passed(script):
         if argument.dims is not None and tensor is None:
             tensor = order[argument.name]
-    names = dict.fromkeys([*script.keys, *(_names_in_rules(script))])
-    reads = [_read_of(script, order, name) for name in names]
+    reads = [_read_of(script, order, name) for name in script.chosen_by]
     if one_device or tensor is None:
         return _of_sizes(reads)
     return _of_device_and_sizes(tensor, _of_sizes(reads))
-
-
-def _names_in_rules(script: Script) -> Iterator[str]:
-    """Rules may look at any integer argument, so with rules all of them decide."""
-    if script.rules:
-        yield from (a.name for a in script.arguments if a.dims is None and a.dtype in WHOLE)
 
 
 def _read_of(script: Script, order: Mapping[str, int], name: str) -> tuple[int, int | None]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.expression import Function, function_of
+from tilusbuild.runtime.expression import Function, function_of, names_in
 from tilusbuild.runtime.naming import instance_name, program_name
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes
@@ -55,6 +55,8 @@ class DispatchRule(NamedTuple):
     source: str
     when: Function
     program: int
+    names: frozenset[str] = frozenset()
+    """What `when` reads."""
 
 
 class ScriptModel(NamedTuple):
@@ -108,6 +110,12 @@ class Script(NamedTuple):
     def label(self) -> str:
         """Return the instance's name for people: `matmul[dtype=f16] h100`."""
         return instance_name(self.name, self.params, self.target)
+
+    @property
+    def chosen_by(self) -> tuple[str, ...]:
+        """Return what the choice of a program depends on: the keys, then what else rules read."""
+        read = frozenset().union(*(rule.names for rule in self.rules))
+        return (*self.keys, *(a.name for a in self.arguments if a.name in read - {*self.keys}))
 
     def label_of(self, program: int) -> str:
         """Return a program's name for people: `matmul[dtype=f16]/12 h100`."""
@@ -238,7 +246,8 @@ def _rule(
     value: Mapping[str, Any], scalars: Collection[str], programs: Sequence[str]
 ) -> DispatchRule:
     when = function_of(value["when"], scalars)
-    return DispatchRule(_text(value["source"]), when, _index(value["program"], programs))
+    program = _index(value["program"], programs)
+    return DispatchRule(_text(value["source"]), when, program, names_in(value["when"]))
 
 
 def _model(

@@ -188,9 +188,52 @@ static void tl_store(tl_call *call, int index, int64_t number) {
   }
 }
 
+#ifdef TL_U64
+static int tl_is_u64(const tl_argument *argument) {
+  return argument->rank == TL_SCALAR && argument->code == TL_CODE_UINT && argument->bits == 64;
+}
+
+/* tvm-ffi's integer beyond int64_t: two's complement, the least significant word first. */
+typedef struct { size_t count; int64_t words[]; } tl_big_int;
+
+/* The bits of an integer that is not negative and has 64 of them at most. */
+static int tl_u64_of(const tl_any *any, uint64_t *bits) {
+  if (any->kind != TL_BIG_INT) {
+    *bits = (uint64_t)any->as.integer;
+    return any->as.integer >= 0;
+  }
+  const tl_big_int *big = (const tl_big_int *)((const char *)any->as.pointer + TL_OBJECT_HEAD);
+  *bits = (uint64_t)big->words[0];
+  return big->count == 2 && big->words[1] == 0;
+}
+
+/* The limits of a u64, and its number, are kept as bits: no expression can read one. */
+static int tl_u64_is_outside(const tl_argument *argument, uint64_t bits) {
+  return bits < (uint64_t)argument->low || bits > (uint64_t)argument->high;
+}
+
+static int tl_take_u64(tl_call *call, int index, const tl_any *any) {
+  const tl_argument *argument = &tl_arguments[index];
+  uint64_t bits;
+  if (any->kind != TL_INT && any->kind != TL_BOOL && any->kind != TL_BIG_INT)
+    return tl_wrong_scalar("TypeError", index, any, "");
+  if (!tl_u64_of(any, &bits) || tl_u64_is_outside(argument, bits)) {
+    tl_text range = {.used = 0};
+    tl_add(&range, ", which is outside %llu..%llu", (unsigned long long)argument->low,
+           (unsigned long long)argument->high);
+    return tl_wrong_scalar("ValueError", index, any, range.text);
+  }
+  tl_store(call, index, (int64_t)bits);
+  return 0;
+}
+
+#endif
 static int tl_take_scalar(tl_call *call, int index, const tl_any *any) {
   const tl_argument *argument = &tl_arguments[index];
   int whole = any->kind == TL_INT || any->kind == TL_BOOL;
+#ifdef TL_U64
+  if (tl_is_u64(argument)) return tl_take_u64(call, index, any);
+#endif
   if (argument->code == TL_CODE_FLOAT) {
     if (!whole && any->kind != TL_FLOAT) return tl_wrong_scalar("TypeError", index, any, "");
     double real = whole ? (double)any->as.integer : any->as.real;
@@ -343,6 +386,15 @@ static int tl_check_plain(tl_call *call) {
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     const tl_argument *argument = &tl_arguments[i];
     int integer = argument->rank == TL_SCALAR && argument->code != TL_CODE_FLOAT;
+#ifdef TL_U64
+    if (tl_is_u64(argument)) {
+      if (tl_u64_is_outside(argument, (uint64_t)call->number[i]))
+        return tl_fail("ValueError", "argument \"%s\": %llu is outside %llu..%llu", argument->name,
+                       (unsigned long long)call->number[i], (unsigned long long)argument->low,
+                       (unsigned long long)argument->high);
+      continue;
+    }
+#endif
     if (integer && (call->number[i] < argument->low || call->number[i] > argument->high))
       return tl_fail("ValueError", "argument \"%s\": %lld is outside %lld..%lld", argument->name,
                      (long long)call->number[i], (long long)argument->low,

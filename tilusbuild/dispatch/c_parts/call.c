@@ -13,7 +13,7 @@ typedef struct {
   uint32_t padding;
   union { int64_t integer; double real; void *pointer; } as;
 } td_any;
-enum { TD_INT = 1, TD_BOOL = 2, TD_TENSOR_POINTER = 7, TD_TENSOR = 70, TD_OBJECT_HEAD = 24 };
+enum { TD_INT = 1, TD_BOOL = 2, TD_TENSOR_POINTER = 7, TD_TENSOR = 70, TD_BIG_INT = 78, TD_OBJECT_HEAD = 24 };
 
 static const td_tensor *td_tensor_of(const td_any *any) {
   if (any->kind == TD_TENSOR_POINTER) return any->as.pointer;
@@ -27,8 +27,9 @@ static int td_is_ours(int kind) { return kind == 2 || kind == 13; } /* device, m
 static int td_is_ours(int kind) { return kind == 1 || kind == 3; } /* the host, pinned */
 #endif
 
-/* 0, or -1 where the arguments are not what they should be: any program says it better. The device
-   is -1 for tensors that no program here is for. */
+/* 0, or -1 where the arguments are not what they should be: any program says it better. 1, with a
+   message, where only the choice cannot have them. The device is -1 for tensors that no program here is
+   for. */
 static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *device) {
   if (count != TD_PASSED) return -1;
   for (int i = 0; i < TD_SIZES; i++) {
@@ -36,6 +37,7 @@ static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *
     const td_tensor *tensor = td_tensor_of(any);
     int axis = td_reads[i].axis;
     if (axis < 0) {
+      if (any->kind == TD_BIG_INT && td_reads[i].u64) return -td_beyond(td_reads[i].u64);
       if (any->kind != TD_INT && any->kind != TD_BOOL) return -1;
       size[i] = any->as.integer;
     } else {
@@ -54,7 +56,8 @@ static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *
   return 0;
 }
 
-static int td_raise(void) {
+#define TD_REFUSED "TilusbuildRefused"
+static int td_raise(const char *kind) {
   void (*set)(const char *, const char *);
   *(void **)&set = dlsym(RTLD_DEFAULT, "TVMFFIErrorSetRaisedFromCStr");
   if (!set) {
@@ -64,17 +67,18 @@ static int td_raise(void) {
       dlclose(library);
     }
   }
-  if (set) set("TilusbuildRefused", td_message);
+  if (set) set(kind, td_message);
   return -1;
 }
 
 TD_EXPORT int __tvm_ffi_launch(void *self, const td_any *args, int32_t count, td_any *result) {
   int64_t size[TD_SLOTS] = {0};
-  int device = 0, source, program = TD_DEFAULT_PROGRAM;
-  if (!td_read_sizes(args, count, size, &device))
+  int device = 0, source, program = TD_DEFAULT_PROGRAM, unread = td_read_sizes(args, count, size, &device);
+  if (unread > 0) return td_raise("ValueError");
+  if (!unread)
     program = device < 0 ? td_fail("%s: the tensors are on a device of another kind", td_name)
                          : td_choose(td_table_of(device), size, &source);
-  if (program < 0) return td_raise();
+  if (program < 0) return td_raise(TD_REFUSED);
   td_functions *functions = td_open(program);
-  return functions ? functions->packed(self, args, count, result) : td_raise();
+  return functions ? functions->packed(self, args, count, result) : td_raise(TD_REFUSED);
 }

@@ -61,6 +61,12 @@ static int td_nearest(const td_table *table, const int64_t *bucket) {
 
 static void (*td_hook)(void);
 
+/* A choice is made in int64_t, so that of a u64 beyond it would be another size's. */
+__attribute__((unused)) static int td_beyond(const char *name) {
+  return td_fail("%s: argument \"%s\": the choice of a program depends on it, and it is above"
+                 " 9223372036854775807", td_name, name);
+}
+
 static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
   if (which >= 0) {
     const td_table *table = &td_tables[which];

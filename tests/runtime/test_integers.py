@@ -1,0 +1,171 @@
+"""An integer argument takes the values of its type and no other, whoever calls: one rule.
+
+A choice of a program, and nothing else, is made in int64: a u64 that a dispatch key or a rule reads
+is refused above it, and not taken for another size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tilusbuild
+from support.project import Project, needs_cxx
+from tilusbuild.runtime.dtypes import DTYPES, DataType
+
+INTEGERS = [dtype for dtype in DTYPES.values() if dtype.kind in ("int", "uint")]
+INT64_MAX = 2**63 - 1
+EDGES = sorted({e + d for t in INTEGERS for e in (t.limits or ()) for d in (-1, 0, 1)})
+
+ARGS = ", ".join(f'{t.name} = "{t.name}"' for t in INTEGERS)
+MANIFEST = f"""\
+edition = 1
+[project]
+name = "integers"
+version = "0.1.0"
+[target.cpu]
+arch = "cpu"
+[script.plain]
+template = "taken.cpp.j2"
+kernel = "taken"
+args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
+space = {{ variant = [0, 1] }}
+[script.keyed]
+template = "taken.cpp.j2"
+kernel = "taken"
+args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
+space = {{ variant = [0, 1] }}
+[script.keyed.dispatch]
+keys = ["u64"]
+[script.ruled]
+template = "taken.cpp.j2"
+kernel = "taken"
+args = {{ y = {{ type = "u64*[{len(INTEGERS)}]", out = true }}, {ARGS} }}
+space = {{ variant = [0, 1] }}
+[script.ruled.dispatch]
+keys = ["i64"]
+table = [{{ when = "u64 % 2 == 1 and i8 == 1", use = {{ variant = 1 }} }}]
+"""
+PARAMETERS = ", ".join(f"{t.c} a_{t.name}" for t in INTEGERS)
+TEMPLATE = f"""\
+#include <cstdint>
+extern "C" void taken(uint64_t *y, {PARAMETERS}) {{
+  const uint64_t bits[] = {{{", ".join(f"(uint64_t)a_{t.name}" for t in INTEGERS)}}};
+  for (int i = 0; i < {len(INTEGERS)}; i++) y[i] = bits[i];
+}}
+"""
+
+Call = Callable[[dict[str, Any]], list[int]]
+
+
+def taken(kernel: Any, values: dict[str, Any]) -> list[int]:
+    """What a kernel of Python gets, as bits."""
+    y = np.zeros(len(INTEGERS), "u8")
+    kernel(y, *values.values())
+    return [int(each) for each in y]
+
+
+def plainly(path: str) -> Call:
+    """The plain C call of a library. C's own conversions come before it."""
+    library = ctypes.CDLL(path)
+    library.launch_error.restype = ctypes.c_char_p
+    types = [np.ctypeslib.as_ctypes_type(np.dtype(t.numpy)) for t in INTEGERS]
+
+    def call(values: dict[str, Any]) -> list[int]:
+        y = (ctypes.c_uint64 * len(INTEGERS))()
+        each = [kind(int(value)) for kind, value in zip(types, values.values(), strict=True)]
+        if library.launch(y, *each, None):
+            raise ValueError(library.launch_error().decode())
+        return list(y)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def callers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Call]]:
+    """For each script the ways to call it, by their names."""
+    needs_cxx()
+    project = Project(tmp_path_factory.mktemp("integers"))
+    project.write_all({"tilus.toml": MANIFEST, "taken.cpp.j2": TEMPLATE, ".git": ""}).run("build")
+    bare = project.copy(tmp_path_factory.mktemp("bare") / "copy")
+    for path in bare.cache.glob("scripts/*/*/dispatch"):
+        shutil.rmtree(path)
+    found: dict[str, dict[str, Call]] = {}
+    for script in ("plain", "keyed", "ruled"):
+        ways: dict[str, Call] = {}
+        for name, place in (("C dispatcher", project.cache), ("Python", bare.cache)):
+            kernel = tilusbuild.load(script, where=place)
+            ways[name] = lambda values, kernel=kernel: taken(kernel, values)  # type: ignore[misc]
+        program = ways_to(project.cache, script, kernel)
+        found[script] = {**ways, **program}
+    return found
+
+
+def ways_to(cache: Path, script: str, kernel: Any) -> dict[str, Call]:
+    """The plain C calls: of a program, and of the dispatcher where there is one."""
+    program = cache / "programs" / kernel.programs[0].hash / "module" / "lib.so"
+    ways = {"C, one program": plainly(str(program))}
+    for path in cache.glob(f"scripts/{script}/*/dispatch/lib*.so"):
+        ways["C, dispatcher"] = plainly(str(path))
+    return ways
+
+
+def bits(value: int) -> int:
+    return value & (2**64 - 1)
+
+
+def is_held(dtype: DataType, value: int) -> bool:
+    low, high = dtype.limits or (0, 0)
+    return low <= value <= high
+
+
+def given_values(dtype: DataType, value: Any) -> dict[str, Any]:
+    """A call's integers: this one, and ones."""
+    return {t.name: value if t is dtype else 1 for t in INTEGERS}
+
+
+values = st.one_of(st.sampled_from(EDGES), st.integers(-(2**65), 2**65))
+
+
+@given(st.sampled_from(INTEGERS), values, st.sampled_from(("plain", "keyed", "ruled")))
+def test_every_value_of_the_type_arrives_and_no_other(
+    callers: dict[str, dict[str, Call]], dtype: DataType, value: int, script: str
+) -> None:
+    beyond_choice = dtype.name == "u64" and script != "plain" and value > INT64_MAX
+    for name, call in callers[script].items():
+        of_c = name.startswith("C, ")
+        if of_c and not is_held(dtype, value):
+            continue  # C converts it before the call
+        if is_held(dtype, value) and (not beyond_choice or name == "C, one program"):
+            found = dict(
+                zip((t.name for t in INTEGERS), call(given_values(dtype, value)), strict=True)
+            )
+            assert found == {t.name: bits(value) if t is dtype else 1 for t in INTEGERS}, name
+        else:
+            with pytest.raises(ValueError, match=f'argument "{dtype.name}"'):
+                call(given_values(dtype, value))
+
+
+@pytest.mark.parametrize("script", ["plain", "keyed", "ruled"])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.name)
+def test_numpy_s_scalars_are_their_values(
+    callers: dict[str, dict[str, Call]], dtype: DataType, script: str
+) -> None:
+    low, high = dtype.limits or (0, 0)
+    held = (low, high if script == "plain" else min(high, INT64_MAX))
+    scalars = [np.dtype(dtype.numpy).type(v) for v in held]
+    scalars += [np.int64(v) for v in held if v <= INT64_MAX] + [np.uint64(high // 2)]
+    for name in ("C dispatcher", "Python"):
+        for value in (*scalars, np.True_):
+            found = callers[script][name](given_values(dtype, value))
+            assert found[INTEGERS.index(dtype)] == bits(int(value))
+        with pytest.raises(TypeError, match=f'argument "{dtype.name}"'):
+            callers[script][name](given_values(dtype, np.float64(1.5)))
