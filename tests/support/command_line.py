@@ -1,15 +1,28 @@
-"""The command line, each command a process of its own."""
+"""The command line, each command a process of its own.
+
+To start Python and import everything takes ten times as long as most commands: `run` forks them
+from a process that has (`support.faults.server`), one in sixteen excepted, which is started as a
+user would. A command that is to be interrupted or looked at (`start`) always is.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from support.faults.commands import Server
 
 TILUSBUILD = (sys.executable, "-m", "tilusbuild")
 
@@ -64,8 +77,52 @@ def run(
     timeout: float = 300,
 ) -> Ran:
     """Run a command until it ends, with this exit status; None is any. Never a traceback."""
-    with start(directory, *map(str, words), environment=environment, before=before) as process:
-        out, err = process.communicate(timeout=timeout)
-    assert "Traceback" not in err, err
-    assert status in (None, process.returncode), f"{process.returncode}:\n{out}\n{err}"
-    return Ran(process.returncode, out, err)
+    given = tuple(map(str, words))
+    if before or _by_itself(given, environment or {}):
+        with start(directory, *given, environment=environment, before=before) as process:
+            out, err = process.communicate(timeout=timeout)
+        ran = Ran(process.returncode, out, err)
+    else:
+        variables = {**os.environ, **(environment or {})}
+        ended = _server(os.getpid()).run(given, directory, variables, seconds=timeout)
+        assert not ended.hung, f"{given} did not end in {timeout} s:\n{ended.out}\n{ended.err}"
+        ran = Ran(ended.status, _text(ended.out), _text(ended.err))
+    assert "Traceback" not in ran.err, ran.err
+    assert status in (None, ran.status), f"{ran.status}:\n{ran.out}\n{ran.err}"
+    return ran
+
+
+_OF_THE_INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG")
+"""Variables that are read when Python starts: a fork would not see them."""
+_STARTED = 16
+"""Of so many commands, one is started and not forked."""
+
+
+def _by_itself(words: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+    """Whether a command is started by itself; the same ones each time."""
+    if any(name.startswith(_OF_THE_INTERPRETER) for name in environment):
+        return True
+    if threading.current_thread() is not threading.main_thread():
+        return True  # the server runs one after the other, and these are to run at once
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return zlib.crc32(repr((test, words)).encode()) % _STARTED == 0
+
+
+@lru_cache(maxsize=1)
+def _server(pid: int) -> Server:
+    """The server of this process; a fork of it makes one of its own."""
+    said = Path(tempfile.mkdtemp(prefix="commands-"))
+    server = Server({}, said / "said", reaps=False)
+
+    def close() -> None:
+        if os.getpid() == pid:
+            server.close()
+            shutil.rmtree(said, ignore_errors=True)
+
+    atexit.register(close)
+    return server
+
+
+def _text(said: str) -> str:
+    """What a pipe in text mode would have given."""
+    return said.replace("\r\n", "\n").replace("\r", "\n")

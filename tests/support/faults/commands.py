@@ -42,14 +42,16 @@ class Running:
 class Server:
     """A fork server; several commands may run at once."""
 
-    def __init__(self, injection: Mapping[str, str], said: Path) -> None:
-        """`injection` is the server's environment beside ours; outputs are files in `said`."""
+    def __init__(self, injection: Mapping[str, str], said: Path, *, reaps: bool = True) -> None:
+        """`injection` is the server's environment beside ours; outputs are files in `said`.
+
+        What commands leave behind falls to the server if it `reaps`, else to init."""
         self._said = said
         said.mkdir()
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
         variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **injection}
         self._process = subprocess.Popen(
-            [sys.executable, script],
+            [sys.executable, script, *(["--reap"] if reaps else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=variables,

@@ -3,7 +3,7 @@
 A trial that starts Python and imports everything takes a second, and one that forks a tenth of it.
 A child runs `tilusbuild.cli.main` as `python -m tilusbuild` does, in a session of its own, with the
 environment, directory and output files that it is given; what it leaves behind falls to the server,
-which is a subreaper, and so is found without searching.
+which is a subreaper (`--reap`), and so is found without searching.
 
 The server reads a request a line (JSON) and writes an answer a line:
 
@@ -155,7 +155,8 @@ def main() -> None:
     """Serve until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that children end by it before they are ready
     import_everything()
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if "--reap" in sys.argv:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _answer(ready=os.getpid())
     running: dict[int, int] = {}  # pidfd: pid
     pending = b""
