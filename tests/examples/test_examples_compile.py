@@ -40,8 +40,8 @@ def test_defaults_compile_clean(request, tmp_path, example, script, target):
 @pytest.mark.nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize(("example", "script", "target"), DEFAULTS)
-def test_every_schedule_compiles_without_warnings(request, tmp_path, example, script, target):
-    for program in request.getfixturevalue(example).programs(script, target):
+def test_every_pair_of_values_compiles_without_warnings(request, tmp_path, example, script, target):
+    for program in request.getfixturevalue(example).covering(script, target):
         said = compile_program(program, tmp_path)
         assert [line for line in said.splitlines() if "warning #" in line] == []
 
