@@ -22,6 +22,7 @@ class FakeRemote:
 
     def __init__(self, script: Callable[[Job], str | None], patience: float = 60.0) -> None:
         self.patience = patience
+        self.doubted = False
         self.asked: list[str] = []
         self.sent: list[str] = []
         self.stops = 0

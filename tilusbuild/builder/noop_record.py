@@ -238,8 +238,12 @@ def _answer(summary: Summary, start: BuildStarted) -> bytes:
 
     The seconds are filled in when it is printed.
     """
+    # What a remote did wrong is over: its programs were compiled here.
+    blamed = summary.remote is not None and summary.remote.wrong
+    bad = not all(verdict.ok for verdict in summary.scripts)
     again = replace(
         summary,
+        exit_status=int(bad) if blamed else summary.exit_status,
         compiled=0,
         cached=summary.cached + summary.compiled,
         attempts=0,

@@ -45,7 +45,7 @@ from tilusbuild.engine.queue import (
     WantProgram,
     catch_signals,
 )
-from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered
+from tilusbuild.engine.remote import AskedTickets, NoRemote, RemoteAnswered, RemoteWithdrawn
 from tilusbuild.engine.resources import JobTokens, NoJobserver, Unlimited
 from tilusbuild.engine.results import Results
 from tilusbuild.engine.retries import Retries
@@ -125,6 +125,8 @@ class BuildLoop:
         self.inbox = queue.inbox
         self.stopped = threading.Event()
         self.workers = Workers(store, compiler, queue.inbox, self.stopped.is_set, self.timeline)
+        self.planned: Iterable[Job] = ()
+        """The jobs of the plan; where a remote may be wrong, to be looked up again."""
         self.tickets: dict[str, Ticket] = {}
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
@@ -383,7 +385,11 @@ class BuildLoop:
                 self._stop("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
             case NewPlan(jobs):
-                self._plan(jobs)
+                self.planned = tuple(jobs) if self.remote.doubted else jobs
+                self._plan(self.planned)
+            case RemoteWithdrawn():
+                self.queue.forget()
+                self._plan(self.planned)
             case WantProgram(job, instead):
                 self._want(job, instead)
             case CompileStarted(ticket):

@@ -64,6 +64,10 @@ class Queue(Protocol):
         """Take note of an answer."""
         ...
 
+    def forget(self) -> None:
+        """Know nothing of answers any more: ask the store again."""
+        ...
+
     def end(self, *, now: bool) -> bool:
         """Return whether the build ends, asked when it has nothing to do. With `now` it does."""
         ...
@@ -80,6 +84,8 @@ class FixedQueue:
         return None
 
     def answered(self, job: Job, answer: ProgramAnswer, /) -> None: ...
+
+    def forget(self) -> None: ...
 
     def end(self, *, now: bool) -> bool:
         return True
@@ -125,6 +131,9 @@ class ControlledQueue:
         # A program whose input changed may well build under the next plan.
         if answer.compiled.status != Status.CHANGED:
             self._answers[job.hash] = answer
+
+    def forget(self) -> None:
+        self._answers.clear()
 
     def end(self, *, now: bool) -> bool:
         # The guard and the check of the inbox make `_send` and this exclude each other: a plan is

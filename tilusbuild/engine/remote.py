@@ -26,6 +26,12 @@ class RemoteAnswered:
     answer: ProgramAnswer | None
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteWithdrawn:
+    """Message of a remote that turned out to be wrong: what came from it is not in the store any
+    more, and is to be compiled here."""
+
+
 class Remote(Protocol):
     """Where programs may be had, and where those that were compiled here are sent. The methods are
     called on the build's thread, do not wait, and raise nothing."""
@@ -33,6 +39,11 @@ class Remote(Protocol):
     @property
     def patience(self) -> float:
         """Seconds without an answer after which cores that are idle do not wait any longer."""
+        ...
+
+    @property
+    def doubted(self) -> bool:
+        """Whether a `RemoteWithdrawn` may come."""
         ...
 
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
@@ -61,6 +72,7 @@ class NoRemote:
     """Every program is made here."""
 
     patience = 0.0
+    doubted = False
 
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
         return ()

@@ -99,7 +99,9 @@ class Results:
         has."""
         scripts = tuple(tally.verdict(strict, part) for tally in self._tallies.values())
         bad = not all(verdict.ok for verdict in scripts)
-        status = int(bad or error is not None or (stopped and self.counts["skipped"] > 0))
+        unfinished = stopped and self.counts["skipped"] > 0
+        wrong = remote is not None and remote.wrong > 0
+        status = int(bad or error is not None or unfinished or wrong)
         return Summary(
             programs=len(self.statuses),
             **self.counts,

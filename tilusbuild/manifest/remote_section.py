@@ -3,10 +3,11 @@ is not taken from a manifest, which somebody else may have written: see `remote.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 
 from tilusbuild.manifest.table import Duration, ManifestTable, Text, fault
 
@@ -48,6 +49,23 @@ Address = Annotated[
 ]
 
 
+def _share(value: object) -> float:
+    number = value
+    if isinstance(value, str):  # of the environment
+        with suppress(ValueError):
+            number = float(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
+        raise fault("must be a number from 0 to 1", "0.02 is one in fifty")
+    return float(number)
+
+
+Share = Annotated[
+    float,
+    PlainValidator(_share),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1}),
+]
+
+
 class RemoteSection(ManifestTable):
     """A cache that other machines share. Each key can be given in the environment, too, as
     `TILUSBUILD_REMOTE_CACHE` and so on, and in the user's settings: `docs/remote.md`."""
@@ -77,4 +95,10 @@ class RemoteSection(ManifestTable):
         30.0,
         description="How long the end of a build waits for what is still to be sent.",
         examples=["2m"],
+    )
+    verify: Share = Field(
+        0.0,
+        description="The part of what is there that is compiled here as well and compared, 0 to 1. "
+        "After a program with other bytes nothing of the cache is used.",
+        examples=[0.02],
     )

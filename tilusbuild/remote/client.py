@@ -16,14 +16,15 @@ from typing import Any, Protocol
 
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine import events
-from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.engine.queue import WakeUp
-from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.engine.remote import RemoteAnswered, RemoteWithdrawn
 from tilusbuild.process.threads import start_thread
 from tilusbuild.remote.choose import open_backend
 from tilusbuild.remote.fetch import Fetcher, Hit, Miss, Outcome, Refused
 from tilusbuild.remote.guard import BrokenError, Guard
+from tilusbuild.remote.origins import Origins
+from tilusbuild.remote.sample import Sample, differences
 from tilusbuild.remote.send import Sender
 from tilusbuild.remote.settings import RemoteSettings
 
@@ -32,6 +33,7 @@ _NAMED = 3
 _SENDERS = 2
 _LAST_WORDS = 5.0
 """Seconds that the threads have to end."""
+_COUNTED = ("hits", "misses", "refused", "sent", "lost", "verified", "wrong")
 _MOST_UNSENT = 10_000
 """Programs that wait to be sent; more are not sent."""
 
@@ -70,9 +72,15 @@ class RemoteCache:
         self._idle_since: float | None = None
         self._stopped = False
         self._troubled = False
-        self._counts = dict.fromkeys(("hits", "misses", "refused", "sent", "lost"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._saved = 0.0
         self._again: set[str] = set()
+        self._labels: dict[str, str] = {}
+        """Of the programs of the sample."""
+        self._sample = Sample(settings.verify)
+        self._origins = Origins(cache)
+        self._fetched: set[str] = set()
+        self._withdrawn = False
         self._senders: list[Sender] = []
         self._askers = 0
         self._threads: list[threading.Thread] = []
@@ -97,6 +105,7 @@ class RemoteCache:
         return {program for program, _ in named}
 
     def built(self, program: str, seconds: float, /) -> None:
+        self._compare(program)
         if not self._settings.write or self._stopped or self._sending.broken:
             return
         with self._lock:
@@ -143,6 +152,9 @@ class RemoteCache:
         until = time.monotonic() + _LAST_WORDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        with self._lock:
+            self._origins.fetched(self._fetched, self._settings.address)
+        self._origins.save()
 
     def summary(self) -> events.RemoteSummary:
         counts = self._counts
@@ -156,7 +168,45 @@ class RemoteCache:
             fetched_bytes=self._fetcher.fetched_bytes,
             sent_bytes=sum(sender.sent_bytes for sender in self._senders),
             saved_seconds=self._saved,
+            verified=counts["verified"],
+            wrong=counts["wrong"],
         )
+
+    def _compare(self, program: str) -> None:
+        """Compare a program that was compiled here with the remote's, if it is of the sample."""
+        self._origins.made_here(program)
+        record, entry = self._sample.record(program), self._cache.lookup(program)
+        if record is None or entry is None:
+            return
+        try:
+            differing = differences(record, entry)
+        except OSError:
+            return
+        self._counts["wrong" if differing else "verified"] += 1
+        if differing:
+            self._withdraw(program, differing)
+
+    def _withdraw(self, program: str, differing: Sequence[str]) -> None:
+        """Use nothing of this remote any more, and take back what came from it."""
+        address = self._settings.address
+        label = self._labels.get(program, "")
+        self._tell(
+            events.Warned(
+                f"remote cache: {label} ({program[:12]}) of {address} is not what this machine"
+                f" compiles: {', '.join(differing[:_NAMED])}; nothing of it is used, and what came"
+                " from it is compiled here"
+            )
+        )
+        self._asking.open(None)
+        self._sending.open(None)
+        with self._lock:
+            first, self._withdrawn = not self._withdrawn, True
+            self._origins.fetched(self._fetched, address)
+            self._fetched.clear()
+        with suppress(OSError):
+            self._origins.take_back(address)
+        if first:
+            self._tell(RemoteWithdrawn())
 
     def _start(self, name: str, run: Callable[..., object], *arguments: object) -> None:
         self._threads.append(start_thread(name, run, *arguments))
@@ -180,7 +230,10 @@ class RemoteCache:
     def _ask_batch(self, unanswered: dict[str, str]) -> None:
         known = []
         for each in self._fetcher.records(list(unanswered)):
-            if isinstance(each, tuple):
+            if isinstance(each, tuple) and self._sample.takes(*each):
+                self._labels[each[0]] = unanswered.pop(each[0])
+                self._tell(RemoteAnswered(each[0], None))
+            elif isinstance(each, tuple):
                 known.append(each)
             else:
                 self._answered(each, unanswered)
@@ -189,19 +242,29 @@ class RemoteCache:
 
     def _answered(self, outcome: Outcome, unanswered: dict[str, str]) -> None:
         label = unanswered.pop(outcome.program)
-        answer: ProgramAnswer | None = None
         match outcome:
-            case Hit(_, answer_of_hit, seconds):
-                answer = answer_of_hit
-                with self._lock:
-                    self._counts["hits"] += 1
-                    self._saved += seconds
+            case Hit() if self._takes(outcome):
+                return
+            case Hit(program):
+                with suppress(OSError):
+                    self._origins.remove(program)
             case Miss():
                 with self._lock:
                     self._counts["misses"] += 1
             case Refused(program, what):
                 self._refuse(program, label, what)
-        self._tell(RemoteAnswered(outcome.program, answer))
+        self._tell(RemoteAnswered(outcome.program, None))
+
+    def _takes(self, hit: Hit) -> bool:
+        """Tell of a hit; return False when what comes from the remote is not used any more."""
+        with self._lock:
+            if not self._withdrawn:
+                self._counts["hits"] += 1
+                self._saved += hit.seconds
+                self._fetched.add(hit.program)
+                # Not later: what is taken back from now on has been told of.
+                self._tell(RemoteAnswered(hit.program, hit.answer))
+            return not self._withdrawn
 
     def _refuse(self, program: str, label: str, what: str) -> None:
         with self._lock:

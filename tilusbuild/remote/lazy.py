@@ -39,6 +39,10 @@ class LazyRemote:
     def patience(self) -> float:
         return 0.0 if self._settings is None else self._settings.patience
 
+    @property
+    def doubted(self) -> bool:
+        return self._settings is not None and self._settings.verify > 0
+
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
         if not self._opened and self._settings is not None:
             self._opened = True  # whatever comes of it, once is enough

@@ -52,6 +52,7 @@ class RemoteSettings:
     timeout: float = 60.0
     patience: float = 5.0
     send_timeout: float = 30.0
+    verify: float = 0.0
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     credential_helper: str | None = None
     tls_ca: str | None = None

@@ -1,0 +1,146 @@
+"""Hits that are compiled here as well: what is wrong is named, and nothing of that remote stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from support.http_cache import HttpCache
+from support.processes import wait_until
+from support.project import NewProject, Project
+from support.remote_client import Wanted
+from support.trees import published
+from tilusbuild.builder.resources import BuildStore
+from tilusbuild.cache.cache import Cache
+from tilusbuild.cache.merging import take
+from tilusbuild.cache.tree import Tree
+from tilusbuild.engine.events import Warned
+from tilusbuild.engine.remote import RemoteWithdrawn
+from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.remote.client import RemoteCache
+from tilusbuild.remote.record import Record, blob_for, key
+from tilusbuild.remote.sample import Sample
+from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.runtime.sealed import seal, unseal
+
+
+def poison(server: HttpCache, user: Project, program: str) -> None:
+    """Have the server keep another library under a program's name: all digests hold, and only a
+    compile can tell."""
+    data = user.libraries[program] + b"\0"
+    path = f"/ac/{key(program).digest}"
+    found = reapi.ActionResult.FromString(server.held[path])
+    meta = unseal((user.programs[program] / "meta.json").read_bytes())
+    blob = blob_for(data)
+    meta["files"]["module/lib.so"] = {"size": blob.size, "sha256": blob.digest}
+    sealed = seal(meta)
+    for name, content in (("module/lib.so", data), ("meta.json", sealed)):
+        digest = next(each.digest for each in found.output_files if each.path == name)
+        now = blob_for(content)
+        digest.hash, digest.size_bytes = now.digest, now.size
+        server.held[f"/cas/{now.digest}"] = content
+    server.held[path] = found.SerializeToString()
+
+
+@pytest.fixture
+def writer(server: HttpCache, new_user: NewProject) -> Project:
+    """A user who has sent three programs."""
+    user = new_user(server.address, WRITE="1")
+    user.edit("tilus.toml", "[1, 2]", "[1, 3]")
+    assert user.build()["remote"]["sent"] == 3
+    return user
+
+
+def reader(new_user: NewProject, address: str, share: str) -> Project:
+    user = new_user(address, VERIFY=share)
+    user.edit("tilus.toml", "[1, 2]", "[1, 3]")
+    return user
+
+
+def test_what_is_right_is_compiled_as_well(
+    server: HttpCache, writer: Project, new_user: NewProject
+) -> None:
+    user = reader(new_user, server.address, "1")
+    summary = user.build()
+    assert (summary["attempts"], summary["remote"]["verified"]) == (3, 3)
+    assert summary["remote"]["wrong"] == summary["remote"]["hits"] == 0
+    assert published(user.cache) == published(writer.cache)
+
+
+def test_without_a_share_another_library_is_believed(
+    server: HttpCache, writer: Project, new_user: NewProject
+) -> None:
+    program = min(writer.programs)
+    poison(server, writer, program)
+    user = reader(new_user, server.address, "0")
+    assert user.build()["remote"]["hits"] == 3
+    assert user.libraries[program] != writer.libraries[program]
+
+
+def test_what_is_wrong_is_named_and_all_is_compiled_here(
+    server: HttpCache, writer: Project, new_user: NewProject
+) -> None:
+    user = new_user(server.address)
+    assert user.build()["remote"]["hits"] == 2
+    (poisoned,) = writer.programs.keys() - user.programs.keys()
+    poison(server, writer, poisoned)
+    user.edit("tilus.toml", "[1, 2]", "[1, 3]")
+    user.environment["TILUSBUILD_REMOTE_VERIFY"] = "1"
+    ran = user.run("build", "--json", status=1)
+    (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]
+    assert f"scale/2 cpu ({poisoned[:12]}) of {server.address}" in said
+    assert "module/lib.so, meta.json" in said
+    # The two that an earlier build fetched were taken back, and compiled.
+    assert (ran.summary["attempts"], ran.summary["remote"]["wrong"]) == (3, 1)
+    assert user.libraries == writer.libraries
+    assert user.build()["exit_status"] == 0
+
+
+def test_hits_of_the_same_build_are_taken_back(
+    server: HttpCache, writer: Project, tmp_path: Path
+) -> None:
+    poisoned, *others = sorted(writer.programs)
+    poison(server, writer, poisoned)
+    cache = Cache(str(tmp_path / "cache"))
+    told: SimpleQueue[Any] = SimpleQueue()
+    with BuildStore(cache) as store:
+        client = RemoteCache(RemoteSettings(server.address, "test"), store, cache, told.put)
+        client._sample = only(poisoned, others)
+        client.ask([Wanted(program) for program in (poisoned, *others)], told.put)
+        wait_until(lambda: told.qsize() == 3)
+        answers = {each.program: each.answer for each in (told.get() for _ in range(3))}
+        assert [answers[each] is None for each in (poisoned, *others)] == [True, False, False]
+        take(cache, [Tree(str(writer.cache))])  # as if it had been compiled
+        client.built(poisoned, 1.0)
+        client.close()
+    assert client.summary().wrong == 1
+    assert [type(told.get()) for _ in range(told.qsize())] == [Warned, RemoteWithdrawn]
+    assert cache.find("") == [poisoned]
+
+
+def only(wanted: str, others: list[str]) -> Sample:
+    """A sample that has one program and none of the others."""
+    record = Record({}, {}, 0.0)
+    for salt in map(str, range(1000)):
+        sample = Sample(0.5, salt)
+        if [sample.takes(each, record) for each in (wanted, *others)] == [True, False, False]:
+            return Sample(0.5, salt)
+    raise AssertionError
+
+
+def test_a_sample_is_of_the_hash_and_the_salt() -> None:
+    record = Record({}, {}, 0.0)
+    programs = [f"{number:064x}" for number in range(5000)]
+
+    def chosen(share: float, salt: str) -> set[str]:
+        sample = Sample(share, salt)
+        return {program for program in programs if sample.takes(program, record)}
+
+    assert chosen(0.02, "a") == chosen(0.02, "a") != chosen(0.02, "b")
+    assert chosen(0.02, "a") < chosen(0.2, "a") < chosen(1, "a") == set(programs)
+    assert 50 < len(chosen(0.02, "a")) < 150
+    assert chosen(0, "a") == set()
+    assert Sample(0.5)._salt != Sample(0.5)._salt
