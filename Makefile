@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test faults lint bench hostile docs peers remote clean
+.PHONY: demo test faults lint bench hostile docs site peers remote clean
 
 demo: $(VENV)/.ready
 	BIN=$(BIN) sh scripts/demo.sh
@@ -38,6 +38,11 @@ docs: $(VENV)/.ready
 	$(BIN)/python -m tilusbuild.cli.events_schema > docs/events.schema.json.new
 	mv docs/events.schema.json.new docs/events.schema.json
 
+# The manual as pages to read in a browser, from disk or from any server: site/index.html.
+site: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -e '.[site]'
+	$(BIN)/python -m sphinx -q -W --keep-going -d build/site docs site
+
 peers:
 	PYTHON=$(PYTHON) sh scripts/peers.sh
 
@@ -50,4 +55,4 @@ $(VENV)/.ready: pyproject.toml scripts/setup.sh
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/*/.cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site build/site examples/*/.cache

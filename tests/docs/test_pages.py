@@ -30,7 +30,7 @@ else:
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
@@ -120,7 +120,8 @@ def test_every_verb_is_in_the_readme() -> None:
 def test_every_page_can_be_reached_from_the_readme_through_the_index() -> None:
     assert "(docs/index.md)" in (ROOT / "README.md").read_text()
     text = (ROOT / "docs" / "index.md").read_text()
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    docs = ROOT / "docs"
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"index.md"}
     assert {page for page in pages if f"]({page}) |" not in text} == set()
 
 

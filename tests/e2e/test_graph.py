@@ -55,11 +55,13 @@ def test_the_graph_before_and_after_a_build(new_project: NewProject):
         "plain/0 cpu": "built",
         "plain/1 cpu": "failed",
     }
+    sizes = {node["name"]: node["library"] for node in nodes if node["event"] == "script"}
+    assert sizes["mixed cpu"] > sizes["plain cpu"] > 0
     assert programs["plain/1 cpu"]["values"] == {"unroll": 2}
     assert {node["hash"] for node in programs.values()} == set(project.programs)
 
     drawn = project.run("graph", "plain", "--programs").out
-    assert '"script plain cpu" [label="plain\\ncpu\\n2 programs\\n1 built, 1 failed"' in drawn
+    assert '"palegreen">1<BR/>built</TD><TD BGCOLOR="lightcoral">1<BR/>failed<' in drawn
     assert drawn.count(" -> ") == 4
     assert "mixed" not in drawn
     assert 'did you mean "plain"?' in project.run("graph", "plane", status=2).err

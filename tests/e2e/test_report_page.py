@@ -19,7 +19,8 @@ from support import report_lines, scale
 from support.browser import Browser, browser
 from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
-from tilusbuild.report import html
+from tilusbuild.errors import InputError
+from tilusbuild.report import html, svg
 
 PAGES = ("build", "space", "tuning", "package", "compare")
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -197,6 +198,20 @@ def test_one_chart_is_written_as_svg(project: Project):
     said = project.run("report", "--svg", "roofline", status=2).err
     assert "--svg roofline: there is nothing to draw" in said
     assert "`tilusbuild tune SCRIPT`" in said
+
+
+def test_a_charts_metric_and_axes_are_chosen_and_it_has_a_title():
+    pytest.importorskip("quickjs")
+    lines = report_lines.lines(240)
+    drawn = svg.svg(lines, "map", {"metric": "spills", "axes": "stages,tile_m"}).decode()
+    assert ">spilled bytes a thread over stages and tile_m</text>" in drawn
+    drawn = svg.svg(lines, "map", {"metric": "measured"}).decode()
+    assert ">measured at m=128 n=512 on GPU &lt;0> (ms) over tile_m and tile_n</text>" in drawn
+    # What all programs have alike tells nothing: the size is passed over.
+    alike = [re.sub(r'"registers": \d+', '"registers": 32', line) for line in lines]
+    assert ">spilled bytes a thread over" in svg.svg(alike, "map", {}).decode()
+    with pytest.raises(InputError, match="nothing to draw"):
+        svg.svg(lines, "map", {"axes": "stages,nothing"})
 
 
 def test_another_build_a_cache_and_a_package_are_compared_with(project: Project):

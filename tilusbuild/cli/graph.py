@@ -54,6 +54,8 @@ class GraphScriptLine(JsonLine):
     pruned: int
     missing: int
     inputs: tuple[str, ...]
+    library: int
+    """Bytes of the libraries together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class GraphSummary(JsonLine):
 
 def run(arguments: GraphArgs) -> int:
     """Print the graph. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.builder.graph import dot, graph
+    from tilusbuild.builder.dot import dot
+    from tilusbuild.builder.graph import graph
 
     with options.project(arguments) as project:
         plan = project.plan(options.selected(arguments, project))
@@ -132,6 +135,7 @@ def _emit(found: Graph, programs: int) -> None:
                 arch=each.arch,
                 programs=each.programs,
                 inputs=each.inputs,
+                library=each.library,
                 **each.statuses,
             )
         )

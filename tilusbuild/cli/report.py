@@ -15,7 +15,7 @@ from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.package.compared import ComparedLine
 from tilusbuild.report.jsonl import JsonLine, json_line
-from tilusbuild.report.svg import CHARTS
+from tilusbuild.report.svg import CHARTS, METRICS
 from tilusbuild.tune.measured import MeasuredLine
 
 if TYPE_CHECKING:
@@ -46,6 +46,16 @@ class ReportArgs(SelectionArgs):
     )
     instance: str | None = option(
         "--instance", metavar="NAME", help="the instance that --svg draws (default: the first)"
+    )
+    metric: str | None = option(
+        "--metric",
+        metavar="NAME",
+        choices=METRICS,
+        help=f"what --svg map and parallel colour by: {', '.join(METRICS)} (at the last sizes); "
+        "default: the first that tells programs apart",
+    )
+    axes: str | None = option(
+        "--axes", metavar="X,Y", help="the parameters of --svg map, the sizes of --svg served"
     )
     against: str | None = option(
         "--against",
@@ -148,7 +158,8 @@ def _write(arguments: ReportArgs, lines: Sequence[str]) -> None:
     if arguments.svg is not None:
         from tilusbuild.report.svg import svg
 
-        chosen = {} if arguments.instance is None else {"instance": arguments.instance}
+        given = ((name, getattr(arguments, name)) for name in ("instance", "metric", "axes"))
+        chosen = {name: value for name, value in given if value is not None}
         _output(arguments.output or f"{arguments.svg}.svg", svg(lines, arguments.svg, chosen))
 
 

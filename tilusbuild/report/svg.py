@@ -16,6 +16,8 @@ CHARTS = (
     *("timeline", "funnel", "map", "parallel", "served", "regret", "race", "roofline"),
     *("sizes", "change"),
 )
+METRICS = ("registers", "spills", "smem", "occupancy", "library", "seconds", "measured")
+"""What the charts of a space colour by."""
 _MEMORY = 2 << 30
 _SECONDS = 120
 _MISSING = "var setTimeout = () => 0, clearTimeout = () => {};"
@@ -46,6 +48,7 @@ def svg(lines: Iterable[str], name: str, chosen: Mapping[str, str], width: int =
 
 _NOTHING = {
     "timeline": "the first build that compiles something leaves its times",
+    "map": "--axes names two parameters that programs differ in",
     "change": "`--against OTHER` says what to compare with",
     **dict.fromkeys(
         ("served", "regret", "race", "roofline"), "`tilusbuild tune SCRIPT` measures programs"

@@ -29,7 +29,7 @@ const charts = (() => {
     splitLine: { lineStyle: { color: look.line, opacity: 0.5 } }, splitArea: { show: false }, ...more,
   });
   // Room for the labels of an axis of names, which are cut where there is too little.
-  const room = (names) => Math.min(190, 18 + 6.6 * names.reduce((n, name) => Math.max(n, name.length), 0));
+  const room = (names) => Math.min(210, 18 + 7.4 * names.reduce((n, name) => Math.max(n, name.length), 0));
   const hover = (look, lines) => (look.tip ? { formatter: (params) => look.tip(lines(params)) } : { show: false });
 
   function timeline(found, choice, look) {
@@ -128,7 +128,7 @@ const charts = (() => {
   }
 
   function spaceMap(instance, choice, look) {
-    if (instance.parameters.length < 2) return null;
+    if ([choice.x, choice.y].some((name) => !instance.parameters.some((p) => p.name === name))) return null;
     const found = model.cells(instance, choice);
     const values = found.cells.map((c) => c[2]).filter((v) => v !== null);
     const [low, high] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
@@ -145,14 +145,14 @@ const charts = (() => {
         grid: { left: room(found.y.values.map(String)) + 12, right: 24, top: 30, bottom: 96 },
         xAxis: axis(look, { type: "category", data: found.x.values.map(String), name: found.x.name, nameLocation: "middle", nameGap: 28, splitLine: { show: false } }),
         yAxis: axis(look, { type: "category", data: found.y.values.map(String), name: found.y.name, nameLocation: "end", splitLine: { show: false } }),
-        visualMap: values.length ? { type: "continuous", dimension: 2, min: low, max: high === low ? low + 1 : high, calculable: true, orient: "horizontal", left: "center", bottom: 4, itemHeight: 160, itemWidth: 12, text: [rounded(high), rounded(low)], textStyle: { color: look.muted }, inRange: { color: SCALE }, formatter: (v) => rounded(v) } : undefined,
+        visualMap: values.length ? { type: "continuous", show: high > low, dimension: 2, min: low, max: high === low ? low + 1 : high, calculable: true, orient: "horizontal", left: "center", bottom: 4, itemHeight: 160, itemWidth: 12, textStyle: { color: look.muted }, inRange: { color: SCALE }, formatter: (v) => rounded(v) } : undefined,
         series: [{ type: "heatmap", data: found.cells, encode: { x: 0, y: 1, value: 2 }, itemStyle: { borderColor: look.back, borderWidth: 1 }, emphasis: { itemStyle: { borderColor: look.ink, borderWidth: 2 } }, label: { show: found.cells.length <= 150, formatter: ({ data: d }) => `{${d[2] - low > (high - low) * 0.55 ? "dark" : "light"}|${rounded(d[2])}}`, rich: { dark: { color: "#111", fontSize: 11 }, light: { color: "#fff", fontSize: 11 } } } }],
       },
     };
   }
 
   function parallel(instance, choice, look) {
-    const metric = instance.metrics.find((m) => m.id === choice.metric) || instance.metrics[0];
+    const metric = model.metricOf(instance, choice.metric);
     const shown = [...instance.parameters.slice(0, 9).map((p) => ({ title: p.name, get: (x) => x.values[p.name], values: p.values })), ...instance.metrics.slice(0, 5).map((m) => ({ title: m.title.replace(/ \(.*/, ""), get: m.get }))];
     if (shown.length < 2) return null;
     const rows = instance.programs.map((p) => [...shown.map((s) => { const v = s.get(p); return v === null || v === undefined ? "-" : s.values ? String(v) : v; }), metric ? metric.get(p) : 0]);
@@ -331,8 +331,10 @@ const charts = (() => {
   return { timeline, funnel, map: spaceMap, parallel, served: servedMap, regret, race, roofline, sizes, change, rounded, bytes, time, percent, stepColour };
 })();
 
-// One chart as text, for `report --svg`: no page, no window.
+// One chart as text, for `report --svg`: no page, no window. Nothing measures text there, so it is
+// taken to be as wide as in a wide font: labels that are thought narrower lie over each other.
 function svgOf(lines, name, wanted, width) {
+  echarts.setPlatformAPI({ measureText: (text, font) => ({ width: text.length * 0.62 * (parseFloat(/\d+(?=px)/.exec(font)) || 12) }) });
   const found = model.read(lines);
   const look = { ink: "#1a1c1f", muted: "#5a6069", line: "#c9ced6", back: "#ffffff", card: "#ffffff", tail: "rgba(213,94,0,0.10)", font: "system-ui, sans-serif" };
   const whole = ["timeline", "sizes", "change"].includes(name);
@@ -342,14 +344,15 @@ function svgOf(lines, name, wanted, width) {
     for (const instance of found.instances) {
       if (wanted.instance && instance.name !== wanted.instance) continue;
       const measured = instance.measured[0];
-      const [x, y] = instance.parameters;
-      const choice = { how: "middle", device: measured && measured.device, x: x && x.name, y: y && y.name, ...wanted };
+      const [x, y] = wanted.axes ? wanted.axes.split(",") : instance.parameters.map((p) => p.name);
+      const choice = { ...wanted, how: "middle", device: measured && measured.device, x, y, sizeX: x, sizeY: y };
       if ((drawn = charts[name](instance, choice, look))) break;
     }
   if (!drawn) return "";
   const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height: drawn.height });
   chart.setOption({ ...drawn.option, backgroundColor: "#ffffff" });
-  const text = chart.renderToSVGString();
+  const text = chart.renderToSVGString(), height = drawn.height + 34;
   chart.dispose();
-  return text;
+  const title = drawn.option.aria.label.description.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><rect width="100%" height="100%" fill="#ffffff"/><text x="14" y="24" font-family="${look.font}" font-size="15" font-weight="600" fill="${look.ink}">${title}</text>${text.replace("<svg ", '<svg y="34" ')}</svg>\n`;
 }

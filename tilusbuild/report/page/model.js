@@ -111,11 +111,18 @@ const model = (() => {
     return known.length % 2 ? known[middle] : (known[middle - 1] + known[middle]) / 2;
   }
 
+  // The metric of this name, else the first that tells programs apart. "measured" is that of the last sizes.
+  function metricOf(instance, id) {
+    const all = instance.metrics;
+    const differs = (m) => new Set(instance.programs.map(m.get).filter((v) => v !== null && v !== undefined)).size > 1;
+    return (id === "measured" ? all.filter((m) => m.id.startsWith("measured ")).pop() : all.find((m) => m.id === id)) || all.find(differs) || all[0];
+  }
+
   // [x index, y index, value, programs] of each cell that has programs.
   function cells(instance, choice) {
     const find = (name) => instance.parameters.find((p) => p.name === name);
     const [x, y] = [find(choice.x), find(choice.y)];
-    const metric = instance.metrics.find((m) => m.id === choice.metric) || instance.metrics[0];
+    const metric = metricOf(instance, choice.metric);
     const wanted = Object.entries(choice.fixed || {}).filter(([, v]) => v !== "");
     const groups = new Map();
     for (const p of instance.programs) {
@@ -158,5 +165,5 @@ const model = (() => {
     return [heads, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
   }
 
-  return { read, timelineItems, tail, cells, aggregate, served, schedule, sizesText, csv, metrics, inOrder };
+  return { read, timelineItems, tail, metricOf, cells, aggregate, served, schedule, sizesText, csv, metrics, inOrder };
 })();

@@ -179,7 +179,7 @@
       if (!instance) return [make("p", { class: "none", text: "no programs" })];
       const names = instance.parameters.map((p) => [p.name, p.name]);
       const choice = (state.space ||= {});
-      if (choice.of !== instance.name) Object.assign(choice, { of: instance.name, x: (names[0] || [])[0], y: (names[1] || [])[0], metric: (instance.metrics[0] || {}).id, how: "middle", fixed: {} });
+      if (choice.of !== instance.name) Object.assign(choice, { of: instance.name, x: (names[0] || [])[0], y: (names[1] || [])[0], metric: (model.metricOf(instance) || {}).id, how: "middle", fixed: {} });
       const again = (change) => { Object.assign(choice, change); map.draw(); lines.draw(); };
       const map = figure("map", "Map over two parameters", "Each cell takes the programs that have both values; the other parameters are fixed, or put together.", (l) => (choice.x === choice.y ? null : charts.map(instance, choice, l)), "choose two different parameters");
       const list = table("points", [program, { title: "status", text: true, get: (p) => p.status, kind: (p) => `fate ${p.status}` }, ...instance.parameters.map((q) => ({ title: q.name, get: (p) => p.values[q.name], show: (v) => String(v) })), ...instance.metrics.map((m) => number(m.title, m.get))], instance.programs, { label: "schedules", most: 25 });

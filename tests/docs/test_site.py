@@ -1,0 +1,114 @@
+"""The manual as a site: no link of it is broken, it asks nobody else, and its search works from
+disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from support.browser import browser
+
+DOCS = Path(__file__).parents[2] / "docs"
+_LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """What a page has and asks for."""
+
+    ids: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.ids |= {given.get("id") or ""}
+        if tag in _LOADED and (address := given.get(_LOADED[tag])):
+            self.loaded.append(address)
+        if tag == "a" and (address := given.get("href")):
+            self.links.append(address)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make site` builds it; a warning of the generator is an error."""
+    for name in ("sphinx", "furo", "myst_parser"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}, of tilusbuild[site]: `make site` installs it")
+    made = tmp_path_factory.mktemp("site")
+    words = ("-q", "-W", "--keep-going", "-d", str(tmp_path_factory.mktemp("doctrees")))
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *words, str(DOCS), str(made)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    found = {}
+    for path in site.rglob("*.html"):
+        found[path] = Page()
+        found[path].feed(path.read_text())
+    return found
+
+
+def test_every_page_is_there_and_in_the_navigation(pages: dict[Path, Page], site: Path) -> None:
+    wanted = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
+    assert wanted <= {path.relative_to(site) for path in pages}
+    assert wanted <= {Path(urlsplit(link).path) for link in pages[site / "index.html"].links} | {
+        Path("index.html")
+    }
+
+
+def test_no_link_is_broken(pages: dict[Path, Page], site: Path) -> None:
+    broken = []
+    for path, page in pages.items():
+        for link in [*page.links, *page.loaded]:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            known = pages.get(target)
+            there = target.is_file() and target.is_relative_to(site)
+            # Of `#` alone, and of a script's own anchors, nothing is on the page as it is written.
+            anchored = not parts.fragment or known is None or parts.fragment in known.ids
+            if not there or not anchored:
+                broken.append((str(path.relative_to(site)), link))
+    assert not broken
+
+
+def test_links_into_the_repository_are_of_files_that_are_there(pages: dict[Path, Page]) -> None:
+    prefix = "https://github.com/tilusbuild/tilusbuild/tree/main/"
+    linked = {link for page in pages.values() for link in page.links if link.startswith(prefix)}
+    assert linked
+    paths = {urlsplit(link.removeprefix(prefix)).path for link in linked}
+    assert not [path for path in paths if not (DOCS.parent / path).exists()]
+
+
+def test_a_page_loads_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
+    loaded = {address for page in pages.values() for address in page.loaded}
+    assert loaded
+    assert not [address for address in loaded if urlsplit(address).netloc]
+
+
+def test_the_search_works_from_disk(site: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as window:
+        window.visit(f"{(site / 'search.html').as_uri()}?q=jobserver")
+        window.wait(lambda: window.js("return document.querySelectorAll('.search li a').length"))
+        found = window.js("return document.querySelector('.search li a').getAttribute('href')")
+        assert (site / urlsplit(found).path).is_file()
+        assert window.complaints() == []
+        assert {urlsplit(each).scheme for each in window.requests()} <= {"file", "data"}

@@ -1,0 +1,52 @@
+"""The tutorials do as they say: every command of them, its output, and the pictures they make.
+
+`TUTORIALS_WRITE=1` takes the pictures that were made here over into the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support import tutorials
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
+TUTORIALS = {page.stem: tutorials.read(page) for page in PAGES}
+
+
+def test_there_are_four() -> None:
+    assert len(TUTORIALS) == 4
+    assert all(tutorial.pictures for tutorial in TUTORIALS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "need"), [(name, need) for name, each in TUTORIALS.items() for need in each.needs]
+)
+def test_this_machine_has_what_a_step_needs(name: str, need: str) -> None:
+    if not tutorials.HERE[need]():
+        pytest.skip(f"steps of {name} were left out: they need {need}")
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_every_command_prints_what_the_page_says(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if not tutorials.HERE["g++"]():
+        pytest.skip("needs g++")
+    tutorial = TUTORIALS[name]
+    for command, printed in tutorials.run(tutorial, tmp_path, tmp_path_factory.mktemp("home")):
+        assert tutorials.agrees(command, printed), (
+            f"$ {command.line}\nprints\n{printed}\nand the page says\n{command.printed}"
+        )
+    made = {path.name: path for path in tmp_path.rglob("*.svg")}
+    for picture in tutorial.pictures:
+        if picture.name not in made:
+            assert not all(tutorials.HERE[need]() for need in ("graphviz", "quickjs"))
+            continue
+        if os.environ.get("TUTORIALS_WRITE"):
+            picture.parent.mkdir(exist_ok=True)
+            shutil.copy(made[picture.name], picture)
+        assert tutorials.words(made[picture.name]) == tutorials.words(picture), picture.name
