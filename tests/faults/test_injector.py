@@ -121,6 +121,19 @@ def test_half_a_write_and_then_the_end(place: Place) -> None:
     assert (place.path / "file").read_text() == "abctent"
 
 
+def test_a_clock_that_is_ahead_and_files_whose_times_are_right(place: Place) -> None:
+    code = """import time
+open('file', 'w').close()
+print(round(time.time() - os.stat('file').st_mtime), end=' ')
+print(round(time.clock_gettime(time.CLOCK_REALTIME) - os.stat('file').st_mtime))"""
+    place.page.set_clock(3600)
+    assert place.run(code).stdout == "3600 3600\n"
+    place.page.set_clock(-60)
+    assert place.run(code).stdout == "-60 -60\n"
+    place.page.set_clock(0)
+    assert place.run(code).stdout == "0 0\n"
+
+
 def test_who_did_not_join_is_not_harmed(place: Place) -> None:
     place.page.arm(injector.KINDS, [str(place.path)], at=1, error=errno.EIO, forever=True)
     ran = place.run("").returncode, place.page.log

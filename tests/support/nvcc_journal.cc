@@ -671,7 +671,7 @@ bool go_on_oddly(const Fault &fault, const Request &request) {
   else if (what == "many") for (int i = 0; i < 500; ++i) scribble("stray" + std::to_string(i));
   else if (what == "deep") for (string path = "deep"; path.size() < 1500; path += "/deep") mkdir(path.c_str(), 0755);
   else if (what == "locked") mkdir("locked", 0755), scribble("locked/file"), chmod("locked", 0);
-  else if (what == "slow") pause_for(0.15);
+  else if (what == "slow") pause_for(fault.content.empty() ? 0.15 : atof(fault.content.c_str()));
   else if (what == "nice") setpriority(PRIO_PROCESS, 0, 19);
   else if (what == "source") scribble(request.inputs[0]);
   else if (what == "mask") { sigset_t all; sigfillset(&all); sigprocmask(SIG_SETMASK, &all, nullptr); }

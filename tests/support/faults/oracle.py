@@ -137,7 +137,7 @@ def _difference(world: World, name: str, files: Tree) -> str:
 
 
 def _must_end(world: World, name: str, *words: str) -> Iterator[Finding]:
-    ended = world.run(*words)
+    ended = world.run_calm(*words)
     yield from of_command(ended, killed=False)
     if ended.status:
         said = (ended.out + ended.err)[-1500:]
@@ -213,12 +213,12 @@ def judge_repaired(
     findings: list[Finding] = []
     steps = [scenario.words, ("cache", "gc")]
     for words in steps[::-1] if gc_first else steps:
-        ended = world.run(*words)
+        ended = world.run_calm(*words)
         findings += of_command(ended, killed=False)
         if ended.status and words == scenario.words:
             findings.append(Finding("stuck", f"{words} ends {ended.status}: {ended.err[-800:]}"))
     for words in (("cache", "verify"), ("cache", "verify", "--repair")):
-        findings += of_command(world.run(*words), killed=False)
+        findings += of_command(world.run_calm(*words), killed=False)
     findings += _must_end(world, "repaired", *scenario.words)
     findings += _must_end(world, "repaired", "cache", "verify")
     findings += _must_end(world, "repaired", "cache", "gc")
