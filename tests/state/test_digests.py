@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -139,6 +140,30 @@ def test_links_are_followed_once_and_dead_ones_ignored(tmp_path: Path) -> None:
     assert memory.tree(str(tmp_path), "all", everything) == before
     (tmp_path / "b.h").symlink_to(tmp_path / "a.h")
     assert memory.tree(str(tmp_path), "all", everything) != before
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM, errno.EMFILE, errno.EACCES])
+def test_a_directory_that_cannot_be_read_just_now_is_not_left_out_of_a_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Or a toolkit on a disk with an error is another toolkit, and everything is compiled again."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/file").write_text("x")
+    scandir = os.scandir
+
+    def scan(path: str) -> object:
+        if path.endswith("inner"):
+            raise OSError(code, os.strerror(code), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(OSError, match="inner"):
+        DigestMemory(None).tree(str(tmp_path), "all", lambda _: True)
+    # One that nobody lets us read is not there for a compiler either.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    if code == errno.EACCES:
+        empty = sha256_bytes(b"")
+        assert DigestMemory(None).tree(str(tmp_path), "all", lambda _: True) == empty
 
 
 def test_a_tree_of_nothing_is_an_empty_text(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tilusbuild.state.directories import is_trouble
+
 
 @dataclass(frozen=True, slots=True)
 class Outside:
@@ -65,5 +67,7 @@ def overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
 def _names(directory: str) -> frozenset[str]:
     try:
         return frozenset(os.listdir(directory))
-    except OSError:
+    except OSError as error:
+        if is_trouble(error, directory):
+            raise
         return frozenset()

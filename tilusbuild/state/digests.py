@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from tilusbuild.state.clock import FileClock, Moment
+from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import hasher, sha256_file
 from tilusbuild.state.log import StateFile
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, is_settled, sighting, stamp
@@ -65,9 +66,9 @@ class Sight:
     def holds(self) -> bool:
         """Return whether all of it has its stamps."""
         files = [("", self.path)]
-        if self.select is not None:
-            files = sorted(walk(self.path, self.select))
         try:
+            if self.select is not None:
+                files = sorted(walk(self.path, self.select))
             return _stamp_of(files, _sighted(files)) == self.stamp
         except OSError:
             return False
@@ -205,7 +206,11 @@ def walk(
     note: Callable[[Mapping[str, Sighting]], None] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:
     """Yield the selected files under `root`, links followed: the name relative to it, and the path;
-    in no order. Each directory is told to `note` as it was before it was read."""
+    in no order. Each directory is told to `note` as it was before it was read.
+
+    Raises `OSError` for a directory that cannot be read just now: a digest without what is in it
+    would be that of other tools.
+    """
     seen: set[tuple[int, int]] = set()
     pending = [("", root)]
     while pending:
@@ -217,7 +222,9 @@ def walk(
             seen.add((status.st_dev, status.st_ino))
             note({directory: Sighting(stamp(status), status.st_dev)})
             entries = list(os.scandir(directory))
-        except OSError:
+        except OSError as error:
+            if is_trouble(error, directory):
+                raise
             continue
         for entry in entries:
             name = prefix + entry.name

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from tilusbuild.runtime.regular import read_bytes
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _MAX_DEPTH = 64
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -71,6 +72,14 @@ def names_below(root: str, *names: str) -> list[str]:
             return sorted(os.listdir(handle))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def is_trouble(error: OSError, directory: str) -> bool:
+    """Return whether a directory could not be read because of the machine: it is there, it is one,
+    and we may. What we may not read a compiler may not either."""
+    if isinstance(error, PermissionError):
+        return os.access(directory, os.R_OK | os.X_OK)
+    return error.errno not in _NO_DIRECTORY
 
 
 def remove(path: str) -> None:
