@@ -125,7 +125,11 @@ class FakeDriver:
         """The journal's lines that start so."""
         if not self.journal.exists():
             return []
-        return [line for line in self.journal.read_text().splitlines() if line.startswith(start)]
+        return [
+            line
+            for line in self.journal.read_text(errors="replace").splitlines()
+            if line.startswith(start)
+        ]
 
 
 def build_driver(directory: Path, *flags: str) -> Path:

@@ -188,7 +188,8 @@ class TestWithNvcc:
         outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
         assert outcome.status == "failed"
         assert outcome.reason == (
-            'kernel "saxpy" has a C++ name (_Z5saxpyfPKfPfi): declare it extern "C"'
+            'kernel "saxpy" has a C++ name (_Z5saxpyfPKfPfi): write kernel = "::saxpy", '
+            'or declare it extern "C"'
         )
 
     def test_another_kernel(self, cuda_toolchain, compile_in, tmp_path):

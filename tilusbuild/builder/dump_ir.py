@@ -15,7 +15,7 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.compile.dump import dump_module
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.plan.script_instance import RenderedProgram
+from tilusbuild.plan.script_instance import RenderedProgram, style_of
 from tilusbuild.render.renderer import resolved
 from tilusbuild.table import table
 
@@ -84,8 +84,9 @@ def _template_steps(
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
     _write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
-    template = project.manifest.scripts[job.script].template
-    _write(os.path.join(directory, "2_template.cu.j2"), resolved(project.renderer, template))
+    script = project.manifest.scripts[job.script]
+    renderer = project.renderer.styled(style_of(script))
+    _write(os.path.join(directory, "2_template.cu.j2"), resolved(renderer, script.template))
     _write(os.path.join(directory, "3_source.cu"), made.recipe.source)
 
 

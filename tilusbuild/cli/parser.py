@@ -21,6 +21,7 @@ VERBS = {
     "init": "create a project that builds and runs, to start from",
     "build": "build what is out of date, and publish the scripts",
     "plan": "show what a build would compile",
+    "render": "write the sources that a build would compile",
     "watch": "build again on every change",
     "explain": "explain why programs are out of date",
     "run": "run a kernel on generated inputs, check and time it",
@@ -43,7 +44,7 @@ VERBS = {
 
 GROUPS = {
     "begin": ("init", "doctor", "schema", "completions"),
-    "build": ("build", "watch", "plan", "explain", "report", "graph", "compdb"),
+    "build": ("build", "watch", "plan", "render", "explain", "report", "graph", "compdb"),
     "measure and choose": ("run", "tune", "dispatch"),
     "ship": ("package", "verify", "preflight", "install", "diff"),
     "look after": ("cache",),
@@ -52,6 +53,7 @@ EXAMPLES = {
     "init": "init my-kernels",
     "build": "build 'gemm[dtype=f16]' -t sm_90a -j 8",
     "plan": "plan --space gemm",
+    "render": "render gemm --level 0 -o rendered",
     "watch": "watch gemm --level 0",
     "explain": "explain gemm/12",
     "run": "run gemm/12 --size m=4096,n=4096,k=4096",

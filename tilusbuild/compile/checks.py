@@ -22,6 +22,7 @@ from tilusbuild.binary import (
 )
 from tilusbuild.binary.cubin import open_cubin
 from tilusbuild.compile.geometry import Geometry, geometry
+from tilusbuild.compile.kernel_names import is_cpp
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Prune, Recipe
 from tilusbuild.runtime.dtypes import DTYPES
@@ -109,7 +110,10 @@ def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -
 
 
 def prune_reason(
-    recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]], ptxas: Sequence[PtxasUsage]
+    recipe: Recipe,
+    symbol: str,
+    usages: Sequence[tuple[Arch, KernelUsage]],
+    ptxas: Sequence[PtxasUsage],
 ) -> str | None:
     """Return which limit of `[script.x.prune]` the kernel exceeds."""
     limits = recipe.prune
@@ -122,7 +126,7 @@ def prune_reason(
             return reason
     if limits.max_spill_bytes is not None:
         for report in ptxas:
-            if report.kernel == recipe.symbol and report.spill_bytes > limits.max_spill_bytes:
+            if report.kernel == symbol and report.spill_bytes > limits.max_spill_bytes:
                 return (
                     f"{report.spill_bytes} bytes of spills on {report.arch}, "
                     f"more than {limits.max_spill_bytes}"
@@ -154,13 +158,18 @@ def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
     """Return why the code has no kernel of the declared name."""
     if recipe.symbol in names:
         return None
+    if is_cpp(recipe.symbol):
+        return f'"{recipe.symbol}" is no kernel that the source defines'
     mangled = [
         name for name in names if re.match(rf"_Z\d*{len(recipe.symbol)}{recipe.symbol}", name)
     ]
     if _is_template(recipe):
         return _no_template(recipe, "kernel")
     if mangled:
-        return f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): declare it extern "C"'
+        return (
+            f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): write kernel = '
+            f'"::{recipe.symbol}", or declare it extern "C"'
+        )
     held = ", ".join(names) or "none"
     return f'the source holds no kernel "{recipe.symbol}" (it holds: {held})'
 
@@ -199,6 +208,11 @@ def _is_template(recipe: Recipe) -> bool:
 
 
 def _no_template(recipe: Recipe, what: str) -> str:
+    if what == "kernel":
+        return (
+            f'"{recipe.symbol}" is a C++ template, which has no C name: name one of its '
+            f'kernels, as in kernel = "{recipe.symbol}<{{{{ block }}}}>"'
+        )
     return (
         f'"{recipe.symbol}" is a C++ template, which has no C name: write a {what} that is none, '
         f'extern "C", with the values that are rendered, and call the template in it'

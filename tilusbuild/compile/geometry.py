@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.signature import Signature
@@ -167,6 +168,21 @@ def _int64(name: str, value: int) -> int:
     return value
 
 
+def _symbol(recipe: Recipe) -> str:
+    """Return the symbol of a kernel that has a C++ name, which is known when it is assembled."""
+    if not kernel_names.is_cpp(recipe.symbol):
+        return ""
+    name = kernel_names.VARIABLE
+    return f"""\
+    .globl {name}
+    .hidden {name}
+    .type {name}, %object
+{name}:
+    .include "{kernel_names.SYMBOL_FILE}"
+    .size {name}, . - {name}
+"""
+
+
 def program_source(recipe: Recipe, image: str) -> str:
     """Return the assembly of a program's own object: device code, constants, architectures."""
     archs = ", ".join(arch.name for arch in recipe.archs) + (" and PTX" if recipe.ptx else "")
@@ -193,5 +209,5 @@ tilus_constants:
 tilus_archs:
     .asciz "{archs}"
     .size tilus_archs, . - tilus_archs
-    .section .note.GNU-stack,"",%progbits
+{_symbol(recipe)}    .section .note.GNU-stack,"",%progbits
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from tilusbuild.compile.geometry import INT64_LIMITS, geometry, numbers_in_c
+from tilusbuild.compile.kernel_names import VARIABLE, is_cpp, plain_name
 from tilusbuild.compile.model import Recipe
 from tilusbuild.expr import Expr, ExprError, c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, integer_limits
@@ -63,7 +64,8 @@ def launcher_source(recipe: Recipe) -> str:
     kind = recipe.pipeline.launcher
     launch = geometry(recipe) if kind.starts_kernel else None
     texts = tuple(zip(launch.texts, launch.sources, strict=True)) if launch else ()
-    return _source(kind, recipe.symbol, recipe.signature, texts)
+    named = is_cpp(recipe.symbol)
+    return _source(kind, plain_name(recipe.symbol), recipe.signature, texts, named)
 
 
 @lru_cache(maxsize=64)
@@ -72,6 +74,7 @@ def _source(
     symbol: str,
     signature: Signature,
     geometry_texts: tuple[tuple[str, str], ...],
+    has_cpp_name: bool,
 ) -> str:
     """Return the launcher's C from all that it depends on."""
     _check(kind, symbol, signature)
@@ -87,6 +90,7 @@ def _source(
         _tables(symbol, arguments, dims),
         _checks(any(_is_u64(argument) for argument in arguments)),
         _expressions(dims),
+        _SYMBOL if has_cpp_name else "",
         _part(f"{kind.part}.c"),
         _geometry_function(geometry_texts)
         if kind.starts_kernel
@@ -94,6 +98,13 @@ def _source(
         "" if own_launch else _plain_launch(arguments),
     ]
     return "\n".join(part for part in parts if part)
+
+
+# The name is for messages up to here, and for the driver from here on.
+_SYMBOL = f"""\
+extern const char {VARIABLE}[] TL_HIDDEN;
+#define tl_name {VARIABLE}
+"""
 
 
 @cache

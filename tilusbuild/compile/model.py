@@ -67,7 +67,8 @@ class Recipe:
     ptx: bool
     source: str
     symbol: str
-    """The kernel, the host function, or the cpu function: an `extern "C"` name."""
+    """The kernel, the host function, or the cpu function: an `extern "C"` name; of a kernel also a
+    C++ one."""
     signature: Signature
     """Resolved: no constant is left in it."""
     launch: Launch | None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile import checks, declared
 from tilusbuild.compile.causes import StepError, failure, not_started
 from tilusbuild.compile.diagnosis import Program
+from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
 from tilusbuild.compile.reads import Reads
@@ -105,11 +106,13 @@ def compile_program(
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
     """The result of `compile_device`. `image` is a cubin, or a fatbin for several architectures or
-    PTX; empty unless `outcome.status` is "built". The log names lines of the rendered source:
-    `render.messages.map_messages` replaces them by the template's."""
+    PTX, `symbol` what it calls the kernel; both are empty unless `outcome.status` is "built". The
+    log names lines of the rendered source: `render.messages.map_messages` replaces them by the
+    template's."""
 
     outcome: CompileOutcome
-    image: bytes
+    image: bytes = b""
+    symbol: str = ""
 
 
 def compile_device(
@@ -131,7 +134,7 @@ def compile_device(
     if image is None:
         raise ValueError(f"the {recipe.pipeline.name} pipeline makes no device code by itself")
     if problem := recipe.pipeline.problem(recipe):
-        return DeviceCode(CompileOutcome(Cause.CHECK, f"{problem}\n", reason=problem), b"")
+        return DeviceCode(CompileOutcome(Cause.CHECK, f"{problem}\n", reason=problem))
     work = os.path.join(directory, "work")
     try:
         compiling = Compile(recipe, tools, directory, work, runner, LauncherStore(), timeout)
@@ -143,8 +146,9 @@ def compile_device(
         os.utime(source, (1, 1))
         outcome = compiling.run(until=image)
         if outcome.cause is not None:
-            return DeviceCode(outcome, b"")
-        return DeviceCode(outcome, read_bytes(os.path.join(work, image)))
+            return DeviceCode(outcome)
+        symbol = symbol_of(recipe, work)
+        return DeviceCode(outcome, read_bytes(os.path.join(work, image)), symbol)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -28,7 +28,7 @@ from tilusbuild.status import Status
 from tilusbuild.toolchain import HostCompiler, Toolchain, ToolchainRequest, ToolFile, discover_nvrtc
 from tilusbuild.toolchain.reach import sandbox_wanted
 
-_ENVELOPE = Envelope("device code 2")
+_ENVELOPE = Envelope("device code 3")
 _NONE = ToolFile("-", "", "-", "-")
 _NO_HOST = HostCompiler(_NONE, _NONE, _NONE, _NONE, (), "-", "-", (), ())
 
@@ -69,8 +69,8 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
         "", unseal(script_json(project.manifest, instance, script_instance, [None]))
     )
     path = os.path.join(project.cache.state_path, DEVICE_CODE, f"{instance.programs[0]}.bin")
-    image, compiled = _ENVELOPE.read(path), False
-    if image is None:
+    kept, compiled = _ENVELOPE.read(path), False
+    if kept is None:
         project.cache.ensure()
         private = project.cache.tree.private()
         try:
@@ -93,15 +93,16 @@ def build(project: Project, script: str, target: str, since: Moment) -> DeviceKe
             log = script_instance.readable(schedule, done.outcome.log)
             why = f"{instance.label} was not built: {done.outcome.reason}\n{log}"
             raise KernelNotBuilt(why, project.manifest.root)
-        image, compiled = done.image, True
-        _ENVELOPE.write(path, image)
+        kept, compiled = done.symbol.encode() + b"\0" + done.image, True
+        _ENVELOPE.write(path, kept)
+    symbol, _, image = kept.partition(b"\0")
     if made.recipe.launch is None:
         raise input_error(f"{script} has no launch")
     return DeviceKernel(
         described,
         made.recipe.source,
         image,
-        script_instance.symbol,
+        symbol.decode(),
         made.recipe.launch,
         made.recipe.constants,
         compiled,

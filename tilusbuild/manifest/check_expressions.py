@@ -18,6 +18,7 @@ from tilusbuild.manifest.document import Path
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script import ScriptSection, expression
 from tilusbuild.manifest.script_sections import COSTS, Arg, DispatchSection, LaunchOverride
+from tilusbuild.manifest.valued_flags import in_place
 from tilusbuild.runtime.dtypes import integer_limits
 from tilusbuild.signature import (
     Argument,
@@ -94,6 +95,8 @@ def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
         yield _Place(("restrict", name), rule, _STATIC)
     for key, limit in script.prune.model_dump(by_alias=True, exclude_none=True).items():
         yield _Place(("prune", key), limit, _STATIC)
+    for source in in_place(script.kernel or ""):
+        yield _Place(("kernel",), source, _STATIC)
     for table in (script.launch, override.launch):
         yield from _launch_places(table)
     yield from _dispatch_places(script.dispatch)

@@ -23,7 +23,7 @@ from tilusbuild.manifest.names import (
     linked_names,
     snake_case,
 )
-from tilusbuild.manifest.script import OverrideSection
+from tilusbuild.manifest.script import PACKAGE, OverrideSection
 from tilusbuild.manifest.sections import IncludeDir
 
 _SECTIONS = ("args", "params", "space", "derived")
@@ -158,7 +158,9 @@ def check_files(checks: Checks) -> None:
     check_include_dirs(checks, ("build",), checks.manifest.build.include_dirs)
     check_header_patterns(checks, ("build",), checks.manifest.build.headers)
     for path, _, script in checks.scripts():
-        _file(checks, (*path, "template"), script.template, "template")
+        # Whether a package is installed only matters to a build.
+        if not script.template.startswith(PACKAGE):
+            _file(checks, (*path, "template"), script.template, "template")
         if script.space_file is not None:
             _file(checks, (*path, "space-file"), script.space_file, "file")
         if script.tune is not None and script.tune.ref is not None:

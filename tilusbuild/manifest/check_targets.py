@@ -135,7 +135,19 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
             "with entry, the template's own function launches",
         )
     if has_kernel and not has_entry:
+        _no_cpp_name_on_cpu(checks, path, name, script)
         _geometry(checks, path, name, script)
+
+
+def _no_cpp_name_on_cpu(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
+    kernel = script.kernel or ""
+    cpu = [each for each in checks.known_targets(name) if checks.manifest.targets[each].is_cpu]
+    if cpu and (":" in kernel or "<" in kernel):
+        checks.error(
+            f'target "{cpu[0]}" calls a function by its C name, and this is a C++ one',
+            checks.document.value(*path, "kernel"),
+            'declare it extern "C", or say which targets it is for: targets = […]',
+        )
 
 
 def _geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:

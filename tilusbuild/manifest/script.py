@@ -29,6 +29,7 @@ from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script_sections import (
     Arg,
     DispatchSection,
+    JinjaSection,
     LaunchOverride,
     LaunchSection,
     LevelsSection,
@@ -256,9 +257,41 @@ class OverrideSection(ManifestTable):
     )
 
 
+class _InPackage(ManifestTable):
+    """A file of an installed Python package."""
+
+    package: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")] = Field(
+        description="The package's import name."
+    )
+    path: Text = Field(description="The file, relative to the package's own directory.")
+
+
+def _template_name(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    file = _InPackage.model_validate(value)
+    if ".." in file.path.split("/") or file.path.startswith("/"):
+        raise fault("a package's file is inside the package")
+    return f"{PACKAGE}{file.package}/{file.path}"
+
+
+PACKAGE = "package:"
+"""What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
+TemplateName = Annotated[
+    Text,
+    BeforeValidator(_template_name),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _InPackage.model_json_schema()]}),
+]
+
+
 Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
 """What a program is: a kernel or a host function with its launcher, an object, or objects linked
 into a library of either kind."""
+
+
+_VALUE = r"\{\{[^{}]*\}\}"
+_PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"
+_KERNEL = rf"^(::)?{_PART}(::{_PART})*(<.*>)?$"
 
 
 class ScriptSection(ManifestTable):
@@ -267,15 +300,28 @@ class ScriptSection(ManifestTable):
     description: str | None = Field(
         None, description="One line for people.", examples=["C = A @ B, in half precision"]
     )
-    template: Text = Field(
-        description="The Jinja2 template, relative to the manifest and inside the project.",
-        examples=["kernels/matmul.cu.j2"],
+    template: TemplateName = Field(
+        description="The Jinja2 template, relative to the manifest and inside the project; or of "
+        "an installed Python package, which is not imported.",
+        examples=["kernels/matmul.cu.j2", {"package": "flashinfer", "path": "data/csrc/pod.cu"}],
     )
-    kernel: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
+    render: bool = Field(
+        True,
+        description="`false`: the file is the source, byte for byte. Its programs differ by "
+        "`flags`, `defines` and the `kernel` that is named.",
+    )
+    jinja: JinjaSection = Field(
+        default_factory=JinjaSection,
+        description='How Jinja2 reads the templates; `"jinja2"` is as it does by itself.',
+        examples=["jinja2", {"trim-blocks": False}],
+    )
+    kernel: Annotated[str, Field(pattern=_KERNEL)] | None = Field(
         None,
-        description='The `extern "C" __global__` function that the template defines; the launcher '
-        "is written by tilusbuild. Exactly one of `kernel` and `entry`.",
-        examples=["matmul"],
+        description="The `__global__` function that the template defines; the launcher is written "
+        'by tilusbuild. A plain name is that of an `extern "C"` function; others are C++ names, '
+        "`::saxpy` too. `{{ … }}` is an expression over the program's values. Exactly one of "
+        "`kernel` and `entry`.",
+        examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"],
     )
     entry: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         None,

@@ -229,6 +229,38 @@ class Arg(ManifestTable):
         return or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
 
 
+class JinjaSection(ManifestTable):
+    """How Jinja2 reads a script's templates, where they were written for other settings."""
+
+    trim_blocks: bool = Field(True, description="A block tag takes the newline behind it along.")
+    lstrip_blocks: bool = Field(True, description="A block tag takes the blanks before it along.")
+    keep_trailing_newline: bool = Field(True, description="The last newline stays.")
+    undefined: Literal["error", "empty"] = Field(
+        "error", description="What a name is that nothing defines: an error, or empty and false."
+    )
+    cpp_values: bool = Field(
+        True, description="`{{ true }}` writes `true`; without it `True`, as Python does."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: object) -> object:
+        if value == "jinja2":
+            return dict.fromkeys((*_SWITCHES, "cpp-values"), False) | {"undefined": "empty"}
+        if not isinstance(value, dict):
+            raise fault('must be "jinja2" or a table', 'as in jinja = { "trim-blocks" = false }')
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return or_shorthand(cls, core, handler, {"const": "jinja2"})
+
+
+_SWITCHES = ("trim-blocks", "lstrip-blocks", "keep-trailing-newline")
+
+
 class LaunchOverride(ManifestTable):
     """A target's own launch geometry; what it leaves out stays."""
 

@@ -1,4 +1,5 @@
-"""Compiler arguments with values of the program: `-maxrregcount={{ regs }}`.
+"""Texts with values of the program: compiler arguments as `-maxrregcount={{ regs }}`, and the
+kernel's name.
 
 What stands between the braces is an expression over constants, parameters and derived values. An
 argument that is empty when its expressions are filled in is left out, so that
@@ -25,6 +26,13 @@ def expressions(flag: str) -> Iterator[Expr]:
     """Yield the expressions in an argument. Raises `ExprError`."""
     for found in _EXPRESSION.finditer(flag):
         yield parse(found[1].strip())
+
+
+def in_place(text: str) -> Iterator[str]:
+    """Yield the sources of the expressions in a text, each behind as many blanks as stand before
+    it: a mistake's column is that of the text."""
+    for found in _EXPRESSION.finditer(text):
+        yield " " * found.start(1) + found[1]
 
 
 def filled_in(

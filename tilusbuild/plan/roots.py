@@ -9,6 +9,7 @@ import os
 
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest import IncludeDir, Manifest
+from tilusbuild.manifest.script import PACKAGE
 from tilusbuild.render.closure import Root, inside
 from tilusbuild.toolchain import package_dir
 
@@ -19,7 +20,7 @@ def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]
     """Return the header directories in search order: the template's own (for `#include "…"`
     only), the script's, the project's. Raises `InputError` for a directory or a package that is
     not there."""
-    roots = [inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)]
+    roots = [_beside(manifest, script, template)]
     own = len(manifest.scripts[script].include_dirs)
     taken: dict[str, str] = {PROJECT: manifest.root}
     for number, declared in enumerate(manifest.include_dirs_for(script)):
@@ -30,6 +31,20 @@ def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]
         )
         roots.append(root_of(manifest.root, declared, place, taken))
     return tuple(dict.fromkeys(roots))
+
+
+def _beside(manifest: Manifest, script: str, template: str) -> Root:
+    """Return the template's own directory."""
+    if not template.startswith(PACKAGE):
+        return inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)
+    package, _, name = template.removeprefix(PACKAGE).partition("/")
+    directory = os.path.dirname(name)
+    try:
+        path = package_dir(package, directory)
+    except LookupError as error:
+        place = manifest.place("script", script, "template")
+        raise input_error(str(error), place=place) from None
+    return inside(package, _base(path, directory), directory, quoted_only=True)
 
 
 def root_of(project: str, declared: IncludeDir, place: Place, taken: dict[str, str]) -> Root:

@@ -19,11 +19,13 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import LANGUAGES, Manifest, expression, signature_of
 from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import Target
 from tilusbuild.plan.spaces import target_constants
 from tilusbuild.render.closure import Closure
+from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.runtime.naming import instance_name
@@ -59,6 +61,19 @@ def language_of(template: str) -> str:
     return LANGUAGES.get(os.path.splitext(template.removesuffix(".j2"))[1], "cu")
 
 
+def style_of(script: ScriptSection) -> Style:
+    """Return how a script's templates are read."""
+    jinja = script.jinja
+    return Style(
+        rendered=script.render,
+        trim_blocks=jinja.trim_blocks,
+        lstrip_blocks=jinja.lstrip_blocks,
+        keep_trailing_newline=jinja.keep_trailing_newline,
+        strict=jinja.undefined == "error",
+        cpp_values=jinja.cpp_values,
+    )
+
+
 class ScriptInstance:
     """A script with its constants fixed, for one target; `render` makes a program of a schedule."""
 
@@ -83,7 +98,7 @@ class ScriptInstance:
         self.derived = tuple(name for name, _ in spec.derived)
         self._manifest = manifest
         self._owner = manifest.scripts[script]
-        self._renderer = renderer
+        self._renderer = renderer.styled(style_of(self._owner))
         self._headers = headers
         self.toolchain = toolchain
         self._memory = memory
@@ -143,13 +158,23 @@ class ScriptInstance:
                 n.removeprefix("arch."): v for n, v in self._around.items() if n.startswith("arch.")
             },
             "args": {argument.name: argument for argument in self.signature.arguments},
-            "script": {"name": self.script, "symbol": self.symbol},
+            "script": {"name": self.script, "symbol": self.symbol(self.values(schedule))},
         }
 
-    @property
-    def symbol(self) -> str:
-        """The function that the template defines."""
-        return self._owner.kernel or self._owner.entry or ""
+    def symbol(self, values: Mapping[str, Value]) -> str:
+        """Return the function that the template defines, for a program of these values. Raises
+        `InputError`."""
+        written = self._owner.kernel or self._owner.entry or ""
+        if not has_values(written):
+            return written
+        place = self._manifest.place_of_value("script", self.script, "kernel")
+        try:
+            name = "".join(filled_in((written,), values, self._bound))
+        except ExprError as error:
+            raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
+        if not name.isprintable():
+            raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
+        return name
 
     def render(self, schedule: Schedule) -> RenderedProgram:
         """Render the template and find the headers that it can reach. Raises `InputError`."""
@@ -185,12 +210,14 @@ class ScriptInstance:
         templates = (*rendered.templates, *rendered.missing)
         self.note_inputs(templates, closure)
         values = self.values(schedule)
+        symbol = self.symbol(values)
+        source = self.pipeline.source(source, symbol)
         recipe = Recipe(
             pipeline=self.pipeline,
             archs=self.target.archs,
             ptx=self.target.ptx,
             source=source,
-            symbol=self.symbol,
+            symbol=symbol,
             signature=self.signature,
             launch=self.launch,
             constants=values,
@@ -206,7 +233,7 @@ class ScriptInstance:
         )
         program_txt = identity.program_text(
             script=self.script,
-            entry=(self._owner.form, self.symbol or template),
+            entry=(self._owner.form, symbol or template),
             params=self.params,
             schedule={name: schedule.values[name] for name in self.parameters},
             derived={name: schedule.values[name] for name in self.derived},
@@ -256,7 +283,7 @@ class ScriptInstance:
         tools = tools_of(self.toolchain)
         owner = self._owner
         parts: tuple[object, ...] = (
-            (self.script, owner.template, owner.kernel, owner.entry),
+            (self.script, owner.template, style_of(owner), owner.kernel, owner.entry),
             (self.target, self._around, self.params, self.parameters, self.derived),
             (self.signature, self.signature.text()),
             (launch, [expression.canonical for expression in expressions]),
@@ -289,7 +316,7 @@ class ScriptInstance:
         """Return the same instance with templates and headers read again; its space is not made
         again."""
         fresh = copy(self)
-        fresh._renderer = renderer
+        fresh._renderer = renderer.styled(style_of(self._owner))
         fresh._headers = headers
         fresh.inputs = set()
         fresh.templates = set()

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from jinja2 import (
     Template,
     TemplateNotFound,
     TemplateSyntaxError,
+    Undefined,
     UndefinedError,
     filters,
     nodes,
@@ -34,9 +36,11 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
+from tilusbuild.manifest.script import PACKAGE
 from tilusbuild.render import cuda, templates_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.stamp import Sighting, Stamp, sighting
+from tilusbuild.toolchain.headers import package_dir
 
 SHARED_NAMES = ("target", "arch", "args", "script")
 """The names that an imported template sees without `with context`: not the schedule."""
@@ -54,6 +58,24 @@ _NOT_DETERMINISTIC = {"filters": ("random", "pprint"), "globals": ("lipsum",)}
 SHIPPED = "tilusbuild/"
 
 
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the templates of a script are read: Jinja2's settings, or no rendering at all."""
+
+    rendered: bool = True
+    """Whether they are templates. Otherwise a source is a file's bytes."""
+    trim_blocks: bool = True
+    lstrip_blocks: bool = True
+    keep_trailing_newline: bool = True
+    strict: bool = True
+    """Whether an undefined name is an error; otherwise it writes nothing and is false."""
+    cpp_values: bool = True
+    """Whether `{{ true }}` writes what C++ calls it, and not what Python does."""
+
+
+OURS = Style()
+
+
 class BadTemplateError(TemplateNotFound):
     """A template cannot be used; the message is the reason."""
 
@@ -63,9 +85,11 @@ class BadTemplateError(TemplateNotFound):
 
 
 class ProjectLoader(BaseLoader):
-    """Finds templates below `root` and in the shipped directory."""
+    """Finds templates below `root`, in the shipped directory, and in installed packages; with
+    `exact`, text is what the file's bytes are, whatever they mean."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, exact: bool = False) -> None:
+        self._exact = exact
         self.root = os.path.realpath(root)
         self.shipped = os.path.realpath(templates_directory())
         self.texts: dict[str, str] = {}
@@ -81,6 +105,8 @@ class ProjectLoader(BaseLoader):
             )
         if ".." in name.split("/"):
             raise BadTemplateError(name, f'the template "{name}" leads out of the project')
+        if name.startswith(PACKAGE):
+            return self._path_in_package(name)
         base = self.shipped if name.startswith(SHIPPED) else self.root
         path = os.path.join(base, name)
         real = os.path.realpath(path)
@@ -89,6 +115,13 @@ class ProjectLoader(BaseLoader):
                 name, f'the template "{name}" is a link that leads out of the project'
             )
         return path
+
+    def _path_in_package(self, name: str) -> str:
+        package, _, path = name.removeprefix(PACKAGE).partition("/")
+        try:
+            return os.path.join(package_dir(package, os.path.dirname(path)), os.path.basename(path))
+        except LookupError as error:
+            raise BadTemplateError(name, str(error)) from None
 
     def text(self, name: str) -> str:
         """Return the content of a template. Raises `TemplateNotFound`, and `BadTemplateError` if
@@ -103,6 +136,8 @@ class ProjectLoader(BaseLoader):
             raise TemplateNotFound(name) from None
         except OSError as error:
             raise BadTemplateError(name, f'the template "{name}": {error.strerror}') from None
+        if self._exact:
+            return self.texts.setdefault(name, data.decode("utf-8", "surrogateescape"))
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -204,22 +239,27 @@ class Environment(ImmutableSandboxedEnvironment):
     template_class = ProjectTemplate
 
     def __init__(
-        self, loader: ProjectLoader, *, bytecode_cache: BytecodeCache | None = None
+        self,
+        loader: ProjectLoader,
+        style: Style = OURS,
+        *,
+        bytecode_cache: BytecodeCache | None = None,
     ) -> None:
         super().__init__(
             loader=loader,
-            undefined=Strict,
+            undefined=Strict if style.strict else Undefined,
             finalize=self.finalized,
             autoescape=False,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
+            trim_blocks=style.trim_blocks,
+            lstrip_blocks=style.lstrip_blocks,
+            keep_trailing_newline=style.keep_trailing_newline,
             auto_reload=False,
             cache_size=-1,
             bytecode_cache=bytecode_cache,
             extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"],
         )
         self.templates = loader
+        self._cpp_values = style.cpp_values
         self.local = threading.local()
         for table, names in _NOT_DETERMINISTIC.items():
             for name in names:
@@ -247,6 +287,8 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def finalized(self, value: object) -> object:
         """Return what `{{ value }}` writes: Jinja2 calls it."""
+        if not self._cpp_values and (value is None or isinstance(value, (bool, float))):
+            return value
         return cuda.spell(value)
 
     def join_path(self, template: str, parent: str) -> str:

@@ -21,7 +21,7 @@ from jinja2.filters import do_indent
 from jinja2.runtime import Context, Macro
 from jinja2.visitor import NodeTransformer
 
-from tilusbuild.render.environment import Environment, ProjectLoader
+from tilusbuild.render.environment import Environment, ProjectLoader, Style
 from tilusbuild.render.preprocessor import lines_inside
 
 
@@ -105,6 +105,14 @@ class LineMap:
                 if piece.column <= column and piece.text:
                     return piece
         return next((p for p in pieces if p.text.strip()), pieces[0] if pieces else None)
+
+
+def of_itself(template: str, text: str, read: Callable[[str], str]) -> LineMap:
+    """Return the map of a text that is its template, not rendered."""
+    rendered = tuple(text.split("\n"))
+    origins = (Origin(template, number) for number, _ in enumerate(rendered, 1))
+    pieces = ((Piece(1, *at, True),) for at in zip(rendered, origins, strict=True))
+    return LineMap(rendered, tuple(pieces), read)
 
 
 def build(marked: str, text: str, names: Sequence[str], read: Callable[[str], str]) -> LineMap:
@@ -219,8 +227,8 @@ def _with_marks(line: str, old: str) -> str:
 class MarkingEnvironment(Environment):
     """An `Environment` whose renderings are marked; `names[i]` is the name of template number i."""
 
-    def __init__(self, loader: ProjectLoader) -> None:
-        super().__init__(loader)
+    def __init__(self, loader: ProjectLoader, style: Style) -> None:
+        super().__init__(loader, style)
         self.names: list[str] = []
         self.filters["_plain"] = strip
         self.filters["_indent"] = indent_marked

@@ -16,6 +16,7 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -25,9 +26,11 @@ from jinja2.bccache import Bucket
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.render.environment import (
     MAX_CHARACTERS,
+    OURS,
     Environment,
     LimitExceededError,
     ProjectLoader,
+    Style,
 )
 from tilusbuild.render.problems import explain
 from tilusbuild.render.worker import Render, RenderLimits, RenderWorker
@@ -54,16 +57,25 @@ class Rendering:
 class Renderer:
     """Renders the templates of the project in `root`. May be used from several threads at once.
 
-    With `limits`, renders in a child process under them; without, in this one.
+    With `limits`, renders in a child process under them; without, in this one. `style` is how
+    templates are read, and `styled` returns a renderer with another one.
     """
 
     def __init__(
-        self, root: str, *, bytecode_dir: str | None = None, limits: RenderLimits | None = None
+        self,
+        root: str,
+        *,
+        bytecode_dir: str | None = None,
+        limits: RenderLimits | None = None,
+        style: Style = OURS,
     ) -> None:
-        self._loader = ProjectLoader(root)
-        cache = PrivateBytecode(bytecode_dir) if bytecode_dir else None
-        self._environment = Environment(self._loader, bytecode_cache=cache)
+        self._loader = ProjectLoader(root, exact=not style.rendered)
+        self._style = style
+        cache = PrivateBytecode(bytecode_dir, style) if bytecode_dir else None
+        self._environment = Environment(self._loader, style, bytecode_cache=cache)
         self._limits = limits
+        self._others = partial(Renderer, root, bytecode_dir=bytecode_dir, limits=limits)
+        self._styled: dict[Style, Renderer] = {}
         self._marking: MarkingEnvironment | None = None
         self._worker = self._worker_for(self._environment, render_text)
         self._marker: RenderWorker | None = None
@@ -71,9 +83,19 @@ class Renderer:
 
     def close(self) -> None:
         """End the child processes, if there are any; the next rendering starts another."""
+        for other in self._styled.values():
+            other.close()
         for worker in (self._worker, self._marker):
             if worker is not None:
                 worker.close()
+
+    def styled(self, style: Style) -> Renderer:
+        """Return the renderer of a style, which is closed with this one."""
+        if style == self._style:
+            return self
+        if style not in self._styled:
+            self._styled[style] = self._others(style=style)
+        return self._styled[style]
 
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
         """Render a template by its name relative to the project, `/` between its parts.
@@ -88,6 +110,8 @@ class Renderer:
         In a child process, several together cost less. Raises `InputError` as `render` does, for
         the first of them.
         """
+        if not self._style.rendered:
+            return [self.plain(template)] * len(contexts)
         if self._worker is not None:
             return [self._rendering(*each) for each in self._worker.render(template, contexts)]
         names: dict[str, None] = {}
@@ -118,7 +142,11 @@ class Renderer:
     @property
     def sightings(self) -> Mapping[str, Sighting]:
         """Every template that was asked for, by path, as it was before it was read."""
-        return self._loader.sightings
+        found = dict(self._loader.sightings)
+        for other in self._styled.values():
+            for path, seen in other.sightings.items():
+                found.setdefault(path, seen)
+        return found
 
     def digest(self, template: str) -> str:
         """Return the sha256 of a template's text; "" if it does not exist."""
@@ -132,10 +160,12 @@ class Renderer:
 
         Takes a second rendering.
         """
-        from tilusbuild.render.linemap import MarkingEnvironment, build
+        from tilusbuild.render.linemap import MarkingEnvironment, build, of_itself
 
+        if not self._style.rendered:
+            return of_itself(template, text, self._loader.text)
         if self._marking is None:
-            self._marking = MarkingEnvironment(self._loader)
+            self._marking = MarkingEnvironment(self._loader, self._style)
             self._marker = self._worker_for(self._marking, _render_marked)
         try:
             if self._marker is None:
@@ -253,9 +283,9 @@ def _implementation() -> str:
 class PrivateBytecode(BytecodeCache):
     """Keeps one file per template in `directory`, which is created by the first write."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, style: Style = OURS) -> None:
         self._directory = directory
-        self._salt = _implementation()
+        self._salt = f"{_implementation()}\n{style}"
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
         return sha256_text(f"{self._salt}\n{name}")

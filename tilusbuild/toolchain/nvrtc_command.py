@@ -8,6 +8,7 @@ the assembler leaves in line tables are taken out.
 
     nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
     nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
+                                      (--kernel=NAME: the symbol of a C++ name to kernel.s)
     nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
     nvrtc_command.py [--library FILE] --confine LANDLOCK READ… -- WRITE… -- VERB…
     nvrtc_command.py [--library FILE] identify | headers
@@ -51,6 +52,7 @@ _OF_THE_SOURCE = frozenset({5, _COMPILATION})
 """nvrtcResult: NVRTC_ERROR_INVALID_OPTION, NVRTC_ERROR_COMPILATION."""
 _OUT_OF_MEMORY = 1
 _CACHE_SINCE = (12, 9)
+_KERNEL = "--kernel="
 
 
 class Unusable(Exception):  # noqa: N818 - a finding
@@ -86,9 +88,10 @@ class Nvrtc:
         return sorted(numbers)
 
     def compile(
-        self, source: bytes, name: str, options: list[str], wanted: tuple[str, ...]
+        self, source: bytes, name: str, options: list[str], wanted: tuple[str, ...], kernel: str
     ) -> tuple[int, bytes, list[bytes]]:
-        """(status, log, outputs): `wanted` are names of results, CUBIN and PTX."""
+        """(status, log, outputs): `wanted` are names of results, CUBIN and PTX; the symbol of
+        `kernel`, a C++ name, follows unless that is empty."""
         if self.version >= _CACHE_SINCE:
             options = ["--no-cache", *options]
         words = [os.fsencode(option) for option in options]
@@ -103,6 +106,8 @@ class Nvrtc:
         if result:
             return BROKEN, self._failure(result), []
         try:
+            if kernel:
+                self.library.nvrtcAddNameExpression(program, os.fsencode(kernel))
             array = (ctypes.c_char_p * len(words))(*words)
             result = self.library.nvrtcCompileProgram(program, len(words), array)
             log = self._get(program, "ProgramLog").rstrip(b"\0")
@@ -111,9 +116,15 @@ class Nvrtc:
                 return FAILED, log, []
             if result:
                 return BROKEN, log + self._failure(result), []
-            return 0, log, [self._get(program, kind) for kind in wanted]
+            outputs = [self._get(program, kind) for kind in wanted]
+            return 0, log, [*outputs, *([self._symbol(program, kernel)] if kernel else ())]
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _symbol(self, program: ctypes.c_void_p, kernel: str) -> bytes:
+        symbol = ctypes.c_char_p()
+        self.library.nvrtcGetLoweredName(program, os.fsencode(kernel), ctypes.byref(symbol))
+        return symbol.value or b""
 
     def _get(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
@@ -210,12 +221,15 @@ def obey(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
     if results and len(rest) >= 2 + len(results):
         source, name, *others = rest
         outputs, options = others[: len(results)], others[len(results) :]
+        kernel = "".join(word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL))
+        options = [word for word in options if not word.startswith(_KERNEL)]
         with open(source, "rb") as file:
             text = file.read()
-        status, log, made = nvrtc.compile(text, name, options, results)
-        for number, data in enumerate(made):
-            cubin = results[number] == "CUBIN"
-            _write(outputs[number], without_times(data) if cubin else data.rstrip(b"\0"))
+        status, log, made = nvrtc.compile(text, name, options, results, kernel)
+        for kind, output, data in zip(results, outputs, made):  # noqa: B905 - Python 3.8
+            _write(output, without_times(data) if kind == "CUBIN" else data.rstrip(b"\0"))
+        if kernel and made:
+            _write("kernel.s", b'.asciz "' + made[-1] + b'"\n')
         return status, log
     if verb == "fatbin" and rest:
         return fatbin(nvrtc, rest[0], rest[1:])

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.manifest import Manifest
+from tilusbuild.manifest.script import PACKAGE
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.render.closure import Root
 from tilusbuild.toolchain import Toolchain
@@ -105,7 +106,8 @@ def dependencies_of_part(
     for."""
     owner = manifest.scripts[script]
     paths = {path for script_instance in script_instances for path in script_instance.inputs}
-    paths.add(os.path.join(manifest.root, owner.template))
+    if not owner.template.startswith(PACKAGE):
+        paths.add(os.path.join(manifest.root, owner.template))
     if owner.space_file is not None:
         paths.add(os.path.join(manifest.root, owner.space_file))
     paths.update(root.path for root in roots)

@@ -77,6 +77,10 @@ class Pipeline(ABC):
 
     # What stands in a program's directory
 
+    def source(self, text: str, symbol: str) -> str:
+        """Return what is compiled of a source for its kernel or function, `symbol`."""
+        return text
+
     def options(self, recipe: Recipe) -> list[str]:
         """Return further lines for the head of `options.txt`."""
         return []

@@ -17,6 +17,7 @@ from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_cub
 from tilusbuild.compile import checks
 from tilusbuild.compile.causes import StepError
 from tilusbuild.compile.geometry import program_source
+from tilusbuild.compile.kernel_names import SYMBOL_FILE, symbol_of
 from tilusbuild.compile.launcher import KERNEL_LAUNCHER
 from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
@@ -79,13 +80,21 @@ class KernelPipeline(Pipeline):
 
     def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
         """Check the device code against the signature, the launch and the limits."""
+        work = os.path.dirname(path)
+        if step.output == SYMBOL_FILE and not symbol_of(recipe, work):
+            raise StepError(Cause.CHECK, f'the source ends before "{recipe.symbol}" can be named')
         if step.output != image_name(recipe):
             return
-        data = read_bytes(path)
+        self._judge_code(recipe, step, read_bytes(path), work, log, found)
+
+    def _judge_code(
+        self, recipe: Recipe, step: Step, data: bytes, work: str, log: str, found: Findings
+    ) -> None:
+        symbol = symbol_of(recipe, work)
         try:
             cubins = extract_cubins(data)
             codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
-            sizes = [checks.parameter_sizes(cubin.data, recipe.symbol) for cubin in cubins]
+            sizes = [checks.parameter_sizes(cubin.data, symbol) for cubin in cubins]
         except BinaryError as error:
             reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
             raise StepError(Cause.OUTPUT, reason) from None
@@ -94,24 +103,21 @@ class KernelPipeline(Pipeline):
         found.ptxas = parse_ptxas(log)
         for _, kernels in codes:
             names = [kernel.name for kernel in kernels]
-            if problem := checks.symbol_problem(recipe, names):
-                if checks.are_of_another(names, recipe, os.path.dirname(path)):
+            if symbol not in names and (problem := checks.symbol_problem(recipe, names)):
+                if checks.are_of_another(names, recipe, work):
                     raise StepError(Cause.OUTPUT, f"{step.tool} compiled something else: {problem}")
                 raise StepError(Cause.CHECK, problem)
-        if "-v" in step.argv and recipe.symbol not in (usage.kernel for usage in found.ptxas):
+        if "-v" in step.argv and symbol not in (usage.kernel for usage in found.ptxas):
             # Spills are in the log only; that of a tool whose output was lost has no limit.
             raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
         found.usages = [
-            (arch, kernel)
-            for arch, kernels in codes
-            for kernel in kernels
-            if kernel.name == recipe.symbol
+            (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
         ]
         for parameters in sizes:
             if problem := checks.parameter_problem(recipe.signature, parameters):
                 raise StepError(Cause.CHECK, problem)
         if problem := checks.kernel_problem(recipe, found.usages):
             raise StepError(Cause.CHECK, problem)
-        if exceeded := checks.prune_reason(recipe, found.usages, found.ptxas):
+        if exceeded := checks.prune_reason(recipe, symbol, found.usages, found.ptxas):
             raise StepError(Cause.LIMIT, exceeded)
         found.images = tuple(cubin.image for cubin in cubins)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.arch import gencode
 from tilusbuild.binary import parse_ptxas
+from tilusbuild.compile import kernel_names
 from tilusbuild.compile.launcher import HOST_LAUNCHER
 from tilusbuild.compile.model import Findings, Recipe
 from tilusbuild.compile.pipelines.base import Pipeline
@@ -175,15 +176,19 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
     def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "nvcc"
 
+    def source(self, text: str, symbol: str) -> str:
+        return text + kernel_names.naming(symbol) if kernel_names.is_cpp(symbol) else text
+
     def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        if has_line_info(recipe):
+        if has_line_info(recipe) or kernel_names.is_cpp(recipe.symbol):
             return self._by_way_of_ptx(recipe, image)
         mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
         code = gencode(recipe.archs, ptx=recipe.ptx)
         return [Step("device", (*self.nvcc(recipe, mode, code), SOURCE, "-o", image), image)]
 
     def _by_way_of_ptx(self, recipe: Recipe, image: str) -> list[Step]:
-        """Return the steps for line information: PTX, its `.file` lines renamed, then ptxas."""
+        """Return the steps for line information and for C++ names: PTX, its `.file` lines renamed
+        and the kernel's symbol taken out, then ptxas."""
         # ptxas writes the name, time and size of each source file that it finds into the cubin. The
         # new names lead to no file, and do not depend on the toolkit's directory.
         made: list[Step] = []
@@ -197,7 +202,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             to_ptx = self.nvcc(recipe, "-ptx", ("-arch", virtual))
             made += [
                 Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx),
-                Step("names", ("{sed}", "-E", "-i", *_ANONYMOUS_FILES, ptx), ptx, False),
+                *self._edits(recipe, ptx),
                 Step("device", (*self.nvcc(recipe, "-cubin", single), ptx, "-o", cubin), cubin),
             ]
             number = names[0].removeprefix("sm_")
@@ -208,6 +213,14 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             argv = ("{fatbinary}", f"--create={image}", "-64", *images)
             made.append(Step("fatbinary", argv, image, False))
         return made
+
+    def _edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
+        sed = ("{sed}", "-E", "-i")
+        if has_line_info(recipe):
+            yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, False)
+        if kernel_names.is_cpp(recipe.symbol):
+            argv = (*sed, *kernel_names.take_symbol(), ptx)
+            yield Step("symbol", argv, kernel_names.SYMBOL_FILE, False)
 
 
 KERNEL_NVCC = KernelNvcc()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tilusbuild.compile.kernel_names import is_cpp
 from tilusbuild.compile.model import Recipe, RefusedFlag
 from tilusbuild.compile.module import ScriptParts
 from tilusbuild.compile.pipelines.kernel import KernelPipeline, code_names, image_name
@@ -215,7 +216,8 @@ def _compile(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
     """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
     verb = "cubin" if len(outputs) == 1 else "both"
     argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
-    return (*argv, f"--gpu-architecture={name}", *_options(recipe))
+    kernel = (f"--kernel={recipe.symbol}",) if is_cpp(recipe.symbol) else ()
+    return (*argv, *kernel, f"--gpu-architecture={name}", *_options(recipe))
 
 
 def _place_of_source(recipe: Recipe) -> str:

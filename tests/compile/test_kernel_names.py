@@ -1,0 +1,131 @@
+"""Kernels by their C++ names: what is launched is what the compiler made of the name.
+
+The oracle is the number of parameters: no two kernels of a source have the same, so the check of
+the compiled kernel against the declared arguments fails for every kernel but the one asked for.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.recipes import make_recipe
+from tilusbuild.compile.kernel_names import is_cpp, plain_name
+from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.compile.model import Recipe
+
+PRELUDE = "enum class Mode { slow = -3, fast };\ntemplate <int N> struct Tile {};\n"
+KINDS = {
+    "": ("", [""]),
+    "template <int A, bool B, Mode M> ": ("", ["<7, (3 > 4), Mode::fast>", "<-1, true, Mode(-3)>"]),
+    "template <class T, template <int> class U> ": ("", ["<const int *, Tile>", "<Tile<4>, Tile>"]),
+    "template <auto... V> ": ("", ["<1, Mode::slow, true>", "<>"]),
+    "namespace { ": (" }", [""]),
+}
+
+
+def a_source(seed: int) -> tuple[str, list[tuple[str, int]]]:
+    """Return a source with kernels of many kinds, and each one's C++ name and parameters."""
+    draw = random.Random(seed)
+    lines, names = [PRELUDE], []
+    for count in range(1, 7):
+        start, (end, arguments) = draw.choice([*KINDS.items()])
+        spaces = draw.sample(["a", "blend", "v2", "detail"], draw.randint(0, 3))
+        parameters = ", ".join(["float *x", *(f"int n{i}" for i in range(1, count))])
+        kernel = f"{start}__global__ void k({parameters}) {{ x[threadIdx.x] = {count}; }}{end}"
+        # Half of them have their names from the namespace alone, which is then one of their own.
+        spaces += [f"own{count}"]
+        opened = "".join(f"namespace {space} {{ " for space in spaces)
+        lines.append(f"{opened}{kernel}{' }' * len(spaces)}")
+        names.append((draw.choice(["", "::"]) + "::".join(spaces) + "::k", count))
+        names[-1] = (names[-1][0] + draw.choice(arguments), count)
+    return "\n".join(lines) + "\n", names
+
+
+def recipe_of(pipeline: str, source: str, name: str, count: int = 2, **changes: Any) -> Recipe:
+    arguments = {"x": "f32*[4]", **{f"n{i}": "i32" for i in range(1, count)}}
+    more = {"arguments": arguments, "grid": ("1",), "out": ("x",), **changes}
+    made = make_recipe(pipeline, symbol=name, **more)
+    return replace(made, source=made.pipeline.source(source, name))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lines": {"flags": ("-lineinfo",)},
+    "several": {"archs": ("sm_80", "sm_90"), "ptx": True},
+}
+
+
+@pytest.mark.parametrize("pipeline", ["kernel", "kernel-nvrtc"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_kernel_that_is_named_is_launched(
+    pipeline, seed, request, compile_in, driver, tmp_path
+):
+    wanted = "cuda_toolchain" if pipeline == "kernel" else "nvrtc_toolchain"
+    toolchain = request.getfixturevalue(wanted)
+    source, names = a_source(seed)
+    name, count = random.Random(seed).choice(names)
+    way = WAYS[[*WAYS][seed % len(WAYS)]]
+    recipe = recipe_of(pipeline, source, name, count, **way)
+    stage = tmp_path / "tree/programs/hash"
+    outcome = compile_in(recipe, toolchain, stage)
+    assert outcome.status == "built", outcome.log
+    (kernel,) = {usage.name for usage in outcome.usages}
+    assert kernel.startswith("_Z")
+    library = stage / "module/lib.so"
+    x = {"shape": [4], "dtype": "f32"}
+    driver.call(
+        library,
+        {"packed": [x, *range(1, count)]},
+        environment={"FAKE_CUDA_PARAMETERS": "ptr" + " i32" * (count - 1)},
+    )
+    assert driver.lines("cuLibraryGetKernel") == [f"cuLibraryGetKernel {kernel}"]
+    assert remade(stage, toolchain) == library.read_bytes()
+
+
+def remade(stage: Path, toolchain) -> bytes:
+    """The library that `compile.sh` makes elsewhere."""
+    made = stage / "remade.so"
+    nvcc = {} if toolchain.cuda is None else {"NVCC": toolchain.cuda.nvcc}
+    nvrtc = {} if toolchain.nvrtc is None else {"NVRTC": toolchain.nvrtc.library}
+    environment = {"PATH": "/usr/bin:/bin", **nvcc, **nvrtc}
+    script = str(stage / "module/compile.sh")
+    subprocess.run(["bash", script, str(made)], env=environment, check=True)
+    return made.read_bytes()
+
+
+def test_names():
+    assert not is_cpp("saxpy")
+    assert [plain_name(name) for name in ("saxpy", "::saxpy", "a::b<1, c<2>>")] == [
+        *("saxpy", "saxpy", "a::b"),
+    ]
+
+
+def test_schedules_share_a_launcher():
+    one, two = (recipe_of("kernel", "", f"a::k<{n}>") for n in (1, 2))
+    assert launcher_source(one) == launcher_source(two)
+    assert launcher_source(one) != launcher_source(recipe_of("kernel", "", "b::k<1>"))
+
+
+@pytest.mark.parametrize("pipeline", ["kernel", "kernel-nvrtc"])
+@pytest.mark.parametrize(
+    ("source", "name", "said"),
+    [
+        ("namespace a { }", "a::none<4>", 'namespace "a" has no member "none"'),
+        ("__global__ void k(float *x, float n) {}\n__device__ void k();", "::k", ""),
+        ("__device__ void k(float *x, int n) {}", "::k", ""),
+    ],
+)
+def test_a_name_that_is_no_kernel_fails(
+    pipeline, source, name, said, request, compile_in, tmp_path
+):
+    wanted = "cuda_toolchain" if pipeline == "kernel" else "nvrtc_toolchain"
+    toolchain = request.getfixturevalue(wanted)
+    outcome = compile_in(recipe_of(pipeline, source, name), toolchain, tmp_path / "stage")
+    assert outcome.status == "failed"
+    assert said in outcome.reason

@@ -1,0 +1,98 @@
+"""`tilusbuild render [SCRIPT…]`: the sources that a build would compile, and no compiler."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb, option
+from tilusbuild.cli.options import emit
+from tilusbuild.report.jsonl import JsonLine
+from tilusbuild.report.text import counted
+
+if TYPE_CHECKING:
+    from tilusbuild.plan.planner import ProgramJob
+
+_SUFFIXES = {"c": ".c", "c++": ".cpp", "cu": ".cu"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderArgs(SelectionArgs):
+    """Which programs, and where to."""
+
+    output: str | None = option(
+        *("-o", "--output"), metavar="DIR", help="write a file a program below DIR"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedLine(JsonLine):
+    """The source of a program, in a file or as text."""
+
+    event: ClassVar[str] = "rendered"
+    label: str
+    program: str
+    file: str | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RenderSummary(JsonLine):
+    """How many sources there were."""
+
+    event: ClassVar[str] = "summary"
+    programs: int
+
+
+def run(arguments: RenderArgs) -> int:
+    """Print or write the sources. Runs no compiler and writes nothing to the tree."""
+    from tilusbuild.plan.planner import jobs
+
+    programs = 0
+    with options.project(arguments) as project:
+        plan = project.plan(options.selected(arguments, project))
+        for job in jobs(plan):
+            if job.needs:
+                continue  # a library, which is linked
+            programs += 1
+            _write(arguments, job)
+    if arguments.json:
+        emit(RenderSummary(programs))
+    elif arguments.output is not None and not arguments.quiet:
+        print(f"{counted(programs, 'source')} in {arguments.output}")
+    return 0
+
+
+def _write(arguments: RenderArgs, job: ProgramJob) -> None:
+    from tilusbuild.errors import input_error
+
+    recipe = job.render().recipe
+    file = None
+    if arguments.output is not None:
+        file = os.path.join(arguments.output, _file_name(job, _SUFFIXES[recipe.language]))
+        try:
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+        except OSError as error:
+            raise input_error(f"{error.filename}: {error.strerror}") from None
+        options.write_to(file, recipe.source.encode("utf-8", "surrogateescape"))
+    if arguments.json:
+        text = recipe.source.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        emit(RenderedLine(job.label, job.hash, file, None if file else text))
+    elif file is None:
+        sys.stdout.write(f"// {job.label}\n")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(recipe.source.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+
+
+def _file_name(job: ProgramJob, suffix: str) -> str:
+    """Return a program's name as a path: `ampere/gemm[dtype=f16]/12.cu`."""
+    name, _, index = job.label.removesuffix(job.planned.target.name).strip().rpartition("/")
+    # A constant may be any text.
+    return os.path.join(job.planned.target.name, name.replace("/", "%2F"), index + suffix)
+
+
+VERB = Verb(RenderArgs, run, (RenderedLine, RenderSummary))
