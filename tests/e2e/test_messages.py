@@ -138,7 +138,7 @@ def test_a_template_is_not_told_to_be_extern_c() -> None:
 
 def test_the_constants_of_an_empty_space_are_said(project: Project) -> None:
     text = manifest().replace("launch = {", "params = { k = [1, 7] }\nlaunch = {")
-    project.write("tilus.toml", text + '[script.scale.restrict]\nfew = "k < 5"\n')
+    project.write("tilus.toml", text + '[script.scale.restrict]\nfew = "k + unroll < 5"\n')
     assert "scale[k=7] for cpu: the space is empty" in project.run("plan", status=2).err
 
 

@@ -19,8 +19,8 @@ from support.cuda_on_cpu.emulator import Kernel, Launched
 from support.paths import ROOT
 from tilusbuild.expr import Value, parse
 from tilusbuild.manifest.loading import load
-from tilusbuild.plan.model import Target, instances_of, targets_of
-from tilusbuild.plan.spaces import spec_of, target_constants
+from tilusbuild.plan.model import Target, instances_of, target_constants, targets_of
+from tilusbuild.plan.spaces import spec_of
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Space
 

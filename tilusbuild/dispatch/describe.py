@@ -28,9 +28,8 @@ from tilusbuild.expr.tree import (
 )
 from tilusbuild.manifest import Manifest, expression
 from tilusbuild.manifest.script_sections import COSTS, Bucket, DispatchSection
-from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.model import PlannedInstance, target_constants
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.spaces import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal

@@ -35,9 +35,8 @@ from tilusbuild.arch import occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.manifest.script_sections import DispatchSection
-from tilusbuild.plan.model import PlannedInstance
+from tilusbuild.plan.model import PlannedInstance, target_constants
 from tilusbuild.plan.script_instance import ScriptInstance
-from tilusbuild.plan.spaces import target_constants
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Argument
 

@@ -23,7 +23,8 @@ from tilusbuild.manifest.names import (
     linked_names,
     snake_case,
 )
-from tilusbuild.manifest.script import PACKAGE, OverrideSection
+from tilusbuild.manifest.script import OverrideSection
+from tilusbuild.manifest.script_sections import PACKAGE
 from tilusbuild.manifest.sections import IncludeDir
 
 _SECTIONS = ("args", "params", "space", "derived")

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import (
-    BeforeValidator,
     Field,
     GetJsonSchemaHandler,
     PlainValidator,
@@ -27,6 +26,7 @@ from pydantic_core import CoreSchema
 from tilusbuild.expr import Expr, Value, parse
 from tilusbuild.manifest.names import linked_names
 from tilusbuild.manifest.script_sections import (
+    KERNEL_NAME,
     Arg,
     DispatchSection,
     JinjaSection,
@@ -34,6 +34,9 @@ from tilusbuild.manifest.script_sections import (
     LaunchSection,
     LevelsSection,
     PruneSection,
+    RestrictRule,
+    RuleOrFalse,
+    TemplateName,
     TuneSection,
 )
 from tilusbuild.manifest.sections import IncludeDir, Standard, or_shorthand
@@ -195,27 +198,6 @@ def with_defaults(
 Entry = TypeVar("Entry")
 
 
-def _rule(value: object) -> object:
-    if not isinstance(value, str):
-        raise fault(
-            f"must be an expression in quotes, not {kind_of(value)}",
-            "in an override, false removes a rule" if isinstance(value, bool) else None,
-        )
-    return value
-
-
-def _rule_or_false(value: object) -> object:
-    return value if value is False else _rule(value)
-
-
-RestrictRule = Annotated[Text, BeforeValidator(_rule)]
-RuleOrFalse = Annotated[
-    Text | Literal[False],
-    BeforeValidator(_rule_or_false),
-    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"const": False}]}),
-]
-
-
 class OverrideSection(ManifestTable):
     """What differs for one target. Each entry replaces the script's of that name, whole.
 
@@ -257,41 +239,9 @@ class OverrideSection(ManifestTable):
     )
 
 
-class _InPackage(ManifestTable):
-    """A file of an installed Python package."""
-
-    package: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")] = Field(
-        description="The package's import name."
-    )
-    path: Text = Field(description="The file, relative to the package's own directory.")
-
-
-def _template_name(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    file = _InPackage.model_validate(value)
-    if ".." in file.path.split("/") or file.path.startswith("/"):
-        raise fault("a package's file is inside the package")
-    return f"{PACKAGE}{file.package}/{file.path}"
-
-
-PACKAGE = "package:"
-"""What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
-TemplateName = Annotated[
-    Text,
-    BeforeValidator(_template_name),
-    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _InPackage.model_json_schema()]}),
-]
-
-
 Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
 """What a program is: a kernel or a host function with its launcher, an object, or objects linked
 into a library of either kind."""
-
-
-_VALUE = r"\{\{[^{}]*\}\}"
-_PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"
-_KERNEL = rf"^(::)?{_PART}(::{_PART})*(<.*>)?$"
 
 
 class ScriptSection(ManifestTable):
@@ -315,7 +265,7 @@ class ScriptSection(ManifestTable):
         description='How Jinja2 reads the templates; `"jinja2"` is as it does by itself.',
         examples=["jinja2", {"trim-blocks": False}],
     )
-    kernel: Annotated[str, Field(pattern=_KERNEL)] | None = Field(
+    kernel: Annotated[str, Field(pattern=KERNEL_NAME)] | None = Field(
         None,
         description="The `__global__` function that the template defines; the launcher is written "
         'by tilusbuild. A plain name is that of an `extern "C"` function; others are C++ names, '

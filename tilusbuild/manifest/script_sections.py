@@ -1,10 +1,10 @@
-"""The sections of a script: arguments, launch, levels, prune, dispatch, tune."""
+"""The sections of a script: template, rules, arguments, launch, levels, prune, dispatch, tune."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -20,6 +20,27 @@ from tilusbuild.manifest.table import (
     kind_of,
     shorthand,
 )
+
+
+def _rule(value: object) -> object:
+    if not isinstance(value, str):
+        raise fault(
+            f"must be an expression in quotes, not {kind_of(value)}",
+            "in an override, false removes a rule" if isinstance(value, bool) else None,
+        )
+    return value
+
+
+def _rule_or_false(value: object) -> object:
+    return value if value is False else _rule(value)
+
+
+RestrictRule = Annotated[Text, BeforeValidator(_rule)]
+RuleOrFalse = Annotated[
+    Text | Literal[False],
+    BeforeValidator(_rule_or_false),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"const": False}]}),
+]
 
 
 class LevelsSection(ManifestTable):
@@ -227,6 +248,38 @@ class Arg(ManifestTable):
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return or_shorthand(cls, core, handler, {"type": "string", "minLength": 1})
+
+
+class _InPackage(ManifestTable):
+    """A file of an installed Python package."""
+
+    package: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")] = Field(
+        description="The package's import name."
+    )
+    path: Text = Field(description="The file, relative to the package's own directory.")
+
+
+def _template_name(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    file = _InPackage.model_validate(value)
+    if ".." in file.path.split("/") or file.path.startswith("/"):
+        raise fault("a package's file is inside the package")
+    return f"{PACKAGE}{file.package}/{file.path}"
+
+
+PACKAGE = "package:"
+"""What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
+TemplateName = Annotated[
+    Text,
+    BeforeValidator(_template_name),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _InPackage.model_json_schema()]}),
+]
+
+_VALUE = r"\{\{[^{}]*\}\}"
+_PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"
+KERNEL_NAME = rf"^(::)?{_PART}(::{_PART})*(<.*>)?$"
+"""A C name, or a C++ one with template arguments; either with values of the program."""
 
 
 class JinjaSection(ManifestTable):

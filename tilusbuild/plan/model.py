@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilusbuild.arch import Arch, parse_arch
+from tilusbuild.arch import Arch, combined, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
-from tilusbuild.expr import Value
+from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import Manifest
 from tilusbuild.runtime.naming import (
     Name,
@@ -155,14 +155,44 @@ def called_script_of(manifest: Manifest, name: Name) -> str:
 
 
 def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
-    """Yield the constants of each instance, in declared order; the last list varies fastest."""
+    """Yield the constants of each instance, in declared order; the last list varies fastest.
+
+    Constants that a rule over nothing else excludes are no instance; where rules exclude all of
+    them, all are: what is wrong is then said of an empty space.
+    """
     constants = manifest.scripts[script].params_for(target)
-    for rows in itertools.product(*(constant.values for constant in constants)):
-        yield {
+    every = [
+        {
             name: value
             for constant, row in zip(constants, rows, strict=True)
             for name, value in zip(constant.names, row, strict=True)
         }
+        for rows in itertools.product(*(constant.values for constant in constants))
+    ]
+    own = {name for constant in constants for name in constant.names}
+    around = target_constants(targets_of(manifest)[target])
+    rules = [
+        rule
+        for rule in manifest.scripts[script].restrict_for(target).values()
+        if rule.names & own and rule.names <= own | around.keys()
+    ]
+    kept = [each for each in every if all(_holds(rule, {**around, **each}) for rule in rules)]
+    yield from kept or every
+
+
+def _holds(rule: Expr, values: Mapping[str, Value]) -> bool:
+    """Return whether a rule lets these constants be; one without a value is reported with the
+    space."""
+    try:
+        return bool(rule.evaluate(values))
+    except ExprError:
+        return True
+
+
+def target_constants(target: Target) -> dict[str, Value]:
+    """Return the constants that every expression of a target sees: `arch.*` and `facts.*`."""
+    limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
+    return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
 
 def targets_of(manifest: Manifest) -> dict[str, Target]:

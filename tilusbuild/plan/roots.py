@@ -9,7 +9,7 @@ import os
 
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest import IncludeDir, Manifest
-from tilusbuild.manifest.script import PACKAGE
+from tilusbuild.manifest.script_sections import PACKAGE
 from tilusbuild.render.closure import Root, inside
 from tilusbuild.toolchain import package_dir
 

@@ -22,8 +22,7 @@ from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.valued_flags import filled_in, has_values
 from tilusbuild.plan import identity
-from tilusbuild.plan.model import Target
-from tilusbuild.plan.spaces import target_constants
+from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers

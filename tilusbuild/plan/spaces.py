@@ -15,11 +15,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilusbuild.arch import combined
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest import Manifest
-from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
+from tilusbuild.plan.model import (
+    PlanSelection,
+    Target,
+    chosen_pairs,
+    instances_of,
+    target_constants,
+)
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space import Schedule, Schedules, Space, SpaceError, SpaceSpec, select
@@ -39,12 +44,6 @@ Counting: TypeAlias = "Callable[[str], Watch]"
 
 Chosen: TypeAlias = tuple[Schedules, Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""
-
-
-def target_constants(target: Target) -> dict[str, Value]:
-    """Return the constants that every expression of a target sees: `arch.*` and `facts.*`."""
-    limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
-    return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
 
 def spec_of(

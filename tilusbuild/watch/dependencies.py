@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilusbuild.manifest import Manifest
-from tilusbuild.manifest.script import PACKAGE
+from tilusbuild.manifest.script_sections import PACKAGE
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.render.closure import Root
 from tilusbuild.toolchain import Toolchain

@@ -1,0 +1,78 @@
+"""Which constants are an instance: rules over constants alone take instances away."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilusbuild.errors import InputError
+from tilusbuild.manifest import load
+from tilusbuild.plan.model import instances_of, targets_of
+from tilusbuild.plan.spaces import space_of, spec_of
+
+MANIFEST = """\
+edition = 1
+[project]
+name = "p"
+version = "0.1.0"
+[target.old]
+arch = "sm_80"
+[target.new]
+arch = "sm_90"
+[script.one]
+template = "one.cu.j2"
+kernel = "k"
+launch = { grid = [1], block = [1] }
+params = { a = [1, 2, 3], b = [0, 1] }
+space.c = [1, 2]
+"""
+RULES = {
+    "a < 3": lambda a, b, arch: a < 3,
+    "a + b != 2": lambda a, b, arch: a + b != 2,
+    "b == 0 or arch.number >= 90": lambda a, b, arch: b == 0 or arch >= 90,
+    "a * b <= 2": lambda a, b, arch: a * b <= 2,
+    "not b": lambda a, b, arch: not b,
+}
+
+
+def loaded(directory: Path, rules: list[str]):
+    (directory / "one.cu.j2").write_text("")
+    rows = "".join(f'r{number} = "{rule}"\n' for number, rule in enumerate(rules))
+    (directory / "tilus.toml").write_text(f"{MANIFEST}[script.one.restrict]\n{rows}")
+    return load(str(directory / "tilus.toml"))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rules=st.lists(st.sampled_from([*RULES]), max_size=4, unique=True))
+def test_rules_over_constants_take_instances_away(tmp_path: Path, rules: list[str]) -> None:
+    manifest = loaded(tmp_path, rules)
+    for target, arch in (("old", 80), ("new", 90)):
+        found = [(each["a"], each["b"]) for each in instances_of(manifest, "one", target)]
+        assert found == [
+            (a, b)
+            for a, b in product((1, 2, 3), (0, 1))
+            if all(RULES[rule](a, b, arch) for rule in rules)
+        ]
+
+
+def test_an_empty_space_is_an_error_where_a_schedule_decides_too(tmp_path: Path) -> None:
+    manifest = loaded(tmp_path, ["a + c < 4"])
+    assert len(list(instances_of(manifest, "one", "old"))) == 6
+    with pytest.raises(InputError, match="a=3"):
+        list(spaces(manifest))
+
+
+def test_no_instance_at_all_is_an_error(tmp_path: Path) -> None:
+    manifest = loaded(tmp_path, ["a > 3"])
+    with pytest.raises(InputError, match="the space is empty"):
+        list(spaces(manifest))
+
+
+def spaces(manifest):
+    for params in instances_of(manifest, "one", "old"):
+        spec = spec_of(manifest, "one", targets_of(manifest)["old"], params)
+        yield space_of(manifest, "one", "old", spec, params)
