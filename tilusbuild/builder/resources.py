@@ -37,12 +37,14 @@ from tilusbuild.engine.resources import (
     AllOf,
     LoadLimit,
     MemoryLimit,
+    TokensBeside,
     TokenSource,
 )
 from tilusbuild.engine.timeline import LAUNCHER, Timeline
 from tilusbuild.manifest import Settings
 from tilusbuild.plan.script_instance import RenderedProgram
 from tilusbuild.process.base import PrefixRunner, Runner
+from tilusbuild.process.elsewhere import Places, SharingRunner
 from tilusbuild.process.jobserver import (
     Jobserver,
     JobserverError,
@@ -50,6 +52,7 @@ from tilusbuild.process.jobserver import (
     announced_jobserver,
 )
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.machine import usable_cores
 from tilusbuild.process.resident import ResidentPool
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
@@ -82,8 +85,11 @@ class ProgramCompiler:
         nice: int = 0,
         makeflags: str = "",
         timeline: Timeline,
+        shared: Callable[[Runner], Runner] = lambda runner: runner,
     ) -> None:
-        """`makeflags` are for compilers with threads of their own."""
+        """`makeflags` are for compilers with threads of their own; `shared` returns a runner that
+        also runs elsewhere."""
+        self._shared = shared
         self._timeline = timeline
         self._cache = cache
         self._toolchain = toolchain
@@ -140,7 +146,7 @@ class ProgramCompiler:
         cuda = self._toolchain.cuda
         if self._makeflags and not self._prefix and cuda and cuda.release >= FIRST_RELEASE:
             runner = ThreadsRunner(cuda.nvcc, self._makeflags, runner)
-        return runner
+        return self._shared(runner)
 
     def _timed(self, runner: Runner, ran: list[str], before: str = "") -> Runner:
         nvrtc = self._toolchain.nvrtc
@@ -221,6 +227,8 @@ class ProgramCompiler:
     def cancel(self) -> None:
         if self._residents is not None:
             self._residents.drain()
+        for scope in list(self._running.values()):
+            scope.cancel()
         self._runner.cancel()
 
     def close(self) -> None:
@@ -362,6 +370,26 @@ def _unsafe(project: Project) -> Iterator[str]:
         yield f"{where}: unsafe-flags: what these flags run, read and write is in no hash"
 
 
+def _beside(
+    project: Project,
+    toolchain: Toolchain,
+    remote: LazyRemote,
+    limits: ResourceLimits,
+    config: BuildConfig,
+) -> tuple[TokenSource, int | None, Callable[[Runner], Runner]]:
+    """Return the tokens and the jobs of a build, and who runs its commands: with an executor, there
+    are more of them than this machine has places. Raises `InputError`."""
+    settings = decide(project.manifest.remote, project.environment, "executor")
+    if settings is None:
+        return limits.tokens, config.jobs, lambda runner: runner
+    here = max(1, config.jobs or usable_cores())
+    tokens = TokensBeside(limits.tokens, settings.jobs)
+    places = Places(lambda: min(here, 1 + tokens.here))
+    executor = remote.share(settings, toolchain, project.runner)
+    jobs = here + settings.jobs
+    return tokens, jobs, lambda runner: SharingRunner(runner, executor, places)
+
+
 @contextmanager
 def open_builder(
     project: Project,
@@ -382,6 +410,7 @@ def open_builder(
             decide(project.manifest.remote, project.environment), store, project.cache
         ) as remote,
     ):
+        tokens, jobs, shared = _beside(project, toolchain, remote, limits, config)
         compiler = ProgramCompiler(
             project.cache,
             toolchain,
@@ -391,12 +420,14 @@ def open_builder(
             nice=limits.nice,
             makeflags=limits.makeflags,
             timeline=project.timeline,
+            shared=shared,
         )
         whole = replace(
             config,
             history=config.history or History(project.cache.state_path),
             admission=limits.admission,
-            tokens=limits.tokens,
+            tokens=tokens,
+            jobs=jobs,
             timeline=project.timeline,
             remote=remote,
             warnings=(*limits.warnings, *_unsafe(project)),

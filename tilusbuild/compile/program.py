@@ -20,7 +20,7 @@ from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
-from tilusbuild.compile.reads import Reads
+from tilusbuild.compile.reads import ASSEMBLED, INCLUDED, Reads
 from tilusbuild.compile.steps import (
     CC_FLAGS,
     ENVIRONMENT,
@@ -28,6 +28,7 @@ from tilusbuild.compile.steps import (
     LAUNCHER_OBJECT,
     LAUNCHER_STEP,
     PRODUCT,
+    SOURCE,
     TOOLS,
     Step,
     Tools,
@@ -176,6 +177,8 @@ class Compile:
     logs: list[str] = field(default_factory=list)
     seconds: float = 0.0
     peak_rss: int = 0
+    elsewhere: bool = False
+    """Whether another machine did a part: then nothing is known of the memory."""
     found: Findings = field(default_factory=Findings)
     include_dir: str | None = None
     notes: Sequence[Diagnostic] = ()
@@ -348,12 +351,24 @@ class Compile:
             self.work,
             {**self.tools.environment, **ENVIRONMENT, **reads.environment},
             self.timeout,
+            outputs=self._portable(step),
             sandbox=reads.sandbox(step),
         )
         finished = self.runner.run(command)
         self.seconds += finished.seconds
-        self.peak_rss = max(self.peak_rss, finished.peak_rss)
+        self.elsewhere = self.elsewhere or finished.elsewhere
+        self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
+
+    def _portable(self, step: Step) -> tuple[str, ...]:
+        """Return the files that a step may make, if another machine may run it: that which reads
+        the source. The others take milliseconds, and NVRTC's process is one that stays here. Where
+        the compiler records times of headers, a worker has others."""
+        if step.argv[0] not in ("{nvcc}", "{cxx}") or SOURCE not in step.argv:
+            return ()
+        if self.recipe.pipeline.copies_headers(self.recipe):
+            return ()
+        return (step.output, INCLUDED, ASSEMBLED)
 
     def _reads(self) -> Reads:
         return Reads(self.tools, self.work, self.include_dir)

@@ -238,6 +238,8 @@ class RemoteSummary:
     """Programs that it has and that were compiled here as well, with the same bytes."""
     wrong: int = 0
     """Those with other bytes: nothing of it is used then, and the exit status is 1."""
+    executed: int = 0
+    """Commands that other machines ran."""
 
 
 @dataclass(frozen=True, slots=True)

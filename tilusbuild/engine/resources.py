@@ -146,6 +146,39 @@ class NoJobserver:
     def idle(self) -> None: ...
 
 
+class TokensBeside:
+    """The tokens of a source, and so many more for compiles on other machines. `here` are those
+    that are held of the source: compiles on this one."""
+
+    def __init__(self, source: TokenSource, more: int) -> None:
+        self._source = source
+        self._more = more
+        self._beside = 0
+        self.here = 0
+
+    def try_acquire(self) -> bool:
+        if self._source.try_acquire():
+            self.here += 1
+            return True
+        if self._beside < self._more:
+            self._beside += 1
+            return True
+        return False
+
+    def release(self) -> None:
+        if self._beside:
+            self._beside -= 1
+        else:
+            self.here -= 1
+            self._source.release()
+
+    def notify_when_available(self, callback: Callable[[], None], /) -> None:
+        self._source.notify_when_available(callback)
+
+    def idle(self) -> None:
+        self._source.idle()
+
+
 class JobTokens:
     """The tokens that a build holds: at least one less than there are compiles, and no more for
     long."""

@@ -77,6 +77,24 @@ class RemoteSection(ManifestTable):
         "What is missing here is fetched from there instead of compiled.",
         examples=["grpcs://cache.example:443"],
     )
+    executor: Address | None = Field(
+        None,
+        description="A server of the Remote Execution API v2 whose workers compile beside this "
+        "machine's cores.",
+        examples=["grpcs://farm.example:443"],
+    )
+    properties: dict[str, str] = Field(
+        {},
+        description="What a worker must be, in the words of the server.",
+        examples=[{"OSFamily": "linux"}],
+    )
+    jobs: int = Field(
+        64,
+        ge=1,
+        le=10_000,
+        description="How many programs workers compile at once.",
+        examples=[200],
+    )
     instance: str = Field(
         "", description="The server's instance, where it has several.", examples=["kernels"]
     )

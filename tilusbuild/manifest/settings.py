@@ -184,7 +184,7 @@ OF_KERNEL_CACHE = {
 
 _REMOTE = (
     *("CACHE", "INSTANCE", "WRITE", "CONNECT_TIMEOUT", "TIMEOUT", "PATIENCE", "SEND_TIMEOUT"),
-    "VERIFY",
+    *("VERIFY", "EXECUTOR", "PROPERTIES", "JOBS"),
     *("HEADERS", "CREDENTIAL_HELPER", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"),
 )
 """A test compares them with the models, whose import would be slow."""

@@ -43,6 +43,9 @@ class Command:
     on_output: Callable[[bytes], None] | None = field(default=None, compare=False)
     """Called in `Runner.run`, on its thread, with each piece of output as it comes. If it falls far
     behind, a line that says so replaces some pieces."""
+    outputs: tuple[str, ...] = ()
+    """The files in `cwd` that it may make, when it reads nothing but `cwd` and the tools: such a
+    command may run on another machine. () is any other."""
     sandbox: Sandbox | None = None
     """What holds the process and all that it starts; None: nothing."""
 
@@ -58,6 +61,8 @@ class CompletedCommand:
     peak_rss: int
     """Bytes: the largest resident set of the process and of the children that it waited for."""
     timed_out: bool = False
+    elsewhere: bool = False
+    """Whether another machine ran it: then nothing is known of its memory."""
 
     @property
     def ok(self) -> bool:

@@ -3,7 +3,9 @@ program is missing here, and nothing of a remote cache can end the build."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cache.cache import Cache
@@ -14,7 +16,10 @@ from tilusbuild.remote.settings import RemoteSettings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from tilusbuild.process.base import Command, CompletedCommand, Runner
     from tilusbuild.remote.client import RemoteCache
+    from tilusbuild.remote.execute import RemoteExecutor
+    from tilusbuild.toolchain import Toolchain
 
 
 class LazyRemote:
@@ -27,11 +32,15 @@ class LazyRemote:
         self._cache = cache
         self._client: RemoteCache | None = None
         self._opened = False
+        self._tell: Callable[[Any], None] = _nobody
+        self.executor: LazyExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        if self.executor is not None:
+            self.executor.close()
         if self._client is not None:
             self._client.close()
 
@@ -44,6 +53,7 @@ class LazyRemote:
         return self._settings is not None and self._settings.verify > 0
 
     def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
+        self._tell = tell
         if not self._opened and self._settings is not None:
             self._opened = True  # whatever comes of it, once is enough
             self._open(self._settings, tell)
@@ -62,7 +72,21 @@ class LazyRemote:
             self._client.stop()
 
     def summary(self) -> events.RemoteSummary | None:
-        return None if self._client is None else self._client.summary()
+        found = None if self._client is None else self._client.summary()
+        executor = self.executor
+        if executor is None or not executor.executed:
+            return found
+        found = found or events.RemoteSummary(executor.address, 0, 0, 0, 0, 0, 0, 0, 0.0)
+        return replace(found, executed=executor.executed)
+
+    def share(self, settings: RemoteSettings, toolchain: Toolchain, runner: Runner) -> LazyExecutor:
+        """Return who else compiles; its troubles are told as this one's are."""
+
+        def warn(why: str) -> None:
+            self._tell(events.Warned(f"remote execution: {why}"))
+
+        self.executor = LazyExecutor(settings, toolchain, runner, warn)
+        return self.executor
 
     def _open(self, settings: RemoteSettings, tell: Callable[[Any], None]) -> None:
         try:
@@ -76,3 +100,66 @@ class LazyRemote:
             self._client = RemoteCache(settings, self._store, self._cache, tell)
         except RemoteTroubleError as error:
             tell(events.Warned(f"remote cache: {error}; this build does without it"))
+
+
+def _nobody(message: object) -> None: ...
+
+
+class LazyExecutor:
+    """An `elsewhere.Executor` that is opened when this machine's places are taken."""
+
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        toolchain: Toolchain,
+        runner: Runner,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`runner` runs the probe's part here."""
+        self._settings = settings
+        self._toolchain = toolchain
+        self._runner = runner
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._opened = False
+        self._executor: RemoteExecutor | None = None
+
+    @property
+    def address(self) -> str:
+        return self._settings.address
+
+    @property
+    def executed(self) -> int:
+        return 0 if self._executor is None else self._executor.executed
+
+    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
+        with self._lock:
+            if not self._opened:
+                self._opened = True
+                self._open()
+        return None if self._executor is None else self._executor.run(command, cancelled)
+
+    def cancel(self, cancelled: threading.Event) -> None:
+        if self._executor is not None:
+            self._executor.cancel(cancelled)
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+
+    def _open(self) -> None:
+        try:
+            from tilusbuild.remote.backend import RemoteTroubleError
+            from tilusbuild.remote.execute import RemoteExecutor
+            from tilusbuild.remote.probe import probe
+        except ImportError as error:
+            self._warn(f"{error.name} is not installed: pip install 'tilusbuild[remote]'")
+            return
+        try:
+            self._executor = RemoteExecutor(
+                self._settings,
+                lambda there: probe(self._toolchain, self._runner, there),
+                self._warn,
+            )
+        except RemoteTroubleError as error:
+            self._warn(str(error))

@@ -12,6 +12,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
 _SHA256 = 1
-_V2 = "/build.bazel.remote.execution.v2"
+V2 = "/build.bazel.remote.execution.v2"
 _MESSAGE = 4 << 20
 """Bytes of a message that every gRPC server takes, unless it says something else."""
 _MARGIN = 1 << 20
@@ -86,7 +87,7 @@ class ReapiBackend:
         self._checked()
         calls = [
             self._start(
-                f"{_V2}.ActionCache/GetActionResult",
+                f"{V2}.ActionCache/GetActionResult",
                 reapi.GetActionResultRequest(
                     instance_name=self._settings.instance, action_digest=_digest(key)
                 ),
@@ -101,7 +102,7 @@ class ReapiBackend:
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
         calls = [
             self._start(
-                f"{_V2}.ContentAddressableStorage/BatchReadBlobs",
+                f"{V2}.ContentAddressableStorage/BatchReadBlobs",
                 reapi.BatchReadBlobsRequest(
                     instance_name=self._settings.instance, digests=map(_digest, batch)
                 ),
@@ -109,7 +110,7 @@ class ReapiBackend:
             for batch in in_batches(small, self._limit)
         ]
         for call in calls:
-            answer = _parsed(reapi.BatchReadBlobsResponse, self._end(call))
+            answer = parsed(reapi.BatchReadBlobsResponse, self._end(call))
             for each in answer.responses:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
                 if not each.status.code and blob in wanted:
@@ -129,8 +130,8 @@ class ReapiBackend:
                 instance_name=self._settings.instance,
                 blob_digests=map(_digest, every[at : at + most]),
             )
-            name = f"{_V2}.ContentAddressableStorage/FindMissingBlobs"
-            answer = _parsed(reapi.FindMissingBlobsResponse, self._end(self._start(name, request)))
+            name = f"{V2}.ContentAddressableStorage/FindMissingBlobs"
+            answer = parsed(reapi.FindMissingBlobsResponse, self._end(self._start(name, request)))
             found += [Blob(each.hash, each.size_bytes) for each in answer.missing_blob_digests]
         return set(found).intersection(every)
 
@@ -141,8 +142,8 @@ class ReapiBackend:
             request = reapi.BatchUpdateBlobsRequest(instance_name=self._settings.instance)
             for blob in batch:
                 request.requests.add(digest=_digest(blob), data=blobs[blob])
-            name = f"{_V2}.ContentAddressableStorage/BatchUpdateBlobs"
-            answer = _parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
+            name = f"{V2}.ContentAddressableStorage/BatchUpdateBlobs"
+            answer = parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
             for each in answer.responses:
                 if each.status.code:
                     why = each.status.message[:200] or f"code {each.status.code}"
@@ -157,7 +158,19 @@ class ReapiBackend:
             action_digest=_digest(key),
             action_result=reapi.ActionResult.FromString(record),
         )
-        self._end(self._start(f"{_V2}.ActionCache/UpdateActionResult", request))
+        self._end(self._start(f"{V2}.ActionCache/UpdateActionResult", request))
+
+    def stream(self, name: str, request: Any) -> Any:
+        """Begin a call that answers with messages, as bytes. Raises `RemoteTroubleError`."""
+        self._checked()
+        call = self._method(self._channel.unary_stream, name)
+        data, timeout = request.SerializeToString(), self._settings.timeout
+        return self._guarded(lambda: call(data, timeout=timeout, metadata=self._metadata()))
+
+    def try_to(self, name: str, request: Any, seconds: float) -> None:
+        """Ask for something that the server need not be able to do, and wait for so long."""
+        with suppress(RemoteTroubleError):
+            self._end(self._start(name, request, seconds))
 
     def leave(self) -> None: ...
 
@@ -169,14 +182,14 @@ class ReapiBackend:
         with self._lock:
             if self._capabilities is None:
                 request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
-                name = f"{_V2}.Capabilities/GetCapabilities"
+                name = f"{V2}.Capabilities/GetCapabilities"
                 seconds = self._settings.connect_timeout
                 try:
                     data = self._end(self._start(name, request, seconds))
                 except RemoteTroubleError as error:
                     # No answer now would be no answer again, and as late.
                     raise RemoteTroubleError(str(error), retry=False) from None
-                found = _parsed(reapi.ServerCapabilities, data)
+                found = parsed(reapi.ServerCapabilities, data)
                 cache = found.cache_capabilities
                 if _SHA256 not in cache.digest_functions:
                     why = f"{self._settings.address} does not name content by SHA256"
@@ -207,7 +220,7 @@ class ReapiBackend:
         except grpc.RpcError as error:
             if absent and error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
-            raise self._trouble(error) from None
+            raise self.trouble(error) from None
 
     def _stream(self, blob: Blob) -> bytes | None:
         """Return a large blob; None when it is not there."""
@@ -223,7 +236,7 @@ class ReapiBackend:
                 timeout=self._settings.timeout,
                 metadata=self._metadata(),
             ):
-                piece = _parsed(reapi.ReadResponse, data).data
+                piece = parsed(reapi.ReadResponse, data).data
                 pieces.append(piece)
                 left -= len(piece)
                 if left < 0:
@@ -231,7 +244,7 @@ class ReapiBackend:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
-            raise self._trouble(error) from None
+            raise self.trouble(error) from None
         return b"".join(pieces)
 
     def _write(self, blob: Blob, data: bytes) -> None:
@@ -250,9 +263,9 @@ class ReapiBackend:
         try:
             answer = call(pieces(), timeout=self._settings.timeout, metadata=self._metadata())
         except grpc.RpcError as error:
-            raise self._trouble(error) from None
+            raise self.trouble(error) from None
         # A server that has it already ends early, with the whole size.
-        if _parsed(reapi.WriteResponse, answer).committed_size != blob.size:
+        if parsed(reapi.WriteResponse, answer).committed_size != blob.size:
             raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
 
     @property
@@ -268,7 +281,8 @@ class ReapiBackend:
         except ValueError:  # grpc's word for a channel that was closed
             raise RemoteTroubleError("closed", retry=False) from None
 
-    def _trouble(self, error: Any) -> RemoteTroubleError:
+    def trouble(self, error: Any) -> RemoteTroubleError:
+        """Return what an error of gRPC means."""
         code = error.code().name
         details = (error.details() or "").partition("\n")[0][:200]
         why = "no answer in time" if code == "DEADLINE_EXCEEDED" else f"{code}: {details}"
@@ -295,7 +309,8 @@ def _digest(blob: Blob) -> reapi.Digest:
     return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
 
 
-def _parsed(kind: Any, data: bytes) -> Any:
+def parsed(kind: Any, data: bytes) -> Any:
+    """Return the message in these bytes. Raises `RemoteTroubleError`."""
     try:
         return kind.FromString(data)
     except Exception:  # protobuf's DecodeError, of whichever implementation

@@ -13,19 +13,63 @@ class Digest(_message.Message):
     size_bytes: int
     def __init__(self, hash: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
+class Platform(_message.Message):
+    __slots__ = ("properties",)
+    class Property(_message.Message):
+        __slots__ = ("name", "value")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        value: str
+        def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    properties: _containers.RepeatedCompositeFieldContainer[Platform.Property]
+    def __init__(self, properties: _Optional[_Iterable[_Union[Platform.Property, _Mapping]]] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("arguments",)
+    __slots__ = ("arguments", "environment_variables", "output_files", "platform", "working_directory", "output_paths")
+    class EnvironmentVariable(_message.Message):
+        __slots__ = ("name", "value")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        value: str
+        def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FILES_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    WORKING_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_PATHS_FIELD_NUMBER: _ClassVar[int]
     arguments: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, arguments: _Optional[_Iterable[str]] = ...) -> None: ...
+    environment_variables: _containers.RepeatedCompositeFieldContainer[Command.EnvironmentVariable]
+    output_files: _containers.RepeatedScalarFieldContainer[str]
+    platform: Platform
+    working_directory: str
+    output_paths: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, arguments: _Optional[_Iterable[str]] = ..., environment_variables: _Optional[_Iterable[_Union[Command.EnvironmentVariable, _Mapping]]] = ..., output_files: _Optional[_Iterable[str]] = ..., platform: _Optional[_Union[Platform, _Mapping]] = ..., working_directory: _Optional[str] = ..., output_paths: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Duration(_message.Message):
+    __slots__ = ("seconds", "nanos")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NANOS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    nanos: int
+    def __init__(self, seconds: _Optional[int] = ..., nanos: _Optional[int] = ...) -> None: ...
 
 class Action(_message.Message):
-    __slots__ = ("command_digest", "input_root_digest")
+    __slots__ = ("command_digest", "input_root_digest", "timeout", "do_not_cache", "platform")
     COMMAND_DIGEST_FIELD_NUMBER: _ClassVar[int]
     INPUT_ROOT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    DO_NOT_CACHE_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
     command_digest: Digest
     input_root_digest: Digest
-    def __init__(self, command_digest: _Optional[_Union[Digest, _Mapping]] = ..., input_root_digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
+    timeout: Duration
+    do_not_cache: bool
+    platform: Platform
+    def __init__(self, command_digest: _Optional[_Union[Digest, _Mapping]] = ..., input_root_digest: _Optional[_Union[Digest, _Mapping]] = ..., timeout: _Optional[_Union[Duration, _Mapping]] = ..., do_not_cache: bool = ..., platform: _Optional[_Union[Platform, _Mapping]] = ...) -> None: ...
 
 class FileNode(_message.Message):
     __slots__ = ("name", "digest", "is_executable")
@@ -45,13 +89,23 @@ class DirectoryNode(_message.Message):
     digest: Digest
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
 
+class SymlinkNode(_message.Message):
+    __slots__ = ("name", "target")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    target: str
+    def __init__(self, name: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
+
 class Directory(_message.Message):
-    __slots__ = ("files", "directories")
+    __slots__ = ("files", "directories", "symlinks")
     FILES_FIELD_NUMBER: _ClassVar[int]
     DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
+    SYMLINKS_FIELD_NUMBER: _ClassVar[int]
     files: _containers.RepeatedCompositeFieldContainer[FileNode]
     directories: _containers.RepeatedCompositeFieldContainer[DirectoryNode]
-    def __init__(self, files: _Optional[_Iterable[_Union[FileNode, _Mapping]]] = ..., directories: _Optional[_Iterable[_Union[DirectoryNode, _Mapping]]] = ...) -> None: ...
+    symlinks: _containers.RepeatedCompositeFieldContainer[SymlinkNode]
+    def __init__(self, files: _Optional[_Iterable[_Union[FileNode, _Mapping]]] = ..., directories: _Optional[_Iterable[_Union[DirectoryNode, _Mapping]]] = ..., symlinks: _Optional[_Iterable[_Union[SymlinkNode, _Mapping]]] = ...) -> None: ...
 
 class Tree(_message.Message):
     __slots__ = ("root", "children")
@@ -96,16 +150,84 @@ class ExecutedActionMetadata(_message.Message):
     def __init__(self, execution_start_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ..., execution_completed_timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
 
 class ActionResult(_message.Message):
-    __slots__ = ("output_files", "output_directories", "exit_code", "execution_metadata")
+    __slots__ = ("output_files", "output_directories", "exit_code", "stdout_raw", "stdout_digest", "stderr_raw", "stderr_digest", "execution_metadata")
     OUTPUT_FILES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_RAW_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STDERR_RAW_FIELD_NUMBER: _ClassVar[int]
+    STDERR_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_METADATA_FIELD_NUMBER: _ClassVar[int]
     output_files: _containers.RepeatedCompositeFieldContainer[OutputFile]
     output_directories: _containers.RepeatedCompositeFieldContainer[OutputDirectory]
     exit_code: int
+    stdout_raw: bytes
+    stdout_digest: Digest
+    stderr_raw: bytes
+    stderr_digest: Digest
     execution_metadata: ExecutedActionMetadata
-    def __init__(self, output_files: _Optional[_Iterable[_Union[OutputFile, _Mapping]]] = ..., output_directories: _Optional[_Iterable[_Union[OutputDirectory, _Mapping]]] = ..., exit_code: _Optional[int] = ..., execution_metadata: _Optional[_Union[ExecutedActionMetadata, _Mapping]] = ...) -> None: ...
+    def __init__(self, output_files: _Optional[_Iterable[_Union[OutputFile, _Mapping]]] = ..., output_directories: _Optional[_Iterable[_Union[OutputDirectory, _Mapping]]] = ..., exit_code: _Optional[int] = ..., stdout_raw: _Optional[bytes] = ..., stdout_digest: _Optional[_Union[Digest, _Mapping]] = ..., stderr_raw: _Optional[bytes] = ..., stderr_digest: _Optional[_Union[Digest, _Mapping]] = ..., execution_metadata: _Optional[_Union[ExecutedActionMetadata, _Mapping]] = ...) -> None: ...
+
+class Any(_message.Message):
+    __slots__ = ("type_url", "value")
+    TYPE_URL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    type_url: str
+    value: bytes
+    def __init__(self, type_url: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class Operation(_message.Message):
+    __slots__ = ("name", "metadata", "done", "error", "response")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    metadata: Any
+    done: bool
+    error: Status
+    response: Any
+    def __init__(self, name: _Optional[str] = ..., metadata: _Optional[_Union[Any, _Mapping]] = ..., done: bool = ..., error: _Optional[_Union[Status, _Mapping]] = ..., response: _Optional[_Union[Any, _Mapping]] = ...) -> None: ...
+
+class ExecuteOperationMetadata(_message.Message):
+    __slots__ = ("stage",)
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    stage: int
+    def __init__(self, stage: _Optional[int] = ...) -> None: ...
+
+class ExecuteRequest(_message.Message):
+    __slots__ = ("instance_name", "skip_cache_lookup", "action_digest")
+    INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    SKIP_CACHE_LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    ACTION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    instance_name: str
+    skip_cache_lookup: bool
+    action_digest: Digest
+    def __init__(self, instance_name: _Optional[str] = ..., skip_cache_lookup: bool = ..., action_digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
+
+class ExecuteResponse(_message.Message):
+    __slots__ = ("result", "cached_result", "status")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CACHED_RESULT_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    result: ActionResult
+    cached_result: bool
+    status: Status
+    def __init__(self, result: _Optional[_Union[ActionResult, _Mapping]] = ..., cached_result: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class WaitExecutionRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class CancelOperationRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetActionResultRequest(_message.Message):
     __slots__ = ("instance_name", "action_digest")

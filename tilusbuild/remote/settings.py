@@ -26,6 +26,9 @@ OFF = "off"
 """As an address in the environment: no remote cache, whatever the manifest says."""
 
 
+ADDRESSES = ("cache", "executor")
+
+
 class UserRemote(RemoteSection):
     """`[remote]` of the user's settings: what a manifest may say, and what it may not."""
 
@@ -53,6 +56,8 @@ class RemoteSettings:
     patience: float = 5.0
     send_timeout: float = 30.0
     verify: float = 0.0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    jobs: int = 64
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     credential_helper: str | None = None
     tls_ca: str | None = None
@@ -81,29 +86,33 @@ def user_file(environment: Mapping[str, str]) -> str | None:
     return os.path.join(base, "tilusbuild", "config.toml")
 
 
-def decide(section: RemoteSection | None, environment: Mapping[str, str]) -> RemoteSettings | None:
-    """Return the remote cache to use, or None. Raises `InputError` for wrong settings."""
+def decide(
+    section: RemoteSection | None, environment: Mapping[str, str], key: str = "cache"
+) -> RemoteSettings | None:
+    """Return the remote cache to use, or None; with the key "executor", who else compiles. Raises
+    `InputError` for wrong settings."""
     given = _from_environment(environment)
-    if given.get("cache") == OFF:
+    if given.get(key) == OFF:
         return None
     path = user_file(environment)
     user = {} if path is None else _of_user(path)
     declared = {} if section is None else section.model_dump(exclude_unset=True)
     layers = ((given, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
     address, source = next(
-        ((layer["cache"], source) for layer, source in layers if layer.get("cache")), (None, "")
+        ((layer[key], source) for layer, source in layers if layer.get(key)), (None, "")
     )
     if address is None:
         return None
     whole: dict[str, Any] = {**user, **declared, **given}
-    own = given.get("cache") or user.get("cache")
+    own = given.get(key) or user.get(key)
     withheld = False
     if own is None or _origin(own) != _origin(address):
         withheld = any([whole.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
-    whole.pop("cache", None)
+    for name in ADDRESSES:
+        whole.pop(name, None)
     return RemoteSettings(
         address=address,
-        source=f"{source}CACHE" if source == REMOTE_PREFIX else source,
+        source=f"{source}{key.upper()}" if source == REMOTE_PREFIX else source,
         withheld=withheld,
         **whole,
     )
@@ -148,8 +157,7 @@ def _said(detail: Any) -> str:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return what the environment sets, checked. Raises `InputError` that names the variable."""
-    if environment.get(f"{REMOTE_PREFIX}CACHE") == OFF:
-        return {"cache": OFF}
+    off = {key: OFF for key in ADDRESSES if environment.get(REMOTE_PREFIX + key.upper()) == OFF}
     try:
         table = UserRemote.model_validate(dict(_read(environment)))
     except ValidationError as error:
@@ -161,14 +169,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                 for each in error.errors(include_url=False)
             )
         ) from None
-    return table.model_dump(exclude_unset=True)
+    return table.model_dump(exclude_unset=True) | off
 
 
 def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     for name in UserRemote.model_fields:
         variable = REMOTE_PREFIX + name.upper()
         # An empty variable is how a shell unsets one for a single command.
-        if not (text := environment.get(variable)):
+        if not (text := environment.get(variable)) or (name in ADDRESSES and text == OFF):
             continue
         value: Any = text
         if name == "write":
@@ -176,7 +184,18 @@ def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
                 raise input_error(f'{variable} must be 1 or 0, not "{text}"')
         elif name == "headers":
             value = dict(_header(variable, line) for line in text.splitlines() if line.strip())
+        elif name == "properties":
+            value = dict(_property(variable, word) for word in text.split(","))
+        elif name == "jobs" and text.isdecimal():
+            value = int(text)
         yield name.replace("_", "-"), value
+
+
+def _property(variable: str, word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals or not name.strip():
+        raise input_error(f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
+    return name.strip(), value.strip()
 
 
 def _header(variable: str, line: str) -> tuple[str, str]:

@@ -75,6 +75,7 @@ def remote_line(remote: RemoteSummary | None) -> str:
         (remote.verified, f"{remote.verified} compiled here as well, the same"),
         (remote.wrong, f"{remote.wrong} wrong"),
         (remote.refused, f"{remote.refused} refused"),
+        (remote.executed, f"{remote.executed} executed there"),
         (remote.sent, f"{remote.sent} sent ({amount(remote.sent_bytes)})"),
         (remote.unsent, f"{remote.unsent} not sent"),
     )

@@ -1,0 +1,266 @@
+"""Compiles on other machines: the same bytes, and here whenever those are in trouble."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
+
+from support.casd import Casd, worker
+from support.http_cache import Faults, line_to
+from support.processes import Marker, wait_until
+from support.project import NewProject, Project
+from support.trees import published
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.elsewhere import Places, SharingRunner
+from tilusbuild.remote.execute import RemoteExecutor
+from tilusbuild.remote.settings import RemoteSettings
+
+SLOW = "#include <iostream>\n#include <map>\n"
+"""What takes a compiler long enough for workers to be proved before all is compiled."""
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
+    server = Casd(tmp_path_factory.mktemp("farm"), *worker())
+    yield server
+    server.kill()
+
+
+@dataclass
+class Farmed:
+    """An executor, what it warned of, and a directory for commands."""
+
+    executor: RemoteExecutor
+    directory: Path
+    warnings: list[str] = field(default_factory=list)
+
+    def command(self, script: str, **how: Any) -> Command:
+        words = ("sh", "-c", script)
+        return Command(words, str(self.directory), {"PATH": "/usr/bin:/bin"}, **how)
+
+    def run(self, script: str, **how: Any) -> CompletedCommand | None:
+        return self.executor.run(self.command(script, **how), threading.Event())
+
+
+NewFarmed = Callable[..., Farmed]
+
+
+@pytest.fixture
+def farmed(farm: Casd, tmp_path: Path) -> Iterator[NewFarmed]:
+    """farmed(address, problem=…) has proved its workers, or found that problem."""
+    made: list[Farmed] = []
+
+    def make(address: str = "", problem: str | None = None, **settings: Any) -> Farmed:
+        directory = tmp_path / f"work-{len(made)}"
+        (directory / "tmp").mkdir(parents=True)
+        (directory / "in").write_text("content")
+        given = {"timeout": 20.0, **settings}
+        warned: list[str] = []
+        executor = RemoteExecutor(
+            RemoteSettings(address or farm.address, "test", **given),
+            lambda there: problem,
+            warned.append,
+        )
+        made.append(Farmed(executor, directory, warned))
+        made[-1].run("true")
+        wait_until(lambda: executor._proved is not None or bool(warned))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.executor.close()
+
+
+def test_outputs_come_back_with_what_was_said(farmed: NewFarmed) -> None:
+    there = farmed()
+    done = there.run("cat in in > tmp/out; echo said >&2; exit 3", outputs=("tmp/out", "none"))
+    assert done is not None
+    assert (done.status, done.output, done.elsewhere, done.ok) == (3, b"said\n", True, False)
+    assert (there.directory / "tmp" / "out").read_text() == "contentcontent"
+    assert there.executor.executed >= 1
+    assert there.warnings == []
+
+
+def test_what_a_worker_could_not_do_is_no_answer(farmed: NewFarmed) -> None:
+    there = farmed()
+    assert there.run("kill -9 $$") is None
+    done = there.run("sleep 60", timeout=1.0)
+    assert done is not None
+    assert done.timed_out
+    assert there.warnings == []
+
+
+def test_a_worker_with_other_tools_is_refused_by_name(farmed: NewFarmed) -> None:
+    there = farmed(problem="a worker has another /usr/bin/as than this machine, or none")
+    assert there.run("true") is None
+    (said,) = there.warnings
+    assert "another /usr/bin/as" in said
+    assert "this build compiles here" in said
+
+
+def test_blobs_that_are_gone_are_sent_again(farm: Casd, farmed: NewFarmed) -> None:
+    there = farmed()
+    assert there.run("cat in", outputs=("x",)) is not None
+    for path in (farm.directory / "cas" / "objects").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    (there.directory / "in").write_text("more")
+    done = there.run("cat in", outputs=("x",))
+    assert done is not None
+    assert done.output == b"more"
+
+
+def test_cancelled_actions_end_there_within_a_second(farmed: NewFarmed) -> None:
+    there, marker = farmed(), Marker()
+    events = [threading.Event() for _ in range(4)]
+
+    def wait(number: int) -> bool:
+        command = there.command(f"sleep {marker.seconds}; : {number}")
+        with pytest.raises(CancelledError):
+            there.executor.run(command, events[number])
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(wait, number) for number in range(4)]
+        marker.wait_for(4)
+        begun = time.monotonic()
+        for event in events:
+            event.set()
+            there.executor.cancel(event)
+        assert all(each.result() for each in waiting)
+        assert time.monotonic() - begun < 5  # a second on a machine that is not busy
+    marker.wait_for(0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_line_in_trouble_ends_in_an_answer_or_none(
+    seed: int, farm: Casd, farmed: NewFarmed
+) -> None:
+    random = Random(seed)
+    faults = Faults(delay=random.choice([0, 0.2]), loss=random.choice([0, 0.1]))
+    with line_to(farm.port, faults) as line:
+        there = farmed(line.at("grpc"), timeout=3.0)
+        if seed % 2:
+            faults.cut_after, faults.cuts_left = random.randrange(1, 3000), 1
+        else:
+            faults.silent_after = random.randrange(3000)
+        for number in range(3):
+            done = there.run(f"sleep 0.2; echo {number}; : {seed}", outputs=("x",))
+            assert done is None or done.output == b"%d\n" % number
+    assert len(there.warnings) <= 1
+
+
+def test_a_server_that_is_started_again_knows_nothing(tmp_path: Path, farmed: NewFarmed) -> None:
+    server = Casd(tmp_path / "farm", *worker())
+    there = farmed(server.address)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(there.run, "sleep 1; cat in", outputs=("x",))
+        wait_until(lambda: any(each.heard for each in list(there.executor._running.values())))
+        server.restart()
+        done = waiting.result()
+    server.kill()
+    assert done is None or done.output == b"content"
+    assert len(there.warnings) <= 1
+
+
+class Here:
+    """A runner that is told when to end."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.go_on = threading.Event()
+
+    def run(self, command: Command) -> CompletedCommand:
+        self.ran.append(command.argv[0])
+        self.go_on.wait()
+        return CompletedCommand(0, b"", 0.0, 1)
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class There:
+    """An executor that has an answer or none."""
+
+    def __init__(self, answer: CompletedCommand | None) -> None:
+        self.answer = answer
+        self.ran: list[str] = []
+
+    def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
+        self.ran.append(command.argv[0])
+        return self.answer
+
+    def cancel(self, cancelled: threading.Event) -> None: ...
+
+
+def test_places_here_are_taken_first(tmp_path: Path) -> None:
+    here, places = Here(), Places(lambda: 1)
+    there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=True))
+    with ThreadPoolExecutor(2) as threads:
+        runner = SharingRunner(here, there, places)
+        first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
+        wait_until(lambda: here.ran == ["1"])
+        assert runner.run(Command(("2",), "/", outputs=("x",))).elsewhere
+        here.go_on.set()
+        assert not first.result().elsewhere
+        assert not runner.run(Command(("3",), "/")).elsewhere
+    assert (here.ran, there.ran) == (["1", "3"], ["2"])
+
+
+def test_no_more_run_here_than_there_are_places() -> None:
+    here, places = Here(), Places(lambda: 1)
+    with ThreadPoolExecutor(3) as threads:
+        runner = SharingRunner(here, There(None), places)
+        command = Command(("1",), "/", outputs=("x",))
+        every = [threads.submit(runner.run, command) for _ in range(3)]
+        wait_until(lambda: len(here.ran) == 1)
+        time.sleep(0.3)
+        assert len(here.ran) == 1
+        here.go_on.set()
+        assert [each.result().status for each in every] == [0, 0, 0]
+        waits = SharingRunner(here, There(None), Places(lambda: 0))
+        waiting = threads.submit(waits.run, command)
+        waits.cancel()
+        with pytest.raises(CancelledError):
+            waiting.result()
+
+
+def project(new_user: NewProject, address: str, **remote: str) -> Project:
+    """A project of which nearly all has to go elsewhere: there is one place here."""
+    user = new_user("off", EXECUTOR=address, JOBS="4", **remote)
+    user.edit("tilus.toml", "[1, 2]", "[1, 12]")
+    user.edit("kernels/scale.cu.j2", "{# y = a * x #}", SLOW)
+    return user
+
+
+def build(user: Project) -> tuple[dict[str, Any], list[str]]:
+    ran = user.run("build", "--json", "-j1")
+    return ran.summary, [each["message"] for each in ran.events if each["event"] == "warning"]
+
+
+@pytest.mark.slow
+def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
+    here, there = project(new_user, "off"), project(new_user, farm.address)
+    build(here)
+    summary, said = build(there)
+    assert said == []
+    assert summary["remote"]["executed"] >= 1
+    assert published(here.cache) == published(there.cache)
+
+
+def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
+    user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
+    summary, said = build(user)
+    assert (summary["attempts"], summary["exit_status"]) == (2, 0)
+    assert len(said) <= 1

@@ -1,0 +1,71 @@
+"""The proof that a worker has this machine's tools: it digests its own, and they are compared.
+
+A property of a worker is a promise. This is a measurement: the programs that compile, each by the
+digest that the fingerprint has, and the directories of headers as wholes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tilusbuild.process.base import Command, CompletedCommand, Runner
+from tilusbuild.toolchain import Toolchain
+
+_DIGESTS = """\
+count=$1; shift
+while [ "$count" -gt 0 ]; do
+  (cd "$1" && find -L . -type f -print0 | sort -z | xargs -0 -r sha256sum | sha256sum) || exit
+  shift; count=$((count - 1))
+done
+[ $# -eq 0 ] || exec sha256sum -- "$@"
+"""
+"""For a shell: so many directories, each as one digest, and files, each with its own."""
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+_MEASURED = 600.0
+"""Seconds."""
+
+
+def probe(
+    toolchain: Toolchain, here: Runner, there: Callable[[Command], CompletedCommand]
+) -> str | None:
+    """Return why a worker's tools are not this machine's; None when they are. Raises what the two
+    raise."""
+    tools, directories = _tools(toolchain), toolchain.reach().headers
+    with tempfile.TemporaryDirectory(prefix="tilusbuild-probe-") as empty:
+        # The tools' digests are those of the fingerprint; of the headers it has other sums.
+        ours = _command(empty, directories, ())
+        with ThreadPoolExecutor(1) as meanwhile:
+            own = meanwhile.submit(here.run, ours)
+            theirs = there(_command(empty, directories, tuple(tools)))
+            headers = own.result().output.splitlines()
+    said = theirs.output.splitlines()
+    for directory, one, other in zip(directories, headers, said, strict=False):
+        if one != other:
+            return f"a worker has other headers in {directory} than this machine"
+    lines = (line.decode("utf-8", "replace").split(None, 1) for line in said[len(headers) :])
+    found = {each[1]: each[0] for each in lines if len(each) == 2}
+    for path, digest in tools.items():
+        if found.get(path) != digest:
+            return f"a worker has another {path} than this machine, or none"
+    return None
+
+
+def _command(directory: str, directories: Sequence[str], files: Sequence[str]) -> Command:
+    words = ("sh", "-c", _DIGESTS, "sh", str(len(directories)), *directories, *files)
+    return Command(words, directory, _ENVIRONMENT, _MEASURED)
+
+
+def _tools(toolchain: Toolchain) -> dict[str, str]:
+    """Return the digest of each program that compiles, by its path."""
+    host, cuda = toolchain.host, toolchain.cuda
+    files: Sequence[tuple[str, str]] = [
+        (tool.path, tool.digest)
+        for tool in (
+            *(host.cxx, host.cc, host.as_, host.ld, *host.parts),
+            *(() if cuda is None else cuda.tools),
+        )
+    ]
+    return {path: digest for path, digest in files if path and os.path.isfile(path)}
