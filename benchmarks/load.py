@@ -4,10 +4,12 @@
 - a call with its outputs left out, and one by keyword, against one with all arguments in order
 - a selection: `Kernel.select`, and `<script>_select` in C over random sizes, less the empty loop
 - a cold load: `import tilusbuild` and `load` in a new process against an interpreter that starts
+- a process with 1 to 1,000 kernels, instances of one script, each with a C dispatcher of its own:
+  what one more takes to load and to be called first, the memory, and that all of them are right
 
 Differences are of CPU time, which other work on the machine disturbs least. The script has two
 dispatch keys and a table of 26 x 26 measured buckets. Runs on any machine with a C++ compiler:
-python benchmarks/load.py
+python benchmarks/load.py; with `--rounds 0 --kernels 1000` only the last.
 """
 
 from __future__ import annotations
@@ -76,6 +78,62 @@ int main(void) {
   }
   return sum == 42;
 }
+"""
+
+
+MANY = """\
+edition = 1
+[project]
+name = "many"
+version = "0.1.0"
+[build]
+cache-dir = "cache"
+[target.cpu]
+arch = "cpu"
+[script.each]
+template = "each.cu.j2"
+kernel = "each"
+args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i32" }
+params = { number = NUMBERS }
+space = { scale = [2] }
+[script.each.dispatch]
+keys = ["n"]
+table = [{ when = "n <= 4", use = { scale = 2 } }]
+"""
+EACH = """\
+extern "C" void each(const float *x, float *y, int n) {
+  for (int i = 0; i < n; i++) y[i] = {{ scale }} * x[i] + {{ number }};
+}
+"""
+LOADS = """\
+import json, os, sys, time
+import numpy as np, tvm_ffi
+import tilusbuild
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+def right(number):
+    return (kernels[number](x) == 2 * x + number).all()
+
+count, kernels, rows, x = int(sys.argv[1]), [], [], np.arange(9, dtype="float32")
+before = resident()
+for upto in [n for n in (1, 10, 100, 300) if n < count] + [count]:
+    new = range(len(kernels), upto)
+    began, cpu = time.perf_counter(), time.process_time()
+    kernels += [tilusbuild.load("each", where="cache", number=number) for number in new]
+    loaded, called = time.process_time(), time.perf_counter()
+    good = sum(map(right, new))
+    rows.append({
+        "kernels": upto, "load_ms": (loaded - cpu) / len(new) * 1e3,
+        "call_ms": (time.process_time() - loaded) / len(new) * 1e3,
+        "seconds": time.perf_counter() - began, "mb": resident() - before, "right": int(good),
+    })
+assert all(map(right, range(count)))
+assert sum(row["right"] for row in rows) == count
+with open("/proc/self/maps") as maps:
+    opened = {line.split()[-1] for line in maps if line.rstrip().endswith(".so")}
+print(json.dumps([rows, sum("/dispatch/libeach.so" in path for path in opened)]))
 """
 
 
@@ -237,14 +295,38 @@ def cold(directory: Path, rounds: int) -> dict[str, object]:
     return found
 
 
+def many(directory: Path, kernels: int) -> list[dict[str, float]]:
+    """Kernels in one process: what each takes, and what all of them hold."""
+    directory.mkdir()
+    (directory / "tilus.toml").write_text(MANY.replace("NUMBERS", str(list(range(kernels)))))
+    (directory / "each.cu.j2").write_text(EACH)
+    process([*TILUSBUILD, "build"], directory)
+    ran = process([sys.executable, "-c", LOADS, str(kernels)], directory)
+    rows, dispatchers = json.loads(ran.out.splitlines()[-1])
+    if dispatchers != kernels:
+        raise AssertionError(f"{kernels} kernels, and {dispatchers} C dispatchers")
+    print(f"\n{kernels} kernels in one process, each with a C dispatcher, all right")
+    print(f"  {'kernels':>8}{'load, ms':>10}{'call, ms':>10}{'seconds':>10}{'MB':>8}")
+    for row in rows:
+        numbers = f"{row['load_ms']:10.2f}{row['call_ms']:10.2f}{row['seconds']:10.2f}"
+        print(f"  {row['kernels']:8d}{numbers}{row['mb']:8.1f}")
+    return list(rows)
+
+
 def main() -> None:
-    options = arguments(__doc__, rounds=40)
-    rounds, count = (2, 200) if options.small else (options.rounds, 2_000)
+    options = arguments(__doc__, rounds=40, kernels=1_000)
+    rounds, count, kernels = options.rounds, 2_000, options.kernels
+    if options.small:
+        rounds, count, kernels = 2, 200, 3
+    found: dict[str, object] = {}
     with workshop() as directory:
-        path = build(directory)
-        found: dict[str, object] = {"calls": calls(directory, path, rounds, count)}
-        found["c_selection_ns"] = in_c(directory, path)
-        found["cold"] = cold(directory, min(rounds, 11))
+        if rounds:
+            path = build(directory)
+            found["calls"] = calls(directory, path, rounds, count)
+            found["c_selection_ns"] = in_c(directory, path)
+            found["cold"] = cold(directory, min(rounds, 11))
+        if kernels:
+            found["many"] = many(directory / "many", kernels)
     if options.json:
         print(json.dumps({"machine": machine(), **found}))
 

@@ -106,6 +106,58 @@ def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
             arrays.plain(modelled, tuple({**right, "x": wrong}.values()))
 
 
+class NotHandedOver:
+    """An array whose library raises what it likes, as torch does for its meta and sparse ones."""
+
+    shape = (2, 3)
+    dtype = "float32"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **how: Any) -> None:
+        raise self.error
+
+
+def test_whatever_a_library_raises_names_the_argument(built: Marks) -> None:
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    for _ in range(2):  # before and after the kernel is bound to its dispatcher
+        for kind in (RuntimeError, BufferError, TypeError, ValueError, NotImplementedError):
+            wrong = NotHandedOver(kind("Cannot pack tensors on meta\nframe #0: c10::Error"))
+            words = 'argument "x": .* cannot be handed over: Cannot pack tensors on meta$'
+            with pytest.raises(TypeError, match=words):
+                kernel(wrong, value("y", 2, 3), 7)
+        kernel(value("x", 2, 3), value("y", 2, 3), 7)
+
+
+def test_torch_tensors_without_memory_of_their_own_are_named(built: Marks) -> None:
+    torch = pytest.importorskip("torch")
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    right = torch.ones(2, 3)
+    for _ in range(2):
+        for wrong in (torch.ones(2, 3, device="meta"), torch.ones(2, 3).to_sparse()):
+            with pytest.raises(TypeError, match=r'argument "x": torch.* cannot be handed over'):
+                kernel(wrong, value("y", 2, 3), 7)
+        kernel(right, value("y", 2, 3), 7)
+
+
+def test_an_error_of_the_device_blames_no_argument(built: Marks) -> None:
+    """A sick device refuses to hand over arrays that are all right."""
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+
+    def sick(*args: Any) -> None:
+        error = RuntimeError("modelled: the launch failed: CUDA_ERROR_ILLEGAL_ADDRESS")
+        error.__tvm_ffi_error__ = object()  # type: ignore[attr-defined]
+        raise error
+
+    kernel._direct = sick
+    with pytest.raises(RuntimeError, match="the launch failed"):
+        kernel(NotHandedOver(RuntimeError("no")), value("y", 2, 3), 7)
+
+
 def test_an_integer_that_tvm_ffi_cannot_pass_is_named(built: Marks) -> None:
     """Its versions before integers of any size raise an `OverflowError` of Python's."""
     kernel = tilusbuild.load("modelled", where=built.cache, real="f32")

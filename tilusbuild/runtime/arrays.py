@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
-from tilusbuild.runtime.errors import suggestion
+from tilusbuild.runtime.errors import LoadError, suggestion
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value
 
@@ -87,9 +87,20 @@ def _shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, .
     return shape
 
 
+def is_of_conversion(error: RuntimeError) -> bool:
+    """Return whether it was raised before the library was called, while arrays were handed over.
+
+    What a library raises carries tvm-ffi's mark. It may be the device's: none of the arguments is
+    to be blamed for it.
+    """
+    return not isinstance(error, LoadError) and not hasattr(error, "__tvm_ffi_error__")
+
+
 def plain(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the arguments of a call that was refused, with NumPy's scalars as Python's own; None
     where it has none. Raises `TypeError` for an array that its library does not hand over."""
+    import tvm_ffi
+
     found = list(args)
     for place, (argument, value) in enumerate(zip(passed(script), args, strict=True)):
         if argument.dims is None:
@@ -101,7 +112,7 @@ def plain(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
                 found[place] = value.item() if value.shape == () else value
         elif hasattr(value, "__dlpack__"):
             try:
-                value.__dlpack__()
+                tvm_ffi.from_dlpack(value)
             except Exception as error:
                 raise TypeError(
                     f'{script.name}: argument "{argument.name}": {_not_handed_over(value, error)}'
@@ -131,7 +142,8 @@ def _not_handed_over(value: Any, error: Exception) -> str:
         return (
             f"{kind} cannot be handed over by DLPack: pass a tensor of torch or JAX with this type"
         )
-    return f"{kind} cannot be handed over: {error}"
+    reason = str(error).partition("\n")[0]  # torch has its C++ frames below
+    return f"{kind} cannot be handed over: {reason}"
 
 
 def first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:

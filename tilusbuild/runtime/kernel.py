@@ -124,7 +124,9 @@ class Kernel:
             return made
         except OverflowError as error:
             raise arrays.overflow(self._scripts[0], args, error) from None
-        except (BufferError, TypeError, ValueError):  # before anything was launched
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, RuntimeError) and not arrays.is_of_conversion(error):
+                raise
             again = arrays.plain(self._scripts[0], args)
             if again is None:
                 raise
