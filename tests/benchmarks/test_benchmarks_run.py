@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.project import needs_cxx
 from tilusbuild.process import landlock
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -24,13 +25,18 @@ def missing(*modules: str) -> bool:
 
 def small(name: str) -> list[dict[str, Any]]:
     """The results of a benchmark."""
+    results: list[dict[str, Any]] = said_by(name)["results"]
+    return results
+
+
+def said_by(name: str) -> dict[str, Any]:
+    """The line of JSON that a benchmark ends with."""
     command = [sys.executable, str(DIRECTORY / name), "--small", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    said = json.loads(ran.stdout.splitlines()[-1])
+    said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     assert said["machine"]["cores"] == len(os.sched_getaffinity(0))
-    results: list[dict[str, Any]] = said["results"]
-    return results
+    return said
 
 
 needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs ninja, of the extra `dev`")
@@ -101,3 +107,12 @@ def test_shared_front_end() -> None:
         pytest.skip("no nvcc on PATH")
     (result,) = small("shared_front_end.py")
     assert result["ways"]["alone again"]["cubins"] == result["schedules"] == 2
+
+
+@pytest.mark.slow
+def test_load() -> None:
+    needs_cxx()
+    said = said_by("load.py")
+    forms = [list(each["arms"]) for each in said["calls"] if "by form" in each["title"]]
+    assert ["outputs allocated by the caller", "outputs left out", "all by keyword"] in forms
+    assert [(row["kernels"], row["right"]) for row in said["many"]] == [(1, 1), (3, 2)]

@@ -122,6 +122,15 @@ class NotHandedOver:
         raise self.error
 
 
+def test_what_numpy_cannot_hold_is_not_advised_to_be_an_array_of_its(modelled: Script) -> None:
+    (output,) = (a for a in arrays.passed(modelled) if a.out)
+    for dtype in ("bf16", "f8e4m3", "f8e5m2"):
+        with pytest.raises(
+            TypeError, match=r'numpy has no .*: give "y" as a tensor of torch or JAX'
+        ):
+            arrays.allocator(modelled, output._replace(dtype=dtype), np.zeros(3))
+
+
 def test_whatever_a_library_raises_names_the_argument(built: Marks) -> None:
     kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
     for _ in range(2):  # before and after the kernel is bound to its dispatcher

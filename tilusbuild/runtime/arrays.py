@@ -175,7 +175,8 @@ def allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocate:
     row = DTYPES.get(argument.dtype)
     dtype = getattr(library, row.numpy if row else argument.dtype, None)
     if dtype is None:
-        raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {give}")
+        what = f"{script.name}: {root} has no {argument.dtype}: {give}"
+        raise TypeError(what + " as a tensor of torch or JAX" * (root == "numpy"))
     return _ALLOCATE.get(root, _numpy)(library, dtype)
 
 
