@@ -29,8 +29,7 @@ DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', r
 def embedded(page: str) -> list[dict[str, Any]]:
     """The data of a page."""
     (found,) = DATA.findall(page)
-    lines: list[dict[str, Any]] = json.loads(found)
-    return lines
+    return report_lines.unpacked(found)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +61,12 @@ def test_every_page_opens_without_a_complaint_and_asks_nobody(
     assert drawn == {"build": 1, "space": 3, "tuning": 4, "package": 1, "compare": 1}[page]
     wide = window.js("return document.documentElement.scrollWidth")
     assert wide <= width, "nothing sticks out"
+
+
+def test_the_page_is_drawn_from_what_json_prints(window: Browser, report: Path):
+    window.open(report, "build")
+    read = json.loads(window.js("return JSON.stringify(report.found.lines)"))
+    assert read == [json.loads(line) for line in report_lines.lines(240)]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -169,6 +174,7 @@ def test_all_pages_are_printed(window: Browser, report: Path):
 def test_ten_thousand_programs_open(window: Browser, tmp_path: Path):
     path = tmp_path / "large.html"
     path.write_bytes(html.page(report_lines.lines(10_000)))
+    assert path.stat().st_size < 6_000_000
     for page in PAGES:
         begun = time.monotonic()
         window.open(path, page)

@@ -1,17 +1,20 @@
 """The report as one file of HTML: style, library, code and data, and nothing from anywhere else.
 
-The data are the lines of `report --json`, once. They are text in the document: what could end
-their element is escaped, the page reads them as JSON and shows them as text, and a policy in the
-document lets nothing run, load or be sent but the parts that are named here by their digests.
+The data are the lines of `report --json`, once, by columns. They are text in the document: what
+could end their element is escaped, the page reads them as JSON and shows them as text, and a
+policy in the document lets nothing run, load or be sent but the parts that are named here by their
+digests.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 from collections.abc import Iterable
 
+from tilusbuild.report.columns import pack
 from tilusbuild.runtime.regular import read_text
 
 LIBRARY = "vendor/echarts.min.js"
@@ -57,7 +60,7 @@ def page(lines: Iterable[str]) -> bytes:
             "form-action 'none'",
         ]
     )
-    data = "[" + ",\n".join(lines) + "]"
+    data = json.dumps(pack([json.loads(line) for line in lines]), separators=(",", ":"))
     for character, escape in _ESCAPES.items():
         data = data.replace(character, escape)
     made = _PAGE.format(policy=policy, style=style, data=data, library=library, code=code)

@@ -11,6 +11,8 @@ const charts = (() => {
   const MANY = 3000;
 
   const rounded = (v) => (v === null || v === undefined ? "–" : typeof v !== "number" ? String(v) : Number.isInteger(v) ? v.toLocaleString("en") : Math.abs(v) >= 100 ? v.toFixed(0) : String(Number(v.toPrecision(3))));
+  // The next number with at most two digits that count, for the end of an axis.
+  const roundUp = (v) => { const step = 10 ** Math.floor(Math.log10(v || 1) - 1); return Math.ceil(v / step) * step || 1; };
   const bytes = (v) => (v >= 1e9 ? `${(v / 1e9).toFixed(1)} GB` : v >= 1e6 ? `${(v / 1e6).toFixed(1)} MB` : v >= 1e3 ? `${(v / 1e3).toFixed(0)} KB` : `${v} B`);
   const time = (s) => (s >= 1 ? `${Number(s.toPrecision(3))} s` : s >= 1e-3 ? `${Number((s * 1e3).toPrecision(3))} ms` : `${Number((s * 1e6).toPrecision(3))} µs`);
   const percent = (v) => `${(v * 100).toFixed(v < 0.1 ? 1 : 0)} %`;
@@ -164,7 +166,7 @@ const charts = (() => {
       option: {
         ...base(look, `Every program of ${instance.name}, a line over its parameters and what came of them`),
         tooltip: { show: false },
-        parallel: { left: 40, right: 60, top: 56, bottom: 24, parallelAxisDefault: { realtime: false, nameTextStyle: { color: look.ink, fontSize: 11 }, nameRotate: shown.length > 7 ? 20 : 0, nameGap: 14, axisLine: { lineStyle: { color: look.muted } }, axisLabel: { color: look.muted, fontSize: 10 }, axisTick: { lineStyle: { color: look.muted } }, areaSelectStyle: { color: COLOURS[1], borderColor: COLOURS[5], opacity: 0.35, width: 16 } } },
+        parallel: { left: 40, right: 76, top: 56, bottom: 24, parallelAxisDefault: { realtime: false, nameTextStyle: { color: look.ink, fontSize: 11 }, nameRotate: shown.length > 7 ? 20 : 0, nameGap: 14, axisLine: { lineStyle: { color: look.muted } }, axisLabel: { color: look.muted, fontSize: 10 }, axisTick: { lineStyle: { color: look.muted } }, areaSelectStyle: { color: COLOURS[1], borderColor: COLOURS[5], opacity: 0.35, width: 16 } } },
         parallelAxis: shown.map((s, dim) => ({ dim, name: s.title, ...(s.values ? { type: "category", data: s.values.map(String) } : { type: "value", scale: true }) })),
         visualMap: known.length ? { show: false, dimension: shown.length, min: low, max: high === low ? low + 1 : high, inRange: { color: look.dark ? LINES : SCALE } } : undefined,
         series: [{ type: "parallel", data: rows, lineStyle: { width: 1, opacity: rows.length > 500 ? 0.25 : 0.6 }, inactiveOpacity: 0.03, activeOpacity: 0.9, progressive: 1000, smooth: false }],
@@ -286,7 +288,7 @@ const charts = (() => {
       if (!scripts.has(p.script)) scripts.set(p.script, new Map());
       const targets = scripts.get(p.script);
       if (!targets.has(p.target)) targets.set(p.target, []);
-      targets.get(p.target).push({ name: p.label.slice(p.script.length, -p.target.length - 1), value: p.library, program: p, itemStyle: { color: COLOURS[[...targets.keys()].indexOf(p.target) % COLOURS.length] } });
+      targets.get(p.target).push({ name: p.label, value: p.library, program: p, itemStyle: { color: COLOURS[[...targets.keys()].indexOf(p.target) % COLOURS.length] } });
     }
     if (!scripts.size) return null;
     const data = [...scripts].map(([name, targets]) => ({ name, children: [...targets].map(([target, children]) => ({ name: target, children })) }));
@@ -296,7 +298,7 @@ const charts = (() => {
         ...base(look, "Size of libraries by script, target and program"),
         tooltip: { ...base(look).tooltip, ...hover(look, ({ data: d, value, name }) => [["", name], ["size", bytes(value)], ...(d && d.program ? [["schedule", model.schedule(d.program)]] : [])]) },
         series: [{ type: "treemap", name: "all", data, left: 0, right: 0, top: 0, bottom: 30, roam: false, nodeClick: "zoomToNode", leafDepth: 3, breadcrumb: { bottom: 2, itemStyle: { color: look.card, borderColor: look.line, textStyle: { color: look.ink } } },
-          label: { show: true, color: "#fff", textBorderColor: "#222", textBorderWidth: 2, fontSize: 11 }, upperLabel: { show: true, height: 20, color: look.ink, backgroundColor: look.card, formatter: ({ name, value }) => `${name}  ${bytes(value)}` },
+          label: { show: true, color: "#fff", textBorderColor: "#222", textBorderWidth: 2, fontSize: 10, formatter: ({ data: d, name }) => (d.program ? String(d.program.index) : name) }, upperLabel: { show: true, height: 20, color: look.ink, backgroundColor: look.card, formatter: ({ name, value }) => `${name}  ${bytes(value)}` },
           itemStyle: { borderColor: look.back, gapWidth: 1, borderWidth: 1 },
           levels: [{ upperLabel: { show: false }, itemStyle: { gapWidth: 4, borderWidth: 0 } }, { itemStyle: { gapWidth: 2, borderColor: look.line } }, { itemStyle: { gapWidth: 1, borderColor: look.line } }, {}] }],
       },
@@ -307,7 +309,8 @@ const charts = (() => {
     const id = ["registers", "spills", "library", "seconds"].includes(choice.figure) ? choice.figure : "registers";
     const both = found.compared.filter((c) => c.before && c.after && c.before[id] !== null && c.after[id] !== null);
     if (!both.length) return null;
-    const high = both.reduce((n, c) => Math.max(n, c.before[id], c.after[id]), 0) * 1.05 || 1;
+    const high = roundUp(both.reduce((n, c) => Math.max(n, c.before[id], c.after[id]), 0) * 1.05);
+    const figures = { color: look.muted, hideOverlap: true, formatter: rounded };
     const kind = (c) => (c.after[id] > c.before[id] ? "more" : c.after[id] < c.before[id] ? "less" : "same");
     const looks = { same: [COLOURS[7], "circle"], more: [COLOURS[5], "triangle"], less: [COLOURS[0], "diamond"] };
     const title = model.metrics.find((m) => m.id === id).title;
@@ -318,8 +321,8 @@ const charts = (() => {
         tooltip: { ...base(look).tooltip, trigger: "item", ...hover(look, ({ data: d }) => (d.row ? [["", `${d.row.script} ${d.row.target}`], ["schedule", d.row.schedule.join(" ")], ["before", rounded(d.row.before[id])], ["after", rounded(d.row.after[id])]] : [])) },
         legend: { data: Object.keys(looks), textStyle: { color: look.muted }, top: 0, itemHeight: 10 },
         grid: { left: 80, right: 28, top: 44, bottom: 46 },
-        xAxis: axis(look, { type: "value", name: `${title}, before`, nameLocation: "middle", nameGap: 28, max: high }),
-        yAxis: axis(look, { type: "value", name: "after", nameLocation: "end", max: high }),
+        xAxis: axis(look, { type: "value", name: `${title}, before`, nameLocation: "middle", nameGap: 28, max: high, axisLabel: figures }),
+        yAxis: axis(look, { type: "value", name: "after", nameLocation: "end", max: high, axisLabel: figures }),
         series: [
           ...Object.entries(looks).map(([name, [color, symbol]]) => ({ name, type: "scatter", color, symbol, symbolSize: 8, data: both.filter((c) => kind(c) === name).map((c) => ({ value: [c.before[id], c.after[id]], row: c })) })),
           { type: "line", symbol: "none", silent: true, data: [[0, 0], [high, high]], lineStyle: { color: look.muted, type: "dashed", width: 1 } },

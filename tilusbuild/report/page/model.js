@@ -20,6 +20,29 @@ const model = (() => {
     };
   }
 
+  // The list of values that `report/columns.py` packed.
+  function unpack({ count, strings, column }) {
+    const range = (n, get) => Array.from({ length: n }, (_, i) => get(i));
+    const values = (c, n) => {
+      if ("all" in c) return range(n, () => c.all);
+      if (c.of) return c.of;
+      if (c.text) return c.text.map((place) => strings[place]);
+      if (c.keys) {
+        const columns = c.columns.map((each) => values(each, n));
+        return range(n, (i) => Object.fromEntries(c.keys.map((key, k) => [key, columns[k][i]])));
+      }
+      if (c.sizes) {
+        const sizes = values(c.sizes, n), items = values(c.items, sizes.reduce((a, b) => a + b, 0));
+        let from = 0;
+        return sizes.map((size) => items.slice(from, (from += size)));
+      }
+      const parts = c.parts.map((part, k) => values(part, c.which.filter((w) => w === k).length));
+      const next = parts.map(() => 0);
+      return c.which.map((k) => parts[k][next[k]++]);
+    };
+    return values(column, count);
+  }
+
   function read(lines) {
     const of = (event) => lines.filter((line) => line.event === event);
     const programs = of("program").map((line) => ({
@@ -165,5 +188,5 @@ const model = (() => {
     return [heads, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
   }
 
-  return { read, timelineItems, tail, metricOf, cells, aggregate, served, schedule, sizesText, csv, metrics, inOrder };
+  return { unpack, read, timelineItems, tail, metricOf, cells, aggregate, served, schedule, sizesText, csv, metrics, inOrder };
 })();

@@ -2,7 +2,7 @@
 // a project reaches the document as text (`textContent`), and nothing as markup.
 "use strict";
 (() => {
-  const found = model.read(JSON.parse(document.getElementById("data").textContent));
+  const found = model.read(model.unpack(JSON.parse(document.getElementById("data").textContent)));
   const make = (tag, about = {}, ...inside) => {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(about)) {
@@ -203,7 +203,7 @@
     },
 
     tuning() {
-      const measured = found.instances.filter((i) => i.measured.length || i.coverage.length);
+      const measured = found.instances.filter((i) => i.measured.length || i.coverage.length).sort((a, b) => Boolean(b.measured.length) - Boolean(a.measured.length));
       if (!measured.length) return [make("p", { class: "none", text: "Nothing is measured yet: `tilusbuild tune SCRIPT` does." })];
       const instance = chosenInstance(measured);
       const devices = [...new Set(instance.measured.map((m) => m.device))];
@@ -212,7 +212,7 @@
       const choice = { device: state.device, get sizeX() { return state.sizeX; }, get sizeY() { return state.sizeY; } };
       if (!keys.includes(state.sizeX)) [state.sizeX, state.sizeY] = [keys[0], keys[1]];
       const which = figure("served", "Which schedule serves which sizes", "The number is the program's; hover for its schedule, its time and the next best.", (l) => charts.served(instance, choice, l), "nothing is measured on a device");
-      const controls = make("div", { class: "controls" }, select("device", "device", devices.map((d) => [d, d]), state.device, (d) => { state.device = d; show(); }), ...(keys.length > 1 ? [select("across", "size-x", keys.map((k) => [k, k]), state.sizeX, (v) => { state.sizeX = v; which.draw(); }), select("up", "size-y", keys.map((k) => [k, k]), state.sizeY, (v) => { state.sizeY = v; which.draw(); })] : []));
+      const controls = !devices.length ? null : make("div", { class: "controls" }, select("device", "device", devices.map((d) => [d, d]), state.device, (d) => { state.device = d; show(); }), ...(keys.length > 1 ? [select("across", "size-x", keys.map((k) => [k, k]), state.sizeX, (v) => { state.sizeX = v; which.draw(); }), select("up", "size-y", keys.map((k) => [k, k]), state.sizeY, (v) => { state.sizeY = v; which.draw(); })] : []));
       const gaps = instance.coverage.filter((c) => c.source !== "measured");
       return [instancePicker(measured), controls, which,
         figure("regret", "Regret, and how far the next best is behind", "", (l) => charts.regret(instance, choice, l)),
@@ -237,7 +237,7 @@
       const delta = (id) => (c) => (c.before && c.after && c.before[id] !== null && c.after[id] !== null ? c.after[id] - c.before[id] : null);
       const signed = (v) => (v > 0 ? "+" : "") + charts.rounded(v);
       return [make("div", { class: "facts" }, ...counts), make("div", { class: "controls" }, select("figure", "figure", figures.map((m) => [m.id, m.title]), state.figure, (v) => { state.figure = v; points.draw(); })), points,
-        table("compared", [{ title: "what", text: true, get: kind, kind: (c) => `fate ${kind(c)}` }, { title: "script", text: true, get: (c) => c.script }, { title: "target", text: true, get: (c) => c.target }, { title: "schedule", text: true, wide: true, get: (c) => c.schedule.join(" ") }, ...figures.flatMap((m) => [number(m.id, (c) => (c.after || c.before)[m.id]), number(`Δ ${m.id}`, delta(m.id), signed)])], found.compared, { label: "differences", most: 50 })];
+        table("compared", [{ title: "what", text: true, get: kind, kind: (c) => `difference ${kind(c)}` }, { title: "script", text: true, get: (c) => c.script }, { title: "target", text: true, get: (c) => c.target }, { title: "schedule", text: true, wide: true, get: (c) => c.schedule.join(" ") }, ...figures.flatMap((m) => [number(m.id, (c) => (c.after || c.before)[m.id]), number(`Δ ${m.id}`, delta(m.id), signed)])], found.compared, { label: "differences", most: 50 })];
     },
   };
   const titles = { build: "Build", space: "Space", tuning: "Tuning and dispatch", package: "Package", compare: "Compare" };
