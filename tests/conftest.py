@@ -31,6 +31,10 @@ def _nvcc() -> str | None:
     return shutil.which("nvcc") or next(iter(found), None)
 
 
+# As tilusbuild.remote says before it imports grpc: some tests import it first, and then each
+# rendering's fork would abort in gRPC's own hooks.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 NVCC = _nvcc()
 if NVCC is not None and shutil.which("nvcc") is None:
     # Tests that ask nvcc itself, and compile.sh, look for it on PATH.
