@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -89,6 +90,55 @@ def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
     with pytest.raises(CorruptTableError):
         tables.record(script, HERE, [])
     assert path.read_text() == "{"
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "directory", "fifo", "loop"])
+def test_a_damaged_table_in_which_nobody_has_anything_is_made_again(
+    copied: Marks, damage: str
+) -> None:
+    script = copied.script("mark")
+    path = Path(script.path, "dispatch_table.json")
+    tables.keep_current(script)
+    before = path.read_bytes()
+    harm(path, damage)
+    assert not tables.is_measured(tables.keep_current(script))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", ["rows", "refused", "measurements", "unread"])
+def test_a_damaged_table_that_may_be_somebodys_work_stays(
+    copied: Marks, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = copied.script("mark")
+    path = Path(script.path, "dispatch_table.json")
+    tables.record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
+    text = path.read_bytes()[:-5].replace(b"fingerprint", b"fingerprinx")
+    if kept == "refused":
+        text = b'{"refused": ['
+    elif kept == "measurements":
+        latency.write(script, Measured(HERE, (128,), {0: 2e-5}))
+        text = b"{"
+    path.write_bytes(text)
+    if kept == "unread":
+        monkeypatch.setattr(tables, "read_or_none", lambda path: None)
+    with pytest.raises(CorruptTableError):
+        tables.keep_current(script)
+    assert path.read_bytes() == text
+
+
+def harm(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    if how == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "zeros":
+        path.write_bytes(bytes(len(data)))
+    elif how == "directory":
+        (path / "inner").mkdir(parents=True)
+    elif how == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.name)
 
 
 def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:

@@ -9,16 +9,19 @@ that match more devices stand after those that match fewer.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.cache.layout import SCRIPT_TXT, read_or_none
+from tilusbuild.cache.layout import LATENCY, SCRIPT_TXT, read_or_none
 from tilusbuild.cache.locks import lock_file
 from tilusbuild.dispatch.unmeasured import unmeasured, unmeasured_text
 from tilusbuild.expr import Value
+from tilusbuild.runtime.errors import CorruptTableError
 from tilusbuild.runtime.refused import Refusal, by_number
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.runtime.script import Script
@@ -31,10 +34,13 @@ from tilusbuild.runtime.tables import (
     measured_keys,
     read_dispatch,
 )
+from tilusbuild.state.directories import remove
 from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.table import Cell, table
 
 TEXT = "dispatch_table.txt"
+_SOMEBODYS = (b"fingerprint", b"entries", b"refused")
+"""Of a file that holds more than what follows from the script: one damage does not hit them all."""
 
 
 def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
@@ -82,15 +88,36 @@ def forget_other_keys(script: Script) -> None:
 
 
 def keep_current(script: Script) -> TableFile:
-    """Have the text say what the JSON does, and the JSON what is chosen while nothing is measured;
-    return what it says. Raises as `record`."""
-    found = read_dispatch(script)
+    """Have the text say what the JSON does, and the JSON what is chosen while nothing is measured,
+    also where that was damaged; return what it says. Raises as `record`."""
+    found = _read_or_nothing(script)
     if not _is_current(script, found):
         with alone(script):
-            found = read_dispatch(script)
+            found = _read_or_nothing(script)
             if not _is_current(script, found):
                 write(script, found.tables, found.refused)
     return found
+
+
+def _read_or_nothing(script: Script) -> TableFile:
+    """As `read_dispatch`; nothing where the file is damaged and nobody can miss it: nothing was
+    measured here, and it has no part of a row or of a refusal, which may be somebody's work."""
+    try:
+        return read_dispatch(script)
+    except CorruptTableError:
+        path = os.path.join(script.path, FILE)
+        measured = os.path.lexists(os.path.join(script.path, LATENCY))
+        data = b"" if _is_no_file(path) else read_or_none(path)
+        if measured or data is None or any(word in data for word in _SOMEBODYS):
+            raise
+        return TableFile()
+
+
+def _is_no_file(path: str) -> bool:
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        return error.errno == errno.ELOOP
 
 
 def is_measured(found: TableFile) -> bool:
@@ -128,7 +155,10 @@ def write(script: Script, tables: Iterable[Table], refused: Sequence[Refusal]) -
     """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
     sweep(script.path)
     for name, data in texts(script, tables, refused).items():
-        write_atomic(os.path.join(script.path, name), data)
+        path = os.path.join(script.path, name)
+        if os.path.isdir(path):
+            remove(path)  # which no rename replaces
+        write_atomic(path, data)
 
 
 def texts(

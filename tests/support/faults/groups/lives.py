@@ -109,7 +109,10 @@ def _of_one(words: tuple[str, ...], ended: Ended) -> list[Finding]:
     """What is wrong with how a command of a life ended."""
     ended_by_us = -ended.status in (*_SIGNALS,)
     if ended_by_us or ended.status in (0, 129, 130, 143):
-        return list(of_command(ended, killed=ended_by_us))
+        return [
+            Finding(each.column, f"{' '.join(words)}: {each.what}")
+            for each in of_command(ended, killed=ended_by_us)
+        ]
     found = list(of_command(ended, killed=False))
     said = ended.err + ended.out
     if not found and not any(text in said for text in _BUSY):
