@@ -61,6 +61,18 @@ def test_nvrtc() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nvcc
+@needs_ninja
+def test_headers() -> None:
+    if missing("nvidia") or missing("nvidia.cu13"):
+        pytest.skip("needs the extra `nvrtc`")
+    (result,) = small("headers.py")
+    precompiled, plain, peer = result["arms"]
+    assert (precompiled, plain) == ("NVRTC, precompiled headers", "NVRTC, without")
+    assert peer == "ninja, nvcc -cubin"
+
+
+@pytest.mark.slow
 @needs_ninja
 def test_edit() -> None:
     (result,) = small("edit.py")

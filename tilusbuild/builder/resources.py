@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -60,10 +61,14 @@ from tilusbuild.render.closure import Closure, layout
 from tilusbuild.state.stamp import Stamp, stamp_of
 from tilusbuild.status import Cause, Status
 from tilusbuild.toolchain import Toolchain, ToolsChangedError
+from tilusbuild.toolchain.nvrtc_command import MORE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
+_SEVERAL = 3
+"""Programs of one script that are worth preparing for: their headers are precompiled."""
 
 WATCHED = ("", "/module", f"/{LIBRARY}")
 """What is looked at of a program that was found whole before: a directory has another stamp when a
@@ -101,13 +106,15 @@ class ProgramCompiler:
         self._directories: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[int, Runner] = {}
+        self._expected: Counter[str] = Counter()
+        """The programs of each script that are still to be compiled."""
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
         nvrtc = toolchain.nvrtc
         self._residents = None if nvrtc is None or prefix else ResidentPool(runner, nvrtc.command)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = self._running[id(job)] = self._scope()
+        runner = self._running[id(job)] = self._scope(self._more_to_come(job.script))
         ran: list[str] = []
         try:
             outcome = self._compile(work, stage.path, runner, ran)
@@ -125,6 +132,14 @@ class ProgramCompiler:
             peak_rss=outcome.peak_rss,
         )
 
+    def expect(self, jobs: Iterable[Job], /) -> None:
+        self._expected = Counter(job.script for job in jobs)
+
+    def _more_to_come(self, script: str) -> bool:
+        """Return whether each compiler that runs will probably get several more of a script."""
+        self._expected[script] -= 1
+        return self._expected[script] >= _SEVERAL * (len(self._running) + 1)
+
     def _check_tools(self, outcome: CompileOutcome) -> None:
         """Raise `ToolsChangedError` when the compile may have seen other tools than its hash names.
 
@@ -134,12 +149,12 @@ class ProgramCompiler:
         if (path := self._toolchain.changed(whole=whole)) is not None:
             raise ToolsChangedError(f"{path} changed while it was used; build again")
 
-    def _scope(self) -> Runner:
+    def _scope(self, more_to_come: bool) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone."""
         scope = self._runner.scope()
         runner: Runner = scope
         if self._residents is not None:
-            runner = self._residents.runner(scope)
+            runner = self._residents.runner(scope, MORE if more_to_come else ())
         if self._prefix or self._nice:
             path = self._toolchain.environment()["PATH"]
             runner = PrefixRunner(self._prefix, runner, self._nice, path)

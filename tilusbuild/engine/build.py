@@ -209,6 +209,7 @@ class BuildLoop:
         for ticket in before.values():
             ticket.move(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
         self._announce_plan()
+        self.compiler.expect(ticket.job for ticket in self.tickets.values())
         self.asked.keep(self.tickets)
         elsewhere = {*self.running, *self.asked.tickets}
         waiting = [ticket for ticket in self.tickets.values() if ticket not in elsewhere]

@@ -9,7 +9,7 @@ one at a time. The reporter is in `events`, the token source and admission are i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -111,6 +111,10 @@ class Compiler(Protocol):
     def compile(self, job: Any, rendered: Any, stage: ProgramStage, /) -> Compiled:
         """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can be
         started."""
+        ...
+
+    def expect(self, jobs: Iterable[Any], /) -> None:
+        """Called before `compile` is, and again when that changes: these are to be compiled."""
         ...
 
     def cancel(self) -> None:

@@ -61,9 +61,10 @@ class ResidentPool:
         """Return whether a command is one for these processes."""
         return command.argv[: len(self.argv)] == self.argv
 
-    def runner(self, inner: Scope) -> ResidentRunner:
-        """Return a runner for one job; `inner` runs the commands of other programs."""
-        return ResidentRunner(self, inner)
+    def runner(self, inner: Scope, before: tuple[str, ...] = ()) -> ResidentRunner:
+        """Return a runner for one job; `inner` runs the commands of other programs. `before` are
+        words to put before those of each request."""
+        return ResidentRunner(self, inner, before)
 
     def close(self) -> None:
         """End the idle processes, and keep none from now on. Runners cancel the busy ones."""
@@ -106,8 +107,9 @@ class ResidentPool:
 class ResidentRunner:
     """A `Runner` for the commands of one job."""
 
-    def __init__(self, pool: ResidentPool, inner: Scope) -> None:
+    def __init__(self, pool: ResidentPool, inner: Scope, before: tuple[str, ...]) -> None:
         self._pool = pool
+        self._before = before
         self._inner = inner
         self._guard = threading.Lock()
         self._working: set[_Resident] = set()
@@ -124,7 +126,8 @@ class ResidentRunner:
                 resident.kill()
         stays = False
         try:
-            finished, stays = resident.ask(command, command.argv[len(self._pool.argv) :])
+            words = (*self._before, *command.argv[len(self._pool.argv) :])
+            finished, stays = resident.ask(command, words)
         finally:
             with self._guard:
                 self._working.discard(resident)

@@ -30,7 +30,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 FRAME = struct.Struct("<I")
 """The length of a request: a working folder and arguments, each ending in NUL."""
@@ -38,6 +39,8 @@ ANSWER = struct.Struct("<iQ?I")
 """Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
 
 FAILED, USAGE, BROKEN = 1, 2, 70
+MORE = ("--more",)
+"""Before a command to `--serve`: several like it will follow, so what they share is prepared."""
 _MOST_KEPT = 512 << 20
 """A process that holds more than so many bytes after a compile is ended: heaps seldom shrink."""
 
@@ -88,16 +91,27 @@ class Nvrtc:
         return sorted(numbers)
 
     def compile(
-        self, source: bytes, name: str, options: list[str], wanted: tuple[str, ...], kernel: str
+        self,
+        source: bytes,
+        name: str,
+        options: list[str],
+        wanted: tuple[str, ...],
+        kernel: str = "",
+        text: bytes | None = None,
+        after: Callable[[ctypes.c_void_p], None] | None = None,
     ) -> tuple[int, bytes, list[bytes]]:
         """(status, log, outputs): `wanted` are names of results, CUBIN and PTX; the symbol of
-        `kernel`, a C++ name, follows unless that is empty."""
+        `kernel`, a C++ name, follows unless that is empty.
+
+        `text` is what NVRTC gets for `source`; `after` is given its program once it is compiled.
+        """
         if self.version >= _CACHE_SINCE:
             options = ["--no-cache", *options]
         words = [os.fsencode(option) for option in options]
         program = ctypes.c_void_p()
         # Diagnostics and __FILE__ say source.cu; #include "x.h" looks in the folder of `name`.
-        text = b'#line 1 "source.cu"\n' + source
+        if text is None:
+            text = b'#line 1 "source.cu"\n' + source
         if b"\0" in source:
             return FAILED, b"source.cu(1): error: the source holds a NUL character\n", []
         result = self.library.nvrtcCreateProgram(
@@ -110,6 +124,8 @@ class Nvrtc:
                 self.library.nvrtcAddNameExpression(program, os.fsencode(kernel))
             array = (ctypes.c_char_p * len(words))(*words)
             result = self.library.nvrtcCompileProgram(program, len(words), array)
+            if after is not None:
+                after(program)
             log = self._get(program, "ProgramLog").rstrip(b"\0")
             log = log.replace(os.fsencode(name), b"source.cu")
             if result in _OF_THE_SOURCE:
@@ -214,23 +230,32 @@ def fatbin(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, bytes]:
     return 0, b""
 
 
-def obey(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
-    """(status, output) of one command."""
-    verb, rest = words[0] if words else "", words[1:]
-    results = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}.get(verb)
-    if results and len(rest) >= 2 + len(results):
-        source, name, *others = rest
-        outputs, options = others[: len(results)], others[len(results) :]
-        kernel = "".join(word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL))
-        options = [word for word in options if not word.startswith(_KERNEL)]
+def _compile_command(words: list[str]) -> Any:
+    """The results, source, name, outputs, kernel and options of a compile; None for other words."""
+    results = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}.get(words[0] if words else "")
+    if results is None or len(words) < 3 + len(results):
+        return None
+    _, source, name, *others = words
+    outputs, options = others[: len(results)], others[len(results) :]
+    kernel = "".join(word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL))
+    options = [word for word in options if not word.startswith(_KERNEL)]
+    return results, source, name, outputs, kernel, options
+
+
+def obey(nvrtc: Nvrtc, words: list[str], compiler: Any = None) -> tuple[int, bytes]:
+    """(status, output) of one command. `compiler` compiles in place of `nvrtc`."""
+    compile_command = _compile_command(words)
+    if compile_command is not None:
+        results, source, name, outputs, kernel, options = compile_command
         with open(source, "rb") as file:
             text = file.read()
-        status, log, made = nvrtc.compile(text, name, options, results, kernel)
+        status, log, made = (compiler or nvrtc).compile(text, name, options, results, kernel)
         for kind, output, data in zip(results, outputs, made):  # noqa: B905 - Python 3.8
             _write(output, without_times(data) if kind == "CUBIN" else data.rstrip(b"\0"))
         if kernel and made:
             _write("kernel.s", b'.asciz "' + made[-1] + b'"\n')
         return status, log
+    verb, rest = words[0] if words else "", words[1:]
     if verb == "fatbin" and rest:
         return fatbin(nvrtc, rest[0], rest[1:])
     if verb == "identify" and not rest:
@@ -241,43 +266,72 @@ def obey(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
     return USAGE, (__doc__ or "").encode()
 
 
-def confined(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
-    """As `obey`, in a thread that can open only the files that the command names.
-
-    LANDLOCK is the path of `process/landlock.py`. It holds a thread, and for as long as that lives:
-    the next command has other files.
-    """
-    import importlib.util
-    import threading
-
-    spec = importlib.util.spec_from_file_location("landlock", words[1])
-    landlock = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # it has a path
-    spec.loader.exec_module(landlock)  # type: ignore[union-attr]
+def confined(
+    nvrtc: Nvrtc, words: list[str], headers: Any = None, more: bool = False
+) -> tuple[int, bytes]:
+    """As `obey`, in a thread that can open only the files that the command names. LANDLOCK is the
+    path of `process/landlock.py`; `headers` are `nvrtc_pch.PrecompiledHeaders`."""
+    landlock = _module(words[1])
     end = words.index("--")
     after = words.index("--", end + 1)
-    answers: list[tuple[int, bytes]] = []
+    read, write, command = words[2:end], words[end + 1 : after], words[after + 1 :]
+    compiled = _compile_command(command)
+    if headers is not None and compiled is not None:
+        _, source, name, _, _, options = compiled
+        held = lambda room, work: _held(landlock, read, room, work)  # noqa: E731
+        headers.prepare(source, name, options, more, held)
+        read = [*read, *headers.reads()]
+    work = lambda: obey(nvrtc, command, headers)  # noqa: E731
+    return _held(landlock, read, write, lambda: _answer(work))  # type: ignore[no-any-return]
 
-    def work() -> None:
+
+def _held(landlock: Any, read: list[str], write: list[str], work: Callable[[], Any]) -> Any:
+    """Run a function in a thread of its own: Landlock holds one for as long as it lives."""
+    import threading
+
+    answers: list[Any] = []
+
+    def run() -> None:
         try:
-            landlock.restrict(words[2:end], words[end + 1 : after])
-        except OSError as error:
-            answers.append((BROKEN, os.fsencode(f"nvrtc: internal compiler error: {error}\n")))
-        else:
-            answers.append(attempt(nvrtc, words[after + 1 :]))
+            landlock.restrict(read, write)
+            answers.append(work())
+        except Exception as error:
+            answers.append(error)
 
     threading.stack_size(_STACK)
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
+    if isinstance(answers[0], Exception):
+        raise answers[0]
     return answers[0]
 
 
-def attempt(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
-    """As `obey`, with what is raised as its output."""
+def _module(path: str) -> Any:
+    """Return a module of a file: this interpreter has no path to look it up."""
+    import importlib.util
+
+    name = os.path.basename(path).partition(".")[0]
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # it has a path
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+def attempt(nvrtc: Nvrtc, words: list[str], headers: Any = None) -> tuple[int, bytes]:
+    """As `obey`, with what is raised as its output. Only a confined compile uses `headers`."""
+    more = words[:1] == list(MORE)
+    words = words[more:]
+    if words[:1] == ["--confine"] and words.count("--") >= 2:
+        return _answer(lambda: confined(nvrtc, words, headers, more))
+    return _answer(lambda: obey(nvrtc, words))
+
+
+def _answer(work: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
     try:
-        if words[:1] == ["--confine"] and words.count("--") >= 2:
-            return confined(nvrtc, words)
-        return obey(nvrtc, words)
+        return work()
     except MemoryError:
         return BROKEN, b"nvrtc: fatal: out of memory\n"
     except Unusable as error:
@@ -296,6 +350,8 @@ def serve(nvrtc: Nvrtc, address: str) -> None:
     import socket
 
     _keep_heap()
+    beside = os.path.abspath(__file__).replace("nvrtc_command", "nvrtc_pch")
+    headers = _module(beside).PrecompiledHeaders(nvrtc)
     channel = socket.socket(socket.AF_UNIX)
     channel.connect("\0" + address)
     with channel, channel.makefile("rb") as requests:
@@ -303,7 +359,7 @@ def serve(nvrtc: Nvrtc, address: str) -> None:
             folder, *words = requests.read(*FRAME.unpack(head)).split(b"\0")[:-1]
             _forget_peak()
             os.chdir(folder)
-            status, output = attempt(nvrtc, [os.fsdecode(word) for word in words])
+            status, output = attempt(nvrtc, [os.fsdecode(word) for word in words], headers)
             os.chdir("/")
             peak, held = _memory()
             stays = held <= _MOST_KEPT
