@@ -15,6 +15,7 @@ from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.planner import Plan, jobs
+from tilusbuild.remote.origins import Origins
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
@@ -151,13 +152,20 @@ class Explanation:
 
 
 def explain(
-    label: str, program: str, texts: tuple[str, str], cache: Cache, last: LastBuild
+    label: str,
+    program: str,
+    texts: tuple[str, str],
+    cache: Cache,
+    last: LastBuild,
+    origin: str | None = None,
 ) -> Explanation:
-    """Explain one program from its texts and what the cache holds."""
+    """Explain one program from its texts and what the cache holds; `origin` is the remote cache
+    that it was fetched from."""
     entry = cache.lookup(program)
     if entry is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
-        return Explanation(label, program, entry.status, reason)
+        fetched = () if origin is None else (f"fetched from {origin}",)
+        return Explanation(label, program, entry.status, (*reason, *fetched))
     before = last.find(texts[0])
     if before is None:
         return Explanation(label, program, Status.MISSING, ("the last build had no such program",))
@@ -173,6 +181,7 @@ def explain(
 def explain_plan(plan: Plan, manifest: str, cache: Cache) -> list[Explanation]:
     """Explain the programs of a plan."""
     last: dict[tuple[str, str], LastBuild] = {}
+    origins = Origins(cache)
     found = []
     for job in jobs(plan):
         key = (job.planned.directory, job.planned.target.name)
@@ -180,7 +189,7 @@ def explain_plan(plan: Plan, manifest: str, cache: Cache) -> list[Explanation]:
             last[key] = LastBuild(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        found.append(explain(job.label, job.hash, texts, cache, last[key]))
+        found.append(explain(job.label, job.hash, texts, cache, last[key], origins.of(job.hash)))
     return found
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilusbuild.cli import cache_ls, cache_show, foreign_caches, options
+from tilusbuild.cli import cache_ls, cache_show, cache_transfer, foreign_caches, options
 from tilusbuild.cli.arguments import (
     Common,
     Verb,
@@ -428,6 +428,18 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         _merge,
         (RefusedLine, IncompleteLine, MergeSummary),
         "merge the caches of several machines into this one",
+    ),
+    "push": Verb(
+        cache_transfer.TransferArgs,
+        cache_transfer.push,
+        (cache_transfer.TransferSummary,),
+        "send the project's programs to the remote cache",
+    ),
+    "pull": Verb(
+        cache_transfer.TransferArgs,
+        cache_transfer.pull,
+        (cache_transfer.TransferSummary,),
+        "fetch the project's programs from the remote cache",
     ),
     "package": Verb(
         foreign_caches.PackCacheArgs,

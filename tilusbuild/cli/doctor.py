@@ -14,6 +14,7 @@ from tilusbuild.report.jsonl import JsonLine, Scalar
 if TYPE_CHECKING:
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import Manifest, Settings
+    from tilusbuild.remote.settings import RemoteSettings
     from tilusbuild.toolchain import Finding
 
 
@@ -112,13 +113,24 @@ def _findings(manifest: Manifest | None, root: str) -> Sequence[Finding]:
 
 
 def _remote(manifest: Manifest | None) -> Iterator[Finding]:
-    """Yield what the remote cache answers, where there is one."""
+    """Yield what the remote cache and the executor answer, where there are such."""
     from tilusbuild.remote.settings import decide
     from tilusbuild.toolchain import Finding
 
-    chosen = decide(manifest.remote if manifest else None, os.environ)
-    if chosen is None:
-        return
+    section = manifest.remote if manifest else None
+    for key, component, gives in (
+        ("cache", "remote cache", "programs that others compiled"),
+        ("executor", "remote executor", "compiles on other machines"),
+    ):
+        if (chosen := decide(section, os.environ, key)) is None:
+            continue
+        detail, fine = _asked(chosen, executes=key == "executor")
+        remedy = f"set by {chosen.source}; builds go on without it"
+        yield Finding(component, "ok" if fine else "warning", detail, gives, remedy)
+
+
+def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
+    """Return what a server answers, in words, and whether all is well."""
     detail, fine = "", False
     try:
         from tilusbuild.remote.backend import RemoteTroubleError
@@ -129,17 +141,17 @@ def _remote(manifest: Manifest | None) -> Iterator[Finding]:
         try:
             backend = open_backend(chosen)
             try:
-                said = backend.check(write=chosen.write)
+                said = backend.check(write=chosen.write and not executes)
                 access = "read and written" if chosen.write else "read"
+                access = "asked to execute" if executes else access
                 detail, fine = f"{chosen.address}, {access}: {said}", True
+                fine = not executes or "executes nothing" not in said
             finally:
                 backend.leave()
                 backend.close()
         except RemoteTroubleError as error:
             detail = str(error)
-    remedy = f"set by {chosen.source}; builds go on without it"
-    gives = "programs that others compiled"
-    yield Finding("remote cache", "ok" if fine else "warning", detail, gives, remedy)
+    return detail, fine
 
 
 def _needed(manifest: Manifest | None, device_compiler: str) -> set[str]:

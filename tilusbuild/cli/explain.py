@@ -55,7 +55,8 @@ def _print(found: Sequence[Explanation], *, every: bool) -> None:
 
     for (state, *reasons), members in grouped(found):
         if state == Status.BUILT and not every and len(members) > 1:
-            print(f"{counted(len(members), 'program')} are up to date")
+            why = f": {reasons[0]}" if reasons else ""
+            print(f"{counted(len(members), 'program')} are up to date{why}")
             continue
         names = ", ".join(each.label for each in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""

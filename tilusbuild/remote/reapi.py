@@ -80,6 +80,7 @@ class ReapiBackend:
             f"Remote Execution API {low.major}.{low.minor} to {high.major}.{high.minor}, SHA256",
             f"messages up to {(self._limit + _MARGIN) >> 20} MiB",
             "takes records" if updates else "takes no records",
+            "executes" if found.execution_capabilities.exec_enabled else "executes nothing",
         ]
         return ", ".join(words)
 

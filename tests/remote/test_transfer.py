@@ -1,0 +1,43 @@
+"""`cache push` and `cache pull`, and what `explain` and `doctor` say of a remote."""
+
+from __future__ import annotations
+
+from support.http_cache import HttpCache
+from support.project import NewProject
+from support.trees import published
+
+
+def test_what_is_pushed_is_pulled(server: HttpCache, new_user: NewProject) -> None:
+    first, second = new_user(server.address), new_user(server.address)
+    assert first.build()["remote"]["sent"] == 0
+    pushed = first.run("cache", "push", "--json").events[-1]
+    assert (pushed["programs"], pushed["left"], pushed["warnings"]) == (2, 0, [])
+    pulled = second.run("cache", "pull").out
+    assert pulled.startswith(f"{server.address}: fetched 2 programs (")
+    assert second.libraries == first.libraries
+    assert f"fetched from {server.address}" in second.run("explain").out
+    assert "fetched" not in first.run("explain").out
+    assert second.build()["attempts"] == 0
+    assert published(first.cache) == published(second.cache)
+
+
+def test_a_part_is_pushed(server: HttpCache, new_user: NewProject) -> None:
+    user = new_user(server.address)
+    user.build()
+    user.run("cache", "push", "scale/1")
+    assert len(server.names("ac")) == 1
+
+
+def test_a_push_that_fails_says_so(server: HttpCache, new_user: NewProject) -> None:
+    user = new_user(server.address)
+    user.build()
+    server.status = 403
+    assert "status 403" in user.run("cache", "push", status=1).err
+    assert "there is no remote cache" in (
+        user.run("cache", "pull", status=2, TILUSBUILD_REMOTE_CACHE="off").err
+    )
+
+
+def test_doctor_asks_the_executor(new_user: NewProject) -> None:
+    user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
+    assert "remote executor: grpc://127.0.0.1:1" in user.run("doctor", status=None).out

@@ -1,0 +1,94 @@
+"""`cache push` and `cache pull`: the programs of a plan to the remote cache and from it, without a
+build: nothing is compiled, and scripts' directories are the next build's affair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+from tilusbuild.builder.project import Project
+from tilusbuild.builder.resources import BuildStore
+from tilusbuild.engine import events
+from tilusbuild.engine.history import History
+from tilusbuild.engine.remote import RemoteAnswered
+from tilusbuild.errors import input_error
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.remote.settings import decide
+
+_AT_ONCE = 1000
+"""Programs that wait to be sent."""
+
+
+def transfer(
+    project: Project, plan: Plan, warn: Callable[[str], None], *, push: bool
+) -> events.RemoteSummary:
+    """Send the programs of a plan that are here, or fetch those that are not. Raises `InputError`
+    without a remote cache, or when it cannot be used."""
+    settings = decide(project.manifest.remote, project.environment)
+    if settings is None:
+        hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
+        raise input_error("there is no remote cache", hint=hint)
+    try:
+        from tilusbuild.remote.backend import RemoteTroubleError
+        from tilusbuild.remote.client import RemoteCache
+    except ImportError as error:
+        hint = "pip install 'tilusbuild[remote]'"
+        raise input_error(f"{error.name} is not installed", hint=hint) from None
+    # Nothing else waits for it, and nobody compiles a sample.
+    chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
+    told: SimpleQueue[Any] = SimpleQueue()
+    every = {job.hash: job for job in jobs(plan) if not job.is_part}
+    with BuildStore(project.cache) as store:
+        try:
+            client = RemoteCache(chosen, store, project.cache, told.put)
+        except RemoteTroubleError as error:
+            raise input_error(str(error)) from None
+        with closing(client):
+            if push:
+                _push(project, client, every, told, warn)
+            else:
+                missing = [job for job in every.values() if store.lookup(job.hash) is None]
+                _pull(client, missing, told, warn)
+        return client.summary()
+
+
+def _push(
+    project: Project,
+    client: Any,
+    every: dict[str, ProgramJob],
+    told: SimpleQueue[Any],
+    warn: Callable[[str], None],
+) -> None:
+    history = History(project.cache.state_path)
+    for program, job in every.items():
+        if project.cache.lookup(program) is not None:
+            client.built(program, history.measured(job).seconds or 0.0)
+        while client.summary().unsent >= _AT_ONCE and client.busy():
+            _hear(told, warn)
+    while client.busy():
+        _hear(told, warn)
+
+
+def _pull(
+    client: Any,
+    missing: list[ProgramJob],
+    told: SimpleQueue[Any],
+    warn: Callable[[str], None],
+) -> None:
+    waiting = set(client.ask(missing, told.put)) if missing else set()
+    while waiting:
+        waiting.discard(_hear(told, warn))
+
+
+def _hear(told: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
+    """Wait for a message; return the program that it answers, or ""."""
+    match told.get():
+        case RemoteAnswered(program):
+            return program
+        case events.Warned(message):
+            warn(message)
+    return ""
