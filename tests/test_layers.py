@@ -17,7 +17,7 @@ LAYERS = [
     "process", "expr", "arch", "binary", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune",
-    "watch", "jit", "interop", "cli",
+    "watch", "jit", "interop", "intake", "cli",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

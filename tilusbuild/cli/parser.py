@@ -19,6 +19,7 @@ from tilusbuild.errors import did_you_mean, input_error
 
 VERBS = {
     "init": "create a project that builds and runs, to start from",
+    "import": "write a manifest for a project that another system builds",
     "build": "build what is out of date, and publish the scripts",
     "plan": "show what a build would compile",
     "render": "write the sources that a build would compile",
@@ -42,8 +43,10 @@ VERBS = {
 }
 
 
+_MODULES = {"import": "import_project"}
+"""Of verbs that are words of Python."""
 GROUPS = {
-    "begin": ("init", "doctor", "schema", "completions"),
+    "begin": ("init", "import", "doctor", "schema", "completions"),
     "build": ("build", "watch", "plan", "render", "explain", "report", "graph", "compdb"),
     "measure and choose": ("run", "tune", "dispatch"),
     "ship": ("package", "verify", "preflight", "install", "diff"),
@@ -51,6 +54,7 @@ GROUPS = {
 }
 EXAMPLES = {
     "init": "init my-kernels",
+    "import": "import build/compile_commands.json",
     "build": "build 'gemm[dtype=f16]' -t sm_90a -j 8",
     "plan": "plan --space gemm",
     "render": "render gemm --level 0 -o rendered",
@@ -143,7 +147,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
     """Return the actions that a verb's module declares, by name; "" for a verb without actions."""
-    module = importlib.import_module(f"tilusbuild.cli.{verb}")
+    module = importlib.import_module(f"tilusbuild.cli.{_MODULES.get(verb, verb)}")
     found: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
     return found
 

@@ -1,0 +1,180 @@
+"""`tilusbuild import WHAT`: a manifest for a project that another system builds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import Common, Verb, flag, positional
+from tilusbuild.cli.options import emit
+from tilusbuild.report.jsonl import JsonLine
+
+if TYPE_CHECKING:
+    from tilusbuild.intake.draft import Draft
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportArgs(Common):
+    """What is imported."""
+
+    what: str = positional(
+        "WHAT",
+        help="a folder of .cu files, compile_commands.json, build.ninja, a Kernel Tuner script, or "
+        "a T1 file",
+    )
+    stdout: bool = flag("--stdout", help="print the manifest, and write nothing")
+    build: bool = flag("--build", help="build it, and leave out what does not compile")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedLine(JsonLine):
+    """A manifest was made."""
+
+    event: ClassVar[str] = "imported"
+    manifest: str
+    """Its path; its text where nothing was written."""
+    sources: int
+    kernels: int
+    notes: tuple[str, ...]
+
+
+def run(arguments: ImportArgs) -> int:
+    """Write `tilus.toml` beside what was named, and say what was not understood."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.intake.draft import Draft, manifest_text, name_of
+    from tilusbuild.space import SpaceError
+
+    what = os.path.abspath(arguments.what)
+    root = what if os.path.isdir(what) else os.path.dirname(what)
+    draft, files = Draft(name_of(os.path.basename(root)).replace("_", "-")), dict[str, str]()
+    try:
+        root = _read(draft, what, root, files)
+    except (OSError, ValueError, SyntaxError, RecursionError, SpaceError) as error:
+        raise input_error(f"{arguments.what} cannot be imported: {error}") from None
+    if not draft.libraries and not draft.kernels:
+        raise input_error(
+            f"nothing in {arguments.what} can be imported", hint="\n".join(draft.notes) or None
+        )
+    text = manifest_text(draft)
+    path = os.path.join(root, "tilus.toml")
+    if not arguments.stdout:
+        if os.path.lexists(path):
+            raise input_error(f"{path} already exists", hint="--stdout prints the new one")
+        for name, source in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+            options.write_to(os.path.join(root, name), source.encode())
+        options.write_to(path, text.encode())
+        if arguments.build and _leave_out(arguments, draft, root):
+            options.write_to(path, manifest_text(draft).encode())
+    _report(arguments, draft, text if arguments.stdout else path)
+    return 0
+
+
+def _leave_out(arguments: ImportArgs, draft: Draft, root: str) -> bool:
+    """Build what was written, and take out of the draft what failed. Return whether any did."""
+    from tilusbuild.builder.build import build
+    from tilusbuild.builder.project import Project
+    from tilusbuild.cli.arguments import settings_of
+    from tilusbuild.engine.interfaces import BuildConfig
+    from tilusbuild.manifest.library import SOURCE
+    from tilusbuild.plan.model import PlanSelection
+    from tilusbuild.plan.planner import jobs
+    from tilusbuild.status import Status
+
+    before = len(draft.notes)
+    project = Project.open(root, settings_of(arguments), os.environ)
+    try:
+        config = BuildConfig(jobs=project.settings.jobs.value)
+        build(project, PlanSelection(), config, options.reporter(arguments))
+        for job in jobs(project.plan(PlanSelection())):
+            entry = project.cache.lookup(job.hash)
+            source = job.schedule.values.get(SOURCE)
+            if entry is None or entry.status != Status.FAILED or source is None:
+                continue
+            draft.note(f"left out: {source} does not compile: {entry.meta['reason']}")
+            for library in draft.libraries:
+                library.sources = [name for name in library.sources if name != source]
+    finally:
+        project.close()
+    draft.libraries = [library for library in draft.libraries if library.sources]
+    return len(draft.notes) > before
+
+
+def _read(draft: Draft, what: str, root: str, files: dict[str, str]) -> str:
+    """Read what was named into a draft, by what it is. Return the project's directory."""
+    from tilusbuild.intake import commands, folder, kernel_tuner, ninja, t1
+    from tilusbuild.runtime.regular import read_text
+
+    name = os.path.basename(what)
+    if os.path.isdir(what):
+        folder.read(draft, what, _system_directories())
+    elif name.endswith(".ninja"):
+        found = list(ninja.commands(draft, read_text(what, "replace"), root))
+        root = _common(root, commands.sources_of(found))
+        commands.read(draft, root, iter(found))
+    elif name.endswith(".py"):
+        kernel_tuner.read(draft, root, name, files)
+    elif isinstance(entries := json.loads(read_text(what)), list):
+        found = list(_entries(entries, root))
+        root = _common(root, commands.sources_of(found))
+        commands.read(draft, root, iter(found))
+    else:
+        t1.read(draft, root, name)
+    return root
+
+
+def _entries(entries: list[object], root: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the directory and the words of each entry of compile_commands.json."""
+    from tilusbuild.intake.commands import words_of
+
+    for entry in entries:
+        if isinstance(entry, dict):
+            listed = entry.get("arguments")
+            words = listed if isinstance(listed, list) else words_of(str(entry.get("command", "")))
+            yield os.path.join(root, str(entry.get("directory", "."))), [str(w) for w in words]
+
+
+def _common(root: str, sources: list[str]) -> str:
+    """Return the directory that holds the record and all sources."""
+    return os.path.commonpath([root, *map(os.path.dirname, sources)])
+
+
+def _system_directories() -> list[str]:
+    """Return what the compilers search by themselves; fewer where they are not there."""
+    from tilusbuild.errors import InputError
+    from tilusbuild.process.local import LocalRunner
+    from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
+
+    with LocalRunner() as runner:
+        for cuda in (True, False):
+            try:
+                request = ToolchainRequest(needs_cuda=cuda)
+                found = discover(request, dict(os.environ), runner, DigestMemory())
+            except InputError:
+                continue
+            headers = found.headers(cuda=cuda)
+            return [*headers.toolkit, *headers.compiler, *headers.system]
+    return []
+
+
+def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
+    from tilusbuild.report.text import counted
+
+    sources = sum(len(library.sources) for library in draft.libraries)
+    kernels = len(draft.kernels)
+    if arguments.json:
+        emit(ImportedLine(manifest, sources, kernels, tuple(draft.notes)))
+    elif arguments.stdout:
+        print(manifest, end="")
+    elif not arguments.quiet:
+        what = counted(kernels, "kernel") if kernels else counted(sources, "source")
+        print(f"{manifest}: {what}; next: tilusbuild build")
+        for note in draft.notes:
+            print(f"  {note}")
+
+
+VERB = Verb(ImportArgs, run, (ImportedLine,))

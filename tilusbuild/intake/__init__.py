@@ -1,0 +1,1 @@
+"""What becomes a manifest: folders, records of other builds, tuning scripts."""

@@ -1,0 +1,148 @@
+"""A manifest in the making: what was understood of a foreign project, and what was not.
+
+Readers fill a `Draft` and write nothing. Whatever they cannot carry over is a note that names the
+place it was found at, so that nothing is lost in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tilusbuild.expr import Value
+from tilusbuild.manifest.shape import toml_text
+
+DEFAULT_ARCH = "sm_80"
+_LINE = 100
+
+
+@dataclass(slots=True)
+class LibraryDraft:
+    """Sources that are compiled with the same arguments, and become one library."""
+
+    name: str
+    sources: list[str] = field(default_factory=list)
+    include_dirs: list[object] = field(default_factory=list)
+    """As in a manifest: paths, or tables with a package."""
+    defines: dict[str, Value] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    link_libs: list[str] = field(default_factory=list)
+    link_dirs: list[object] = field(default_factory=list)
+    kind: str = "shared"
+    rdc: bool = False
+    undefined: bool = False
+
+
+@dataclass(slots=True)
+class KernelDraft:
+    """A kernel that is called by itself, with its tuning space."""
+
+    name: str
+    template: str
+    kernel: str
+    flags: list[str] = field(default_factory=list)
+    args: dict[str, object] = field(default_factory=dict)
+    space: dict[str, object] = field(default_factory=dict)
+    space_file: str | None = None
+    restrict: dict[str, str] = field(default_factory=dict)
+    grid: list[Value] = field(default_factory=list)
+    block: list[Value] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A whole manifest."""
+
+    project: str
+    archs: list[str] = field(default_factory=list)
+    ptx: bool = False
+    std: str | None = None
+    unsafe_flags: bool = False
+    libraries: list[LibraryDraft] = field(default_factory=list)
+    kernels: list[KernelDraft] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    """What was not understood, or was assumed; each once, in order."""
+
+    def note(self, text: str) -> None:
+        """Add what a person has to know."""
+        # Names and rules of foreign files: a line of a comment, and of a terminal.
+        self.notes["".join(c if c.isprintable() else "\ufffd" for c in text)] = None
+
+
+def manifest_text(draft: Draft) -> str:
+    """Return `tilus.toml` of a draft, its notes first."""
+    archs = draft.archs or [DEFAULT_ARCH]
+    lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
+    lines += ["edition = 1", "", *_table("project", {"name": draft.project, "version": "0.1.0"})]
+    lines += _table("build", {"unsafe-flags": True} if draft.unsafe_flags else {})
+    lines += _table("toolchain", {"std": draft.std} if draft.std else {})
+    target = {"arch": archs[0] if len(archs) == 1 else archs, "ptx": draft.ptx or None}
+    lines += _table("target.gpu", target)
+    for library in draft.libraries:
+        lines += _table(f"library.{library.name}", _library(library))
+    for kernel in draft.kernels:
+        lines += _kernel(kernel)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _library(library: LibraryDraft) -> Mapping[str, object]:
+    return {
+        "sources": library.sources,
+        "kind": library.kind if library.kind != "shared" else None,
+        "include-dirs": library.include_dirs,
+        "defines": library.defines,
+        "flags": library.flags,
+        "link-libs": library.link_libs,
+        "link-dirs": library.link_dirs,
+        "rdc": library.rdc or None,
+        "undefined": library.undefined or None,
+    }
+
+
+def _kernel(kernel: KernelDraft) -> list[str]:
+    name = f"script.{kernel.name}"
+    first = {
+        "template": kernel.template,
+        "render": False,
+        "kernel": kernel.kernel,
+        "flags": kernel.flags,
+        "space-file": kernel.space_file,
+    }
+    return [
+        *_table(name, first),
+        *_table(f"{name}.args", kernel.args),
+        *_table(f"{name}.space", kernel.space),
+        *_table(f"{name}.restrict", kernel.restrict),
+        *_table(f"{name}.launch", {"grid": kernel.grid, "block": kernel.block}),
+    ]
+
+
+def _table(name: str, values: Mapping[str, object]) -> list[str]:
+    """Return the lines of a table, without what is empty; nothing for a table that is."""
+    written = {key: value for key, value in values.items() if value not in (None, [], {})}
+    if not written:
+        return []
+    return [f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in written.items()), ""]
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_text(key)
+
+
+def _value(value: object) -> str:
+    text = toml_text(value)
+    if not isinstance(value, list) or len(text) <= _LINE:
+        return text
+    return "[\n" + "".join(f"    {toml_text(item)},\n" for item in value) + "]"
+
+
+def name_of(text: str, taken: Iterable[str] = ()) -> str:
+    """Return a name for a table, made of any text."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower() or "kernels"
+    name = name if name[0].isalpha() else f"k{name}"
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free

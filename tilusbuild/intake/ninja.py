@@ -1,0 +1,63 @@
+"""The part of a ninja file that says how sources are compiled, as PyTorch's extensions write it.
+
+Variables, rules and edges are read; `include`, `subninja` and pools are not followed, and noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tilusbuild.intake.commands import words_of
+from tilusbuild.intake.draft import Draft
+
+_VARIABLE = re.compile(r"\$(?:(?P<escaped>[$ :\n])|\{(?P<long>[\w.-]+)\}|(?P<name>[\w-]+))")
+_ASSIGNMENT = re.compile(r"(\s*)([\w.-]+)\s*=\s*(.*)")
+_MOST_NESTED, _LONGEST = 20, 1 << 20
+
+
+def commands(draft: Draft, text: str, directory: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the directory and the words of each edge's command."""
+    globals_: dict[str, str] = {}
+    rules: dict[str, dict[str, str]] = {}
+    edges: list[tuple[str, dict[str, str]]] = []
+    scope = globals_
+    for line in re.sub(r"\$\n\s*", "", text).splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if match := _ASSIGNMENT.fullmatch(line):
+            (scope if match[1] else globals_)[match[2]] = match[3]
+        elif line.startswith("rule "):
+            scope = rules.setdefault(line.split()[1], {})
+        elif line.startswith("build "):
+            outputs, _, rest = line.removeprefix("build ").partition(": ")
+            rule, *inputs = re.split(r"(?<!\$) +", rest.split(" | ")[0].split(" || ")[0].strip())
+            scope = {"in": " ".join(inputs), "out": outputs}
+            edges.append((rule, scope))
+        elif line.startswith(("include ", "subninja ")):
+            draft.note(f"not followed: {line.strip()}")
+        else:
+            scope = {}
+    for rule, own in edges:
+        if command := rules.get(rule, {}).get("command"):
+            yield directory, words_of(_filled(command, {**globals_, **rules[rule], **own}, {}))
+
+
+def _filled(text: str, values: dict[str, str], known: dict[str, str], depth: int = 0) -> str:
+    """Return a text with its variables filled in; `known` are those that were. Raises
+    `ValueError`."""
+    if depth > _MOST_NESTED:
+        raise ValueError("its variables are nested too deeply")
+
+    def value(match: re.Match[str]) -> str:
+        if match["escaped"]:
+            return "" if match["escaped"] == "\n" else match["escaped"]
+        name = match["long"] or match["name"]
+        if name not in known:
+            known[name] = _filled(values.get(name, ""), values, known, depth + 1)
+        return known[name]
+
+    filled = _VARIABLE.sub(value, text)
+    if len(filled) > _LONGEST:
+        raise ValueError(f"a command has more than {_LONGEST:,} characters")
+    return filled
