@@ -95,9 +95,10 @@ def test_every_verb_and_option_is_offered(directory: Path, shell: str) -> None:
 def test_the_projects_scripts_and_an_options_values_are_offered(
     directory: Path, shell: str
 ) -> None:
-    lines = ["tilusbuild build s", "tilusbuild build --level ", "tilusbuild completions "]
-    scripts, levels, shells = offered(directory, shell, lines)
-    assert set(scripts) >= {"saxpy", "soft_max"}
+    named = ["tilusbuild build s", "tilusbuild run s", "tilusbuild cache show s"]
+    lines = [*named, "tilusbuild build --level ", "tilusbuild completions "]
+    *scripts, levels, shells = offered(directory, shell, lines)
+    assert all(set(each) >= {"saxpy", "soft_max"} for each in scripts)
     assert set(levels) >= {"0", "1", "2"}
     assert set(shells) >= {*SHELLS}
 

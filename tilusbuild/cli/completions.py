@@ -18,6 +18,7 @@ from tilusbuild.report.jsonl import JsonLine
 
 SHELLS = ("bash", "zsh", "fish")
 _SCRIPTS = "scripts"
+_NAMES = ("SCRIPT", "PROGRAM")  # a script stands for its default program
 _FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
 """Names that `--help` has for files, packages and caches among them."""
 _DIRECTORIES = ("DIR",)
@@ -80,7 +81,7 @@ def _script(shell: str) -> str:
     parser = whole_parser()
     scripts = shtab.cmd(f"tilusbuild completions {_SCRIPTS} 2>/dev/null")
     for action in _actions(parser):
-        if action.metavar == "SCRIPT":
+        if action.metavar in _NAMES:
             action.complete = scripts  # type: ignore[attr-defined]
         elif action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
