@@ -30,8 +30,11 @@ class CountDisplay:
 
     def _tell(self, name: str, count: _Count, part: float | None) -> None:
         now = time.monotonic()
-        if now < count.next and not (count.told and part == 1.0):
+        if part == 1.0 and (not count.told or count.done):
+            return  # a count that has ended is told of once, and only where it was spoken of
+        if now < count.next and part != 1.0:
             return
+        count.done = part == 1.0
         taken = now - count.started
         count.next = now + (AGAIN if self._redraws else taken)
         if part is None:
@@ -56,3 +59,4 @@ class _Count:
         self.started = started
         self.next = started + PATIENCE
         self.told = False
+        self.done = False

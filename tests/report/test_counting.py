@@ -1,0 +1,29 @@
+"""What is told of a long count: nothing when it is short, and its end once."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tilusbuild.report import counting
+
+
+@pytest.mark.parametrize("redraws", [False, True])
+def test_the_end_of_a_count_is_told_once_and_only_where_it_was_spoken_of(
+    monkeypatch: pytest.MonkeyPatch, redraws: bool
+) -> None:
+    clock = iter([0.0, 2.0, 2.0, 10.0, 10.0, 12.0, 12.1, 12.2])
+    monkeypatch.setattr("tilusbuild.report.counting.time.monotonic", lambda: next(clock))
+    out = io.StringIO()
+    display = counting.CountDisplay(out, redraws=redraws)
+    short = display("short")
+    for _ in range(2):
+        short(1.0)
+    assert out.getvalue() == "", "it took two seconds, and there is nothing left to wait for"
+    long = display("long")
+    for part in (0.0, 0.5, 1.0, 1.0):
+        long(part)
+    told = out.getvalue()
+    assert told.count("50.0%") == 1
+    assert told.count("\r\x1b[K" if redraws else "100.0%") == (2 if redraws else 1)
