@@ -11,6 +11,9 @@ from typing import Protocol
 
 from tilusbuild.remote.record import Blob
 
+UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
+UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
+
 
 class RemoteTroubleError(Exception):
     """The remote, or the way to it, failed; says nothing about any program. The text is for

@@ -19,7 +19,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from tilusbuild import __version__
-from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings
@@ -29,6 +29,8 @@ MAX_RECORD = 4 << 20
 _CHUNK = 1 << 16
 _OK = (200, 201, 202, 204)
 _ABSENT = (404, 410)
+_UNTRUSTED = (18, 19, 20, 21)
+"""OpenSSL's codes of an issuer that it does not know."""
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -103,6 +105,8 @@ class HttpBackend:
         message = f"{self._settings.address} answers {method} with status {status}"
         if status in (401, 403) and self._settings.withheld:
             message += "; headers are only for the server that the user's own settings name"
+        if status == 400 and self._context is not None and self._settings.tls_certificate is None:
+            message += f"; {UNKNOWN_CLIENT}"
         return RemoteTroubleError(message, retry=status in _PASSING)
 
     def _request(
@@ -127,6 +131,8 @@ class HttpBackend:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             why = "no answer in time"
+        if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _UNTRUSTED:
+            why = UNTRUSTED
         final = isinstance(error, (_ConnectTimeoutError, socket.gaierror, ssl.SSLError))
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=not final)
 

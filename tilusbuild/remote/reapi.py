@@ -24,7 +24,7 @@ import grpc
 
 from tilusbuild import __version__
 from tilusbuild.remote import reapi_pb2 as reapi
-from tilusbuild.remote.backend import RemoteTroubleError
+from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings
@@ -287,6 +287,10 @@ class ReapiBackend:
         code = error.code().name
         details = (error.details() or "").partition("\n")[0][:200]
         why = "no answer in time" if code == "DEADLINE_EXCEEDED" else f"{code}: {details}"
+        if "CERTIFICATE_VERI" in details:  # …FY_FAILED; gRPC cuts it
+            why = UNTRUSTED
+        elif self._settings.scheme == "grpcs" and details.endswith("header with status: 400"):
+            why += "" if self._settings.tls_certificate else f"; {UNKNOWN_CLIENT}"
         if code == "UNAUTHENTICATED" and self._settings.withheld:
             why += "; headers are only for the server that the user's own settings name"
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _PASSING)

@@ -1,0 +1,117 @@
+"""TLS with a CA of one's own and clients that must show a certificate, by nginx: as a web server,
+and in front of a server of the Remote Execution API."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.casd import Casd, free_port, listens
+from support.processes import wait_until
+from support.project import NewProject, Project
+
+CONF = """\
+{user}daemon off;
+pid {root}/pid;
+error_log {root}/errors;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {root}/incoming;
+  ssl_certificate {root}/server.pem;
+  ssl_certificate_key {root}/server.key;
+  ssl_client_certificate {root}/ca.pem;
+  ssl_verify_client on;
+  client_max_body_size 1g;
+  server {{
+    listen 127.0.0.1:{port} ssl {http2};
+    root {root}/held;
+    location / {{ {location} }}
+  }}
+}}
+"""
+_DAV = "dav_methods PUT; create_full_put_path on;"
+
+
+@dataclass
+class Secured:
+    """A server and the files of a client that it lets in."""
+
+    address: str
+    root: Path
+
+    def user(self, new_user: NewProject, *, ca: bool = True, certificate: bool = True) -> Project:
+        given = {"TLS_CA": "ca.pem"} if ca else {}
+        if certificate:
+            given |= {"TLS_CERTIFICATE": "client.pem", "TLS_KEY": "client.key"}
+        files = {name: str(self.root / file) for name, file in given.items()}
+        return new_user(self.address, WRITE="1", **files)
+
+
+def openssl(root: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a CA, and a server's and a client's certificates of it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    root = tmp_path_factory.mktemp("keys")
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    own = ("-x509", "-days", "2", "-subj", "/CN=a CA of tests")
+    openssl(root, *new, *own, "-keyout", "ca.key", "-out", "ca.pem")
+    (root / "names").write_text("subjectAltName = IP:127.0.0.1\n")
+    for name in ("server", "client"):
+        subject = ("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl(root, *new, *subject)
+        by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+        signed = ("-in", f"{name}.csr", "-out", f"{name}.pem", "-extfile", "names")
+        openssl(root, "x509", "-req", *by, *signed)
+    return root
+
+
+@pytest.fixture(params=["https", "grpcs"])
+def secured(request: pytest.FixtureRequest, keys: Path, tmp_path: Path) -> Iterator[Secured]:
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("needs nginx")
+    root, port = tmp_path / "nginx", free_port()
+    (root / "held").mkdir(parents=True)
+    (root / "incoming").mkdir()
+    for path in keys.iterdir():
+        shutil.copy(path, root)
+    behind = Casd(tmp_path / "casd") if request.param == "grpcs" else None
+    location = _DAV if behind is None else f"grpc_pass grpc://127.0.0.1:{behind.port};"
+    user = "user root;\n" if os.geteuid() == 0 else ""
+    http2 = "" if behind is None else "http2"
+    conf = root / "nginx.conf"
+    conf.write_text(CONF.format(user=user, root=root, port=port, location=location, http2=http2))
+    with subprocess.Popen([program, "-c", conf], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: listens(port))
+        yield Secured(f"{request.param}://127.0.0.1:{port}", root)
+        process.terminate()
+    if behind is not None:
+        behind.kill()
+
+
+def built(user: Project) -> tuple[int, list[str]]:
+    """How many programs a build fetched, and what it warned of."""
+    ran = user.run("build", "--json")
+    said = [each["message"] for each in ran.events if each["event"] == "warning"]
+    return ran.summary["remote"]["hits"], said
+
+
+def test_a_ca_of_ones_own_and_a_clients_certificate(secured: Secured, new_user: NewProject) -> None:
+    assert built(secured.user(new_user)) == (0, [])
+    assert built(secured.user(new_user)) == (2, [])
+    for missing, key in (({"ca": False}, "tls-ca"), ({"certificate": False}, "tls-certificate")):
+        hits, said = built(secured.user(new_user, **missing))
+        assert (hits, len(said)) == (0, 1), said
+        assert key in said[0]
