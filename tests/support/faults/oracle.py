@@ -21,9 +21,9 @@ status that is not documented, or a failure without a word."""
 
 NO_WORD = " and no word"
 _DOCUMENTED = (0, 1, 2, 130, 129, 143)
-_STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*")
-"""What may stay in TMPDIR: the file in which a bug is reported, the lock of a device, and the
-socket of a worker whose command was killed, or could not remove it."""
+_STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*\.lock")
+"""What may stay in TMPDIR: the file in which a bug is reported, and the lock of a device, which all
+users share and nobody may remove while another waits for it."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 

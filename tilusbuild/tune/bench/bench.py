@@ -17,7 +17,6 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import socket
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from tilusbuild.process.threads import start_thread
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.bench.worker import SOCKET
+from tilusbuild.tune.bench.workplace import Workplace
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
@@ -292,7 +292,7 @@ class Conversation:
         self._scope = runner.scope()
         self._finished: CompletedCommand | BaseException | None = None
         self._wake, self._woken = os.pipe()
-        self._directory = tempfile.mkdtemp(prefix="tilusbuild-tune-")
+        self._workplace = Workplace()
         self._ends: tuple[int, ...] = (self._wake, self._woken)
         self._channel: socket.socket | None = None
         self._received = bytearray()
@@ -339,24 +339,20 @@ class Conversation:
         ends, self._ends = self._ends, ()
         for end in ends:
             os.close(end)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._workplace.close()
 
     def _connect(self, kind: str, index: int) -> None:
         root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
         main = _MAIN.format(root=root, kind=kind, index=index)
         command = Command(
             (sys.executable, "-I", "-c", main),
-            self._directory,
+            self._workplace.path,
             dict(os.environ),
             output_limit=1 << 16,
         )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             # Through /proc, because a socket's path has at most 107 bytes, and TMPDIR any number.
-            handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                listener.bind(f"/proc/self/fd/{handle}/{SOCKET}")
-            finally:
-                os.close(handle)
+            listener.bind(f"/proc/self/fd/{self._workplace.handle}/{SOCKET}")
             listener.listen(1)
             self._thread = start_thread("bench", self._run, command)
             ready, _, _ = select.select([listener.fileno(), self._wake], [], [], _START)
