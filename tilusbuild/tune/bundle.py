@@ -61,6 +61,8 @@ _CARRIED = (
     "__init__.py",
     "errors.py",
     "process",
+    "state/__init__.py",
+    "state/directories.py",
     *(f"runtime/{name}.py" for name in _CARRIED_RUNTIME),
 )
 _CARRIED_TUNE = ("tune/__init__.py", "tune/bench")
