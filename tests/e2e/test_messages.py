@@ -167,6 +167,7 @@ def test_a_failed_link_shows_what_is_not_defined() -> None:
     assert "cublasCreate_v2" in str(checks.link_problem(make_recipe("host"), link))
     rdc = "undefined reference to `__cudaRegisterLinkedBinary_3d5c'"
     assert "-rdc=true" in str(checks.link_problem(make_recipe("host"), rdc))
+    assert "[library.NAME] with rdc = true" in str(checks.link_problem(make_recipe("host"), rdc))
     group = FailureGroup("error: no", 1, ("f/0",), "failed", link, None)
     summary = Summary(1, 0, 0, 1, 0, 0, 0, 1, 1.0, 1, failures=(group,))
     text = summary_text(summary)

@@ -231,6 +231,19 @@ def test_a_library_is_packaged_without_its_objects_and_found_by_name(
     subprocess.run([sys.executable, "-c", code, backend.cache], check=True, cwd=tmp_path)
 
 
+def test_a_package_says_that_it_cannot_link_a_library_again(backend: Project, tmp_path: Path):
+    manifest = (backend.directory / "tilus.toml").read_text()
+    backend.write("tilus.toml", manifest + '[package.all]\ninclude = ["all"]\n')
+    backend.build()
+    backend.run("package", "--format", "dir", "-o", tmp_path / "out")
+    (shipped,) = (tmp_path / "out").iterdir()
+    told = backend.run("verify", shipped, "--rebuild", status=1)
+    assert "5 of the objects that it links are not here: a package holds none" in (
+        told.out + told.err
+    )
+    backend.run("verify", backend.cache, "--rebuild")
+
+
 def test_a_name_of_the_library_selects_its_objects(backend: Project):
     assert backend.compiled("scale") == 2
     assert not product(backend).exists()

@@ -225,8 +225,9 @@ def _undefined(missing: Sequence[str]) -> str | None:
         return None
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
         return (
-            "error: relocatable device code (-rdc=true) needs a device link, which is not done: "
-            "remove the flag, and include what other units define"
+            "error: relocatable device code (-rdc=true) needs a device link, which a program of "
+            "one source does not get: include what other units define, or make it a library, "
+            "[library.NAME] with rdc = true"
         )
     names = ", ".join(dict.fromkeys(missing))
     return f"error: nothing that is linked defines {names}"

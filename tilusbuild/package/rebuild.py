@@ -17,14 +17,17 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.cache import Cache
 from tilusbuild.cache.entries import product_of
 from tilusbuild.cache.index import programs
+from tilusbuild.compile.steps import OBJECT
 from tilusbuild.package import names
 from tilusbuild.package.errors import MissingFileError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpacked
+from tilusbuild.plan.identity import sections
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import usable_cores
+from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_file
 from tilusbuild.status import Status
 
@@ -114,8 +117,25 @@ def _all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
             runner.close()
 
 
+def _objects_missing(root: str, program: str) -> int:
+    """Return how many objects of a library are not there."""
+    try:
+        text = read_text(
+            os.path.join(root, layout.PROGRAMS, program, layout.PROGRAM_TXT), "replace"
+        )
+    except OSError:
+        return 0
+    objects = sections(text).get("objects", {}).values()
+    module = os.path.dirname(layout.SOURCE)
+    places = (os.path.join(root, layout.PROGRAMS, each, module, OBJECT) for each in objects)
+    return sum(not os.path.isfile(place) for place in places)
+
+
 def _one(root: str, directory: str, runner: Runner, program: str, recorded: str) -> RebuildResult:
     library = os.path.join(directory, program)
+    if missing := _objects_missing(root, program):
+        error = f"{missing} of the objects that it links are not here: a package holds none"
+        return RebuildResult(program, recorded, None, f"{error}; verify the cache that built them")
     script = os.path.join(root, layout.PROGRAMS, program, layout.COMPILE_SH)
     # What a compiler leaves behind is removed with the directory.
     environment = {**os.environ, "TMPDIR": directory}
