@@ -61,6 +61,8 @@ def test_every_page_opens_without_a_complaint_and_asks_nobody(
     assert drawn == {"build": 1, "space": 3, "tuning": 4, "package": 1, "compare": 1}[page]
     wide = window.js("return document.documentElement.scrollWidth")
     assert wide <= width, "nothing sticks out"
+    tabs = "const n = document.querySelector('nav'); return n.scrollWidth <= n.clientWidth"
+    assert window.js(tabs), "every tab is in sight"
 
 
 def test_the_page_is_drawn_from_what_json_prints(window: Browser, report: Path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
@@ -73,17 +73,18 @@ class Graph:
     programs: Sequence[ProgramNode]
 
 
-Entries = Mapping[str, Entry | None]
+_Held: TypeAlias = Mapping[str, tuple[Status, int]]
+"""What the cache has of each program: its status, and the bytes of its library."""
 
 
 def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
     """Return the graph of a plan, down to each program or to the scripts. Reads only."""
-    entries: dict[str, Entry | None] = {}
+    held: dict[str, tuple[Status, int]] = {}
     groups: dict[str, list[ProgramJob]] = {}
     for job in jobs(plan):
         groups.setdefault(_name(job), []).append(job)
-        if job.hash not in entries:
-            entries[job.hash] = project.cache.lookup(job.hash)
+        if job.hash not in held:
+            held[job.hash] = _held(project.cache.lookup(job.hash))
     manifest = FileNode(_shown(project.manifest.path, project.manifest.root), "manifest")
     files = {manifest.path: manifest}
     scripts = []
@@ -91,8 +92,8 @@ def graph(project: Project, plan: Plan, *, programs: bool) -> Graph:
         inputs = _inputs({job.script_instance for job in group}, project.manifest.root)
         files |= {file.path: file for file in inputs}
         names = (manifest.path, *(file.path for file in inputs))
-        scripts.append(_script(group, names, entries))
-    nodes = _programs(groups, entries) if programs else []
+        scripts.append(_script(group, names, held))
+    nodes = _programs(groups, held) if programs else []
     return Graph(plan.project, list(files.values()), scripts, nodes)
 
 
@@ -100,25 +101,26 @@ def _name(job: ProgramJob) -> str:
     return f"{job.script} {job.planned.target.name}"
 
 
-def _script(group: Sequence[ProgramJob], inputs: tuple[str, ...], entries: Entries) -> ScriptNode:
-    found = [entries[program] for program in {job.hash for job in group}]
+def _held(entry: Entry | None) -> tuple[Status, int]:
+    if entry is None:
+        return Status.MISSING, 0
+    sizes = {name: size for name, size, _ in listed(entry.meta)}
+    return entry.status, sizes.get(layout.LIBRARY, 0)
+
+
+def _script(group: Sequence[ProgramJob], inputs: tuple[str, ...], held: _Held) -> ScriptNode:
+    statuses, sizes = zip(*(held[program] for program in {job.hash for job in group}), strict=True)
     target = group[0].planned.target
-    statuses = [_status(entry) for entry in found]
     counts: dict[str, int] = {status: statuses.count(status) for status in KNOWN_IN_CACHE}
-    sizes = (size for e in found if e for name, size, _ in listed(e.meta) if name == layout.LIBRARY)
     return ScriptNode(group[0].script, target.name, target.arch, inputs, counts, sum(sizes))
 
 
-def _status(entry: Entry | None) -> Status:
-    return entry.status if entry else Status.MISSING
-
-
-def _programs(groups: dict[str, list[ProgramJob]], entries: Entries) -> list[ProgramNode]:
+def _programs(groups: dict[str, list[ProgramJob]], held: _Held) -> list[ProgramNode]:
     owners: dict[str, dict[str, ProgramJob]] = {}
     for name, group in groups.items():
         for job in group:
             owners.setdefault(job.hash, {}).setdefault(name, job)
-    return [_program(program, _status(entries[program]), by) for program, by in owners.items()]
+    return [_program(program, held[program][0], by) for program, by in owners.items()]
 
 
 def _program(program: str, status: Status, by: dict[str, ProgramJob]) -> ProgramNode:
