@@ -30,6 +30,7 @@ def test_this_machine_has_what_a_step_needs(name: str, need: str) -> None:
         pytest.skip(f"steps of {name} were left out: they need {need}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_every_command_prints_what_the_page_says(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
