@@ -1,12 +1,15 @@
-"""`cache push` and `cache pull`: the programs of a plan to the remote cache and from it, without a
-build: nothing is compiled, and scripts' directories are the next build's affair."""
+"""The remote cache without a build: `cache push` and `cache pull` bring a plan's programs there and
+here, `plan` asks what is there. Nothing is compiled, and scripts' directories are the next build's
+affair."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -92,3 +95,42 @@ def _hear(told: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
         case events.Warned(message):
             warn(message)
     return ""
+
+
+def held(project: Project, programs: Sequence[str], warn: Callable[[str], None]) -> int | None:
+    """Return how many of these programs the remote cache has; None when it does not say, or there
+    is none. Raises `InputError` for wrong settings."""
+    settings = decide(project.manifest.remote, project.environment)
+    if settings is None or not programs:
+        return None
+    try:
+        from tilusbuild.remote.backend import RemoteTroubleError
+        from tilusbuild.remote.choose import open_backend
+        from tilusbuild.remote.guard import BrokenError, Guard
+        from tilusbuild.remote.record import key
+    except ImportError as error:
+        warn(f"remote cache: {error.name} is not installed: pip install 'tilusbuild[remote]'")
+        return None
+    guard = Guard(lambda why: warn(f"remote cache: {why}"))
+
+    def count(some: Sequence[str]) -> int:
+        found = 0
+        try:
+            for at in range(0, len(some), backend.batch):
+                keys = [key(program) for program in some[at : at + backend.batch]]
+                answers = guard.call(partial(backend.results, keys))
+                found += sum(answer is not None for answer in answers)
+        finally:
+            backend.leave()
+        return found
+
+    try:
+        backend = open_backend(settings)
+        with closing(backend), ThreadPoolExecutor(backend.width) as threads:
+            parts = [programs[at :: backend.width] for at in range(backend.width)]
+            return sum(threads.map(count, filter(None, parts)))
+    except BrokenError:
+        return None
+    except RemoteTroubleError as error:
+        warn(f"remote cache: {error}")
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -56,6 +57,8 @@ class PlanSummary(JsonLine):
     event: ClassVar[str] = "summary"
     programs: int
     instances: int
+    remote: int | None = None
+    """How many of those to compile the remote cache has; None: nobody was asked, or answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +86,32 @@ def run(arguments: PlanArgs) -> int:
             return _spaces(arguments, project)
         plan = project.plan(options.selected(arguments, project))
         rows = [_row(project, plan, number) for number in range(len(plan.instances))]
+        remote = _in_remote(project, plan)
     if arguments.json:
         for row in rows:
             emit(row)
-        emit(PlanSummary(plan.size, len(rows)))
+        emit(PlanSummary(plan.size, len(rows), remote))
         return 0
-    _print_table(rows, plan.size)
+    _print_table(rows, plan.size, remote)
     if arguments.verbose:
         _print_rest(project.manifest)
     return 0
+
+
+def _in_remote(project: Project, plan: Plan) -> int | None:
+    from tilusbuild.remote.settings import decide
+
+    if decide(project.manifest.remote, project.environment) is None:
+        return None
+    from tilusbuild.builder.transfer import held
+
+    every = dict.fromkeys(program for each in plan.instances for program in each.programs)
+    missing = [program for program in every if project.cache.lookup(program) is None]
+    warnings: list[str] = []
+    found = held(project, missing, warnings.append)
+    for warning in warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    return found
 
 
 def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
@@ -117,7 +137,7 @@ def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
     )
 
 
-def _print_table(rows: list[InstanceLine], programs: int) -> None:
+def _print_table(rows: list[InstanceLine], programs: int, remote: int | None) -> None:
     from tilusbuild.report.text import counted
     from tilusbuild.table import table
 
@@ -139,7 +159,8 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
     print(table((*heads, "refused", "to compile"), shown), end="")
     todo = sum(row.to_compile for row in rows)
-    print(f"\n{counted(programs, 'program')}, {todo} to compile")
+    there = "" if remote is None else f", {remote} in the remote cache"
+    print(f"\n{counted(programs, 'program')}, {todo} to compile{there}")
 
 
 def _print_rest(manifest: Manifest) -> None:
