@@ -100,6 +100,14 @@ def test_a_script_of_kernel_tuner_builds(project: Project) -> None:
     assert project.compiled("--level", "0") == 1
 
 
+def test_a_size_that_is_an_argument_is_that_argument(project: Project) -> None:
+    project.write("tune.py", SCRIPT.replace("kernel_string, size,", "kernel_string, (n, 3),"))
+    project.run("import", "tune.py")
+    launch = load(str(project.directory / "tilus.toml")).scripts["vector_add"].launch
+    assert launch is not None
+    assert launch.grid == ("cdiv(n, block_size_x)", 3)
+
+
 def test_a_t1_file_names_its_kernel(project: Project) -> None:
     project.write("k.cu", 'extern "C" __global__ void k(double *x, int n) { x[n] = BLOCK; }\n')
     space = {

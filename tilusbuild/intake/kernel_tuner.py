@@ -111,6 +111,8 @@ def _result(node: ast.Call, known: Mapping[str, object]) -> object:
         case ast.Attribute(attr="join"):
             parts = [part for part in given if isinstance(part, str)]
             return parts[-1] if parts else None
+        case ast.Attribute(attr="int32" | "int64" | "uint32"):
+            return given[0] if given else None
         case ast.Attribute(attr="read", value=ast.Name(id=name)):
             return known.get(name)
     return None
@@ -211,8 +213,16 @@ def _rules(draft: Draft, kernel: KernelDraft, rules: object, given: bool) -> Non
 def _launch(
     draft: Draft, kernel: KernelDraft, said: Mapping[str, object], given: Mapping[str, object]
 ) -> None:
-    sizes = said.get("problem_size")
+    node, sizes = given.get("problem_size"), said.get("problem_size")
+    nodes = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     sizes = sizes if isinstance(sizes, list) else [sizes]
+    if len(nodes) == len(sizes):
+        # What the script calls as the kernel does is the argument: it may change from call to call.
+        named = (getattr(each, "id", "") for each in nodes)
+        sizes = [
+            name if kernel.args.get(name) in ("i32", "i64") else size
+            for name, size in zip(named, sizes, strict=True)
+        ]
     names = said.get("block_size_names")
     block = names if isinstance(names, list) else _BLOCK
     kernel.block = [name for name in block if name in kernel.space] or [256]
