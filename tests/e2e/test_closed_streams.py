@@ -1,9 +1,13 @@
-"""A command whose standard streams are closed: the null device takes their place."""
+"""A command whose standard streams are closed, or do not block: it does its work, and says all."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -34,3 +38,30 @@ def test_a_mistake_keeps_its_exit_status(new_project: NewProject) -> None:
     made = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": scale.TEMPLATE})
     made.before = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
     made.run("no-such-verb", status=2)
+
+
+@pytest.mark.parametrize("words", [("plan", "--json"), ("build", "--json")])
+def test_a_pipe_that_does_not_block_gets_whole_lines(
+    new_project: NewProject, words: tuple[str, ...]
+) -> None:
+    """Who reads may be slow, and whoever made the pipe may have it so, as Node.js does."""
+    template = """{{ raise("y" * 1000000) }}"""
+    made = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": template})
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tilusbuild", *words],
+        cwd=made.directory,
+        stdout=writing,
+        stderr=writing,
+    )
+    os.close(writing)
+    with open(reading, "rb") as file:
+        first = file.read(1)
+        time.sleep(0.5)  # it has filled the pipe, and waits
+        lines = (first + file.read()).splitlines()
+    assert started.wait() == 2
+    said = [json.loads(line) for line in lines if line.startswith(b"{")]
+    assert said[0]["event"] == "error"
+    assert "y" * 1000000 in json.dumps(said)
+    assert b"y" * 1000000 in b"".join(line for line in lines if not line.startswith(b"{"))

@@ -4,12 +4,15 @@
 name, a path or a log cannot forget it. Escapes of our own go through `write_styled`. In a GitHub
 workflow a line that begins with `::error` is a command to the runner, and so is `##[error]` within
 one: such a line gets a backslash, and annotations of our own go through `write_command`. What
-cannot be encoded is escaped, and a stream that is closed takes everything and shows nothing.
+cannot be encoded is escaped, and a stream that is closed takes everything and shows nothing. A full
+pipe that does not block is waited for: no line is cut.
 """
 
 from __future__ import annotations
 
+import io
 import re
+import select
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -91,15 +94,51 @@ class TerminalStream(TextIOBase):
         """Keep the stream below open: it belongs to the process."""
 
 
+class _Waiting(io.FileIO):
+    """A file that is written whole: where a pipe is full and does not block, its writer waits.
+
+    Who started us may share the pipe and have it so, as Node.js does. Python's own files drop what
+    did not fit, in the middle of a line.
+    """
+
+    def write(self, data: Any, /) -> int:
+        while (written := super().write(data)) is None:
+            ready = select.poll()
+            ready.register(self.fileno(), select.POLLOUT)
+            ready.poll()
+        return written
+
+
+def _patient(stream: TextIO | None) -> TextIO | None:
+    """Return a stream to the same file that writes all that it is given; the stream itself if it is
+    not one of the process's own."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):  # unbuffered: bare
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Waiting(stream.fileno(), "w", closefd=False)),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
 @contextmanager
 def shown(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within the block, have stdout and stderr show what they are given."""
+    """Within the block, have stdout and stderr show all that they are given."""
     before = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
+    within = [_patient(stream) for stream in before]
     sys.stdout, sys.stderr = (
-        cast("TextIO", TerminalStream(stream, github=github)) for stream in before
+        cast("TextIO", TerminalStream(stream, github=github)) for stream in within
     )
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        for stream in within:
+            if stream is not None:
+                stream.flush()
