@@ -89,7 +89,7 @@ extern "C" __global__ void k(float *x, int n) {
 def tilusbuild(name: str, directory: Path, kind: Kind, programs: int, sandbox: str) -> Arm:
     """A build from nothing but what is known of the tools and of the plan."""
     flags = f"flags = {list(kind.flags)}".replace("'", '"')
-    widths = [32 * (number + 1) for number in range(programs)]
+    widths = [64 + 4 * number for number in range(programs)]
     text = _MANIFEST.format(build=f"{flags}\n{kind.build}", widths=widths)
     _projects.write(directory / "tilus.toml", text)
     _projects.write(directory / "k.cu.j2", kind.source)

@@ -58,10 +58,12 @@ ELSEWHERE = {
     ("cache merge", "incomplete"),
     ("cache merge", "refused"),
     ("cache verify", "litter"),
+    ("doctor", "compilers"),
+    ("plan", "compilers"),
     ("preflight", "problem"),
     ("tune", "row"),
 }
-"""What needs a foreign cache, a device or a broken project: other tests print these."""
+"""What needs a foreign cache, a device, both compilers or a broken project: other tests do."""
 TEMPLATE = """\
 constexpr int unroll = {{ unroll }};
 extern "C" void scale(float a, const float *x, float *y, long long n) {

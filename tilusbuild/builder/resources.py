@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tilusbuild.builder.compiler_times import CompilerTimes
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.timeline import TimedRunner
 from tilusbuild.cache.cache import Cache
@@ -106,6 +107,7 @@ class ProgramCompiler:
         self._directories: dict[str, str] = {}
         self._laying_out = threading.Lock()
         self._running: dict[int, Runner] = {}
+        self._times = CompilerTimes(cache.state_path)
         self._expected: Counter[str] = Counter()
         """The programs of each script that are still to be compiled."""
         self._launchers = LauncherStore(os.path.join(cache.state_path, "launchers"))
@@ -121,6 +123,9 @@ class ProgramCompiler:
         finally:
             del self._running[id(job)]
         self._check_tools(outcome)
+        if outcome.status == Status.BUILT:
+            compiler = work.recipe.pipeline.compiler
+            self._times.record(job, work.program_txt, compiler, outcome.seconds)
         return Compiled(
             status=outcome.status,
             cause=outcome.cause,
@@ -247,7 +252,8 @@ class ProgramCompiler:
         self._runner.cancel()
 
     def close(self) -> None:
-        """End the processes that were kept for the next program."""
+        """End the processes that were kept for the next program, and keep what was measured."""
+        self._times.save()
         if self._residents is not None:
             self._residents.close()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
+from tilusbuild.builder.compiler_times import CompilersLine, CompilerTimes
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit
 from tilusbuild.report.jsonl import JsonLine, Scalar
@@ -75,6 +76,7 @@ class DoctorSummary(JsonLine):
 
 def run(arguments: DoctorArgs) -> int:
     """Print findings and settings; 1 when something that the project needs is missing."""
+    from tilusbuild.cache.layout import STATE
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, load, settings
     from tilusbuild.runtime import option
@@ -91,11 +93,14 @@ def run(arguments: DoctorArgs) -> int:
     findings = (*_findings(manifest, root), *_remote(manifest))
     needed = _needed(manifest, chosen.device_compiler.value)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
+    compared = CompilerTimes(os.path.join(chosen.cache_dir.value, STATE)).compared()
     if arguments.json:
-        _print_json(findings, chosen, missing)
+        _print_json(findings, chosen, compared, missing)
     else:
         _print(findings, chosen, verbose=bool(arguments.verbose))
         _print_project(manifest, broken, missing)
+        if compared is not None:
+            print(compared.text(chosen.device_compiler.value))
     return 1 if missing else 0
 
 
@@ -220,7 +225,12 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} is not a variable of tilusbuild: {hint}"
 
 
-def _print_json(findings: Sequence[Finding], chosen: Settings, missing: Sequence[str]) -> None:
+def _print_json(
+    findings: Sequence[Finding],
+    chosen: Settings,
+    compared: CompilersLine | None,
+    missing: Sequence[str],
+) -> None:
     for each in findings:
         searched = tuple(SearchedPlace(p.where, p.found, p.note) for p in each.searched)
         facts = (each.component, each.status, each.detail, each.gives, each.remedy)
@@ -229,7 +239,11 @@ def _print_json(findings: Sequence[Finding], chosen: Settings, missing: Sequence
         emit(SettingLine(*setting))
     for message in _unknown_variables(os.environ):
         emit(DoctorWarning(message))
+    if compared is not None:
+        emit(compared)
     emit(DoctorSummary(tuple(missing)))
 
 
-VERB = Verb(DoctorArgs, run, (FindingLine, SettingLine, DoctorWarning, DoctorSummary))
+VERB = Verb(
+    DoctorArgs, run, (FindingLine, SettingLine, DoctorWarning, CompilersLine, DoctorSummary)
+)
