@@ -406,7 +406,7 @@ def _beside(
     here = max(1, config.jobs or usable_cores())
     tokens = TokensBeside(limits.tokens, settings.jobs)
     places = Places(lambda: min(here, 1 + tokens.here))
-    executor = remote.share(settings, toolchain, project.runner)
+    executor = remote.share(settings, toolchain, project.runner.scope())
     jobs = here + settings.jobs
     return tokens, jobs, lambda runner: SharingRunner(runner, executor, places)
 

@@ -12,12 +12,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.threads import start_thread
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.actions import Actions, digest
 from tilusbuild.remote.backend import RemoteTroubleError
@@ -38,6 +40,8 @@ _TIMED_OUT = 4
 _CANCEL = 1.0
 """Seconds that the server has to take note of it."""
 _SIGNALLED = 128
+_LAST_WORDS = 5.0
+"""Seconds that the probe has to remove what it made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +85,7 @@ class RemoteExecutor:
         self._proved: bool | None = None
         """None while the probe runs."""
         self._probing = False
+        self._prover: threading.Thread | None = None
         self.executed = 0
 
     def run(self, command: Command, cancelled: threading.Event) -> CompletedCommand | None:
@@ -117,6 +122,8 @@ class RemoteExecutor:
             each.cancelled.set()
             if each.call is not None:
                 each.call.cancel()
+        if self._prover is not None:
+            self._prover.join(_LAST_WORDS)
         self._backend.close()
 
     def try_once(self, command: Command) -> CompletedCommand:
@@ -128,7 +135,8 @@ class RemoteExecutor:
         with self._lock:
             begins, self._probing = not self._probing, True
         if begins:
-            threading.Thread(target=self._prove, name="tilusbuild-probe", daemon=True).start()
+            with suppress(OSError):
+                self._prover = start_thread("tilusbuild-probe", self._prove)
         return bool(self._proved) and not self._guard.broken
 
     def _prove(self) -> None:

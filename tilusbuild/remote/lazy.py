@@ -115,7 +115,7 @@ class LazyExecutor:
         runner: Runner,
         warn: Callable[[str], None],
     ) -> None:
-        """`runner` runs the probe's part here."""
+        """`runner` runs the probe's part here, and nothing else."""
         self._settings = settings
         self._toolchain = toolchain
         self._runner = runner
@@ -144,6 +144,7 @@ class LazyExecutor:
             self._executor.cancel(cancelled)
 
     def close(self) -> None:
+        self._runner.cancel()
         if self._executor is not None:
             self._executor.close()
 
