@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilusbuild.compile import diagnosis
 from tilusbuild.compile.causes import failure, not_started
 from tilusbuild.compile.diagnosis import Program
 from tilusbuild.process.base import CompletedCommand
@@ -242,3 +244,16 @@ def test_a_tool_that_cannot_be_started(number: int, cause: Cause) -> None:
 def test_only_the_source_and_the_limits_make_a_result() -> None:
     results = {cause for cause in Cause if cause.status in (Status.FAILED, Status.PRUNED)}
     assert results == {Cause.SOURCE, Cause.CHECK, Cause.LIMIT}
+
+
+def test_a_line_of_any_length_is_read_in_no_time() -> None:
+    """A compiler quotes a source's words, and a template may make one of a million letters."""
+    long = "e" * 1_000_000
+    for log in (
+        long,
+        f"s.cu(3): error: identifier {long} is undefined",
+        f"x: {long}: No such device",
+    ):
+        began = time.process_time()
+        diagnosis.read(log, None, re.compile("out of memory"))
+        assert time.process_time() - began < 1

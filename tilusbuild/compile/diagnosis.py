@@ -84,6 +84,9 @@ class Reading:
     """The lines that report one."""
 
 
+_END = 1000
+
+
 def read(log: str, program: Program | None, accident: re.Pattern[str]) -> Reading:
     """Read a tool's output. `program` is None when whatever fails is not the program's fault;
     `accident` matches further wordings of a failed machine or tool."""
@@ -100,11 +103,17 @@ def read(log: str, program: Program | None, accident: re.Pattern[str]) -> Readin
 def _messages(log: str) -> Iterator[str]:
     """Yield the lines that a tool says itself and that may be about an error: what it quotes of a
     source is indented, and warnings and notes may repeat a source's own words."""
-    for line in log.splitlines():
+    for line in map(_shortened, log.splitlines()):
         located = _LOCATED.fullmatch(line)
         remark = "warning" in line if located is None else located["how"] in _REMARKS
         if line and not line[:2].isspace() and not remark:
             yield line
+
+
+def _shortened(line: str) -> str:
+    """Return both ends of a long line: what decides stands there, and the patterns take time with
+    the square of a line's length, which a source may make as long as it likes."""
+    return line if len(line) <= 2 * _END else f"{line[:_END]} … {line[-_END:]}"
 
 
 def _diagnoses(line: str, program: Program, accident: re.Pattern[str]) -> bool:
