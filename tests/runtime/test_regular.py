@@ -54,6 +54,7 @@ IN_OURS = {
     "compile/dump.py",
     "compile/program.py",
     "dispatch/dispatcher.py",
+    "remote/execute.py",
     "tune/bench/work.py",
     "tune/prepare.py",
 }

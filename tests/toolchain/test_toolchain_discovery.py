@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -362,4 +363,14 @@ def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
     failed = finished(said, status=1) if inside else OSError(number, os.strerror(number))
     machine.runner.on(tool, failed)
     with pytest.raises(OSError, match=os.strerror(number)):
+        machine.discover()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("tool", ["g++", "nvcc"])
+def test_a_tool_that_somebody_ended_is_not_called_broken(
+    machine: World, number: signal.Signals, tool: str
+) -> None:
+    machine.runner.on(tool, finished("", status=-number))
+    with pytest.raises(OSError, match=f"ended by {number.name}"):
         machine.discover()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ _SHORTAGES = (
     errno.EIO,
 )
 """What a machine is short of. Nobody mends that by installing a compiler."""
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+"""How a tool ends that somebody else ended: the kernel for memory, an administrator."""
 
 
 class ProbeError(Exception):
@@ -113,6 +116,9 @@ class Probe:
             raise ProbeError(f"cannot be started: {error.strerror or error}") from error
         text = finished.output.decode("utf-8", "replace")
         if not finished.ok:
+            if finished.status in _FROM_OUTSIDE:
+                said = f"ended by {signal.Signals(-finished.status).name}, as when memory runs out"
+                raise OSError(errno.ENOMEM, said, program)
             for number in _SHORTAGES:  # gcc's own processes could not be started
                 if os.strerror(number) in text:
                     raise OSError(number, os.strerror(number), program)
