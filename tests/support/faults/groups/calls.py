@@ -6,6 +6,7 @@ process is killed at each of them in the same way: before it, and half way throu
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -109,9 +110,18 @@ def run_armed(world: World, scenario: Scenario) -> Ended:
 
 def told(world: World, findings: list[Finding]) -> list[Finding]:
     """The findings, with the call that failed; raises where none did."""
-    if not world.page.fired:
+    fired = world.page.fired
+    if not fired:
         raise NotTriedError
-    return [Finding(finding.column, f"[{world.page.fired}] {finding.what}") for finding in findings]
+    # Python's tempfile tries a directory with a file of its own, and nobody knows of that later.
+    kind, _, path = fired.partition(" ")
+    probe = Finding("left over", os.path.join("tmp", os.path.basename(path)))
+    spared = kind == "unlink" and "tilusbuild" not in probe.what
+    return [
+        Finding(finding.column, f"[{fired}] {finding.what}")
+        for finding in findings
+        if not (spared and finding == probe)
+    ]
 
 
 CHANGES = Calls("changes", injector.CHANGES, 30)
