@@ -8,6 +8,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -148,4 +149,7 @@ def test_a_warden_whose_poll_fails_is_reported(started: LocalRunner) -> None:
     # poll() refuses more descriptors than may be open.
     resource.prlimit(started._warden, resource.RLIMIT_NOFILE, (1, 1))
     with pytest.raises(RunnerLostError, match=r"ended unexpectedly \(status 1\)"):
-        started.run(TRUE)
+        # A warden that waited already is asked, has no descriptor for it, and then polls again.
+        for _ in range(2):
+            with suppress(OSError):
+                started.run(TRUE)
