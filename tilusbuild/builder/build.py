@@ -21,10 +21,12 @@ from tilusbuild.builder.resources import ProgramCompiler, open_builder
 from tilusbuild.builder.shards import Shard, ShardPart, part_of
 from tilusbuild.builder.timeline import kept
 from tilusbuild.cache.disk import CacheReadOnlyError
+from tilusbuild.cache.layout import SCRIPT_JSON
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.build import build as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest import Manifest
 from tilusbuild.plan.memo import own_code
 from tilusbuild.plan.model import PlannedInstance, PlanSelection
@@ -155,6 +157,7 @@ def _publish_changed(
         published.save()
 
 
+_ATTEMPTS = 3
 _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
 
 
@@ -226,13 +229,22 @@ def _publish_script(
     dispatch: _Dispatch | None,
 ) -> None:
     record = script_record(project, instance, script_instance, inherits=dispatch is not None)
-    path = project.cache.publish_script(record)
-    if dispatch is not None:
-        dispatch.after(path, script_instance)
-    else:
+    if dispatch is None:
         from tilusbuild.dispatch.dispatcher import keep_tables
 
-        keep_tables(path)
+        keep_tables(project.cache.publish_script(record))
+        return
+    for attempt in range(_ATTEMPTS):
+        path = project.cache.publish_script(record)
+        try:
+            dispatch.after(path, script_instance)
+            return
+        except TilusbuildError:
+            # A build that compiles nothing holds no lock: a `cache clear` may take away what was
+            # just found to be right.
+            gone = not os.path.exists(os.path.join(path, SCRIPT_JSON))
+            if not gone or attempt == _ATTEMPTS - 1:
+                raise
 
 
 def script_record(

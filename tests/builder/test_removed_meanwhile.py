@@ -1,0 +1,52 @@
+"""A build that compiles nothing holds no lock; what is removed beside it is published again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import scale
+from support.fake_engine import Listener
+from support.project import needs_cxx
+from tilusbuild.builder import build as builder
+from tilusbuild.builder.project import Project
+from tilusbuild.engine.interfaces import BuildConfig
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.plan.model import PlanSelection
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_script_that_goes_while_its_tables_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    needs_cxx()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=1)))
+    (tmp_path / "kernels/scale.cu.j2").write_text(scale.TEMPLATE)
+
+    def built() -> None:
+        with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
+            builder.build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+
+    built()
+    (tmp_path / ".cache/state/published").unlink(missing_ok=True)
+    after = builder._Dispatch.after
+    left = [times]
+
+    def removed_first(self: Any, path: str, script_instance: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            shutil.rmtree(path)
+        after(self, path, script_instance)
+
+    monkeypatch.setattr(builder._Dispatch, "after", removed_first)
+    if times == 3:
+        with pytest.raises(TilusbuildError, match="build the project again"):
+            built()
+    else:
+        built()
+        assert [*tmp_path.glob(".cache/scripts/scale/*/script.json")]
