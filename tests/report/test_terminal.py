@@ -121,3 +121,22 @@ def test_it_draws_follows_a_resize_and_leaves_no_trace(terminal: Terminal, tmp_p
     screen = terminal.wait_for(lambda s: s[-1].startswith("4 programs: 3 compiled, 1 failed"))
     assert rows(screen) == []
     assert not any("/4" in line for line in screen)
+
+
+@pytest.mark.parametrize(("unbuffered", "seen"), [("1", "out\nerr\nagain\n"), ("", "err\n")])
+def test_lines_are_seen_when_they_would_be(unbuffered: str, seen: str) -> None:
+    """Of a process that dies: PYTHONUNBUFFERED holds nothing back, and stderr never does."""
+    script = (
+        "import os, sys\nfrom tilusbuild.report.terminal import shown\n"
+        "with shown({}):\n"
+        "    print('out'); sys.stderr.write('err\\n'); print('again'); os._exit(0)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == seen

@@ -102,11 +102,17 @@ class _Waiting(io.FileIO):
     """
 
     def write(self, data: Any, /) -> int:
-        while (written := super().write(data)) is None:
-            ready = select.poll()
-            ready.register(self.fileno(), select.POLLOUT)
-            ready.poll()
-        return written
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            written = super().write(left)
+            if written is None:
+                ready = select.poll()
+                ready.register(self.fileno(), select.POLLOUT)
+                ready.poll()
+            else:
+                left = left[written:]
+        return size
 
 
 def _patient(stream: TextIO | None) -> TextIO | None:
@@ -117,8 +123,11 @@ def _patient(stream: TextIO | None) -> TextIO | None:
     if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):  # unbuffered: bare
         return stream
     stream.flush()
+    waiting = _Waiting(stream.fileno(), "w", closefd=False)
+    # With PYTHONUNBUFFERED, as in many containers, a line is seen when it is written.
+    below = waiting if stream.write_through else io.BufferedWriter(waiting)
     return io.TextIOWrapper(
-        io.BufferedWriter(_Waiting(stream.fileno(), "w", closefd=False)),
+        cast("io.BufferedWriter", below),
         stream.encoding,
         stream.errors,
         line_buffering=stream.line_buffering,
