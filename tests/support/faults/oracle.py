@@ -24,6 +24,8 @@ _DOCUMENTED = (0, 1, 2, 130, 129, 143)
 _STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*\.lock")
 """What may stay in TMPDIR: the file in which a bug is reported, and the lock of a device, which all
 users share and nobody may remove while another waits for it."""
+_NOT_STARTED = "error while loading shared libraries"
+"""What ld.so says, with status 127, when Python itself could not be loaded: none of us ran."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 
@@ -92,6 +94,8 @@ def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
         if trace in ended.err or trace in ended.out:
             yield Finding("traceback", ended.err[-1500:])
             return
+    if ended.status == 127 and _NOT_STARTED in ended.err:
+        return
     if ended.status not in _DOCUMENTED and not (killed and ended.status < 0):
         yield Finding("status", f"status {ended.status}: {ended.err[-300:]}")
     elif ended.status > 0 and not killed and not (ended.err.strip() or ended.out.startswith("{")):
