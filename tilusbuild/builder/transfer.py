@@ -20,7 +20,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.remote.settings import decide
+from tilusbuild.remote.settings import INSTALL, decide, not_installed
 
 _AT_ONCE = 1000
 """Programs that wait to be sent."""
@@ -39,8 +39,7 @@ def transfer(
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.client import RemoteCache
     except ImportError as error:
-        hint = "pip install 'tilusbuild[remote]'"
-        raise input_error(f"{error.name} is not installed", hint=hint) from None
+        raise input_error(f"{error.name} is not installed", hint=INSTALL) from None
     # Nothing else waits for it, and nobody compiles a sample.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
     told: SimpleQueue[Any] = SimpleQueue()
@@ -109,7 +108,7 @@ def held(project: Project, programs: Sequence[str], warn: Callable[[str], None])
         from tilusbuild.remote.guard import BrokenError, Guard
         from tilusbuild.remote.record import key
     except ImportError as error:
-        warn(f"remote cache: {error.name} is not installed: pip install 'tilusbuild[remote]'")
+        warn(f"remote cache: {not_installed(error)}")
         return None
     guard = Guard(lambda why: warn(f"remote cache: {why}"))
 

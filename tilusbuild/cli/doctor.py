@@ -136,12 +136,14 @@ def _remote(manifest: Manifest | None) -> Iterator[Finding]:
 
 def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     """Return what a server answers, in words, and whether all is well."""
+    from tilusbuild.remote.settings import not_installed
+
     detail, fine = "", False
     try:
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.choose import open_backend
     except ImportError as error:
-        detail = f"{error.name} is not installed: pip install 'tilusbuild[remote]'"
+        detail = not_installed(error)
     else:
         try:
             backend = open_backend(chosen)

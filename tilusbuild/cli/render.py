@@ -70,6 +70,7 @@ def _write(arguments: RenderArgs, job: ProgramJob) -> None:
     from tilusbuild.errors import input_error
 
     recipe = job.render().recipe
+    source = recipe.source.encode("utf-8", "surrogateescape")
     file = None
     if arguments.output is not None:
         file = os.path.join(arguments.output, _file_name(job, _SUFFIXES[recipe.language]))
@@ -77,14 +78,14 @@ def _write(arguments: RenderArgs, job: ProgramJob) -> None:
             os.makedirs(os.path.dirname(file), exist_ok=True)
         except OSError as error:
             raise input_error(f"{error.filename}: {error.strerror}") from None
-        options.write_to(file, recipe.source.encode("utf-8", "surrogateescape"))
+        options.write_to(file, source)
     if arguments.json:
-        text = recipe.source.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        emit(RenderedLine(job.label, job.hash, file, None if file else text))
+        text = None if file else source.decode("utf-8", "replace")
+        emit(RenderedLine(job.label, job.hash, file, text))
     elif file is None:
         sys.stdout.write(f"// {job.label}\n")
         sys.stdout.flush()
-        sys.stdout.buffer.write(recipe.source.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.write(source)
         sys.stdout.buffer.flush()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.cache.cache import Cache
 from tilusbuild.engine import events
 from tilusbuild.engine.interfaces import Job, Store
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import RemoteSettings, not_installed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -93,7 +93,7 @@ class LazyRemote:
             from tilusbuild.remote.backend import RemoteTroubleError
             from tilusbuild.remote.client import RemoteCache
         except ImportError as error:
-            why = f"{error.name} is not installed: pip install 'tilusbuild[remote]'"
+            why = not_installed(error)
             tell(events.Warned(f"remote cache: {why}; this build does without it"))
             return
         try:
@@ -154,7 +154,7 @@ class LazyExecutor:
             from tilusbuild.remote.execute import RemoteExecutor
             from tilusbuild.remote.probe import probe
         except ImportError as error:
-            self._warn(f"{error.name} is not installed: pip install 'tilusbuild[remote]'")
+            self._warn(not_installed(error))
             return
         try:
             self._executor = RemoteExecutor(

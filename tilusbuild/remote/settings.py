@@ -25,8 +25,10 @@ from tilusbuild.manifest.table import Text
 OFF = "off"
 """As an address in the environment: no remote cache, whatever the manifest says."""
 
-
 ADDRESSES = ("cache", "executor")
+
+INSTALL = "pip install 'tilusbuild[remote]'"
+"""What brings the libraries of the protocols."""
 
 
 class UserRemote(RemoteSection):
@@ -73,6 +75,11 @@ class RemoteSettings:
     @property
     def path(self) -> str:
         return urlsplit(self.address).path
+
+
+def not_installed(error: ImportError) -> str:
+    """Return in words which library of a protocol is missing, and what brings it."""
+    return f"{error.name} is not installed: {INSTALL}"
 
 
 def user_file(environment: Mapping[str, str]) -> str | None:
