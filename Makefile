@@ -28,7 +28,8 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[bench]'
 	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script; done
 
-# SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`. A finding is printed with its own seed.
+# SECONDS and SEED are the run's: `make hostile SECONDS=3600 SEED=7`, or `HOSTILE_ARGS="--trials 50000"`. A finding is
+# printed with its own seed.
 hostile: $(VENV)/.ready
 	PYTHONPATH=tests $(BIN)/python -m support.hostile --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1) $(HOSTILE_ARGS)
 

@@ -22,6 +22,8 @@ from support.hostile.running import Ended, warm_up
 from support.hostile.series import Series
 from support.hostile.trial import Trial
 
+_SHOWN = 5_000
+"""Trials after which a long run shows its table so far."""
 _STOPPED: list[bool] = []
 """Not empty when the run is to end after this trial: the table says how far it came."""
 
@@ -31,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--count", type=int, help="so many trials of each class, however long")
+    parser.add_argument("--trials", type=int, help="so many trials of all classes, however long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=CLASSES)
     parser.add_argument("--trial", help="run one trial of the only class, by its number")
@@ -59,6 +62,8 @@ def _run(asked: argparse.Namespace, root: Path) -> int:
                 _tell(seed, trial, ended, wrong)
             if asked.trial:
                 print(ended.out + ended.err)
+            elif tally.tried.total() % _SHOWN == 0:
+                tally.print(f"so far, {time.monotonic() - began:.0f} s")
     finally:
         series.close()
     tally.print(f"seed {asked.seed}, {time.monotonic() - began:.0f} s")
@@ -72,8 +77,9 @@ def _order(asked: argparse.Namespace, began: float) -> Iterator[str]:
     elif asked.count is not None:
         yield from (asked.only or CLASSES) * asked.count
     else:
-        for name in itertools.cycle(asked.only or ROUND):
-            if _STOPPED or time.monotonic() - began >= asked.seconds:
+        for number, name in enumerate(itertools.cycle(asked.only or ROUND)):
+            late = asked.trials is None and time.monotonic() - began >= asked.seconds
+            if _STOPPED or late or number == asked.trials:
                 return
             yield name
 
@@ -102,7 +108,7 @@ class _Tally:
             print(f"{name:12}" + "".join(f"{column[name]:>9,}" for column in columns))
         print(f"{'all':12}" + "".join(f"{column.total():>9,}" for column in columns))
         for (name, kind), count in self._kinds.most_common():
-            print(f"  {name}: {kind}: {count}")
+            print(f"  {name}: {kind}: {count}", flush=True)
 
 
 def _tell(seed: str, trial: Trial, ended: Ended, wrong: list[str]) -> None:

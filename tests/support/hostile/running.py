@@ -28,8 +28,9 @@ from support.faults.server import import_everything
 if TYPE_CHECKING:
     from support.hostile.trial import Trial
 
-_CPU, WALL = 20, 60
-"""Seconds after which a command is killed."""
+_CPU, WALL = 20, 300
+"""Seconds of processor time, and of any time, after which a command is killed: the second are for
+what waits for something, also on a machine that is busy with other things."""
 _COMMAND = str(Path(sys.executable).with_name("tilusbuild"))
 _PATH = os.environ.get("PATH", os.defpath)
 
