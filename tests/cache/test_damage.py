@@ -29,6 +29,8 @@ def full(cache: Cache, sample: Sample):
     return {
         "meta": Path(program.path, "meta.json"),
         "program": Path(program.path, "program.txt"),
+        "options": Path(program.path, "options.txt"),
+        "source": Path(program.path, "module/source.cu"),
         "library": Path(program.path, "module/lib.so"),
         "script": Path(script, "script.txt"),
         "manifest": Path(cache.include_path(include), "MANIFEST"),
@@ -55,7 +57,8 @@ def variants(content: bytes) -> Iterator[bytes]:
     yield content + b"\n"
 
 
-STATE = ["meta", "program", "library", "script", "manifest", "header", "index", "tag", "ignore"]
+PROGRAM = ["meta", "program", "options", "source", "library"]
+STATE = [*PROGRAM, "script", "manifest", "header", "index", "tag", "ignore"]
 
 
 @pytest.mark.parametrize("which", STATE)
@@ -71,7 +74,7 @@ def test_verification_finds_every_change(cache: Cache, full, which):
     assert cache.verify() == []
 
 
-@pytest.mark.parametrize("which", ["meta", "program", "library"])
+@pytest.mark.parametrize("which", PROGRAM)
 def test_a_damaged_program_is_not_a_cache_hit(cache: Cache, sample: Sample, full, which):
     right = cache.lookup(sample.hash("a"))
     content = full[which].read_bytes()

@@ -141,6 +141,34 @@ def test_a_file_that_was_cut_is_made_again(built: Project, kind: str) -> None:
     assert_mended(built, path)
 
 
+LOOKED_AT_BY_NO_LOAD = (
+    "meta.json", "program.txt", "options.txt",
+    "module/source.cu", "module/compile.sh", "module/nvcc_output.txt",
+)  # fmt: skip
+
+
+def test_who_finds_that_a_part_of_a_program_was_cut(built: Project) -> None:
+    """The table of docs/cache.md: not the same command, nor a plan of what its last build knew; but
+    `verify`, and a build into which no record leads, which makes that program again."""
+    program = next(path.parents[1] for path in sorted(built.cache.glob("programs/*/module/lib.so")))
+    before = {name: (program / name).read_bytes() for name in LOOKED_AT_BY_NO_LOAD}
+    names = [name for name, data in before.items() if data]
+    for name in names:
+        os.truncate(program / name, len(before[name]) - 1)
+    assert built.compiled() == 0
+    os.utime(built.directory / "tilus.toml")
+    assert built.compiled() == 0
+    found = built.run("cache", "verify", status=1).out
+    assert f"programs/{program.name}" in found
+
+    (program / "meta.json").write_bytes(before["meta.json"])
+    found = built.run("cache", "verify", status=1).out
+    assert [name for name in names if f"{program.name}/{name}" not in found] == ["meta.json"]
+    assert built.compiled("first", "second") == 1
+    assert {name: (program / name).read_bytes() for name in before} == before
+    assert_mended(built, program)
+
+
 def test_headers_come_back_without_a_compile(built: Project) -> None:
     shutil.rmtree(built.cache / "include")
     assert built.compiled() == 0
