@@ -73,6 +73,37 @@ def test_a_header_that_comes_before_another_of_its_name(three):
     assert three.compiled() == 0
 
 
+def test_a_header_of_many_that_was_overwritten_in_the_cache_reaches_no_compile(three):
+    """Neither a program of the same headers, nor one of others that share most of the files."""
+    many = range(80)
+    for number in many:
+        three.write(f"include/many/{number}.h", f"#define MANY_{number} {number}\n")
+    includes = "".join(f'#include "many/{number}.h"\n' for number in many)
+    three.edit("kernels/first.cu.j2", "constexpr", f"{includes}constexpr")
+    three.edit("kernels/first.cu.j2", "a * x[i]", "a * x[i] + MANY_7 + MANY_79")
+    assert three.compiled() == 1
+    (laid_out,) = three.cache.glob("include/*/project/include/many/7.h")
+
+    def overwrite() -> None:
+        with open(laid_out, "r+b") as file:
+            file.write(laid_out.read_bytes().replace(b" 7", b" 8"))
+
+    overwrite()
+    three.edit("kernels/first.cu.j2", "MANY_79", "MANY_78")
+    assert three.compiled() == 1
+    assert laid_out.read_text() == "#define MANY_7 7\n"
+    overwrite()
+    three.write("include/many/78.h", "#define MANY_78 0\n")
+    assert three.compiled() == 1
+    texts = [path.read_text() for path in three.cache.glob("include/*/project/include/many/7.h")]
+    assert sorted(texts) == ["#define MANY_7 7\n", "#define MANY_7 8\n"]
+
+    clean = three.copy(three.directory.parent / "clean", cache=False)
+    clean.build()
+    assert clean.libraries.items() <= three.libraries.items()
+    assert "many/7.h: was modified" in three.run("cache", "verify", status=1).out
+
+
 def test_a_header_is_seen_by_the_compiler_or_not_at_all(three):
     """A header that the closure cannot know of is not found, and the message says what to do."""
     three.write("include/hidden.h", "#define HIDDEN 1\n")
