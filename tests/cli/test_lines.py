@@ -58,6 +58,7 @@ ELSEWHERE = {
     ("cache merge", "incomplete"),
     ("cache merge", "refused"),
     ("cache verify", "litter"),
+    ("verify", "differs"),
     ("doctor", "compilers"),
     ("plan", "compilers"),
     ("preflight", "problem"),

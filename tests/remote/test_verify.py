@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.http_cache import HttpCache
+from support.poison import poison
 from support.processes import wait_until
 from support.project import NewProject, Project
 from support.remote_client import Wanted
@@ -19,30 +20,10 @@ from tilusbuild.cache.merging import take
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Warned
 from tilusbuild.engine.remote import RemoteWithdrawn
-from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.client import RemoteCache
-from tilusbuild.remote.record import Record, blob_for, key
+from tilusbuild.remote.record import Record
 from tilusbuild.remote.sample import Sample
 from tilusbuild.remote.settings import RemoteSettings
-from tilusbuild.runtime.sealed import seal, unseal
-
-
-def poison(server: HttpCache, user: Project, program: str) -> None:
-    """Have the server keep another library under a program's name: all digests hold, and only a
-    compile can tell."""
-    data = user.libraries[program] + b"\0"
-    path = f"/ac/{key(program).digest}"
-    found = reapi.ActionResult.FromString(server.held[path])
-    meta = unseal((user.programs[program] / "meta.json").read_bytes())
-    blob = blob_for(data)
-    meta["files"]["module/lib.so"] = {"size": blob.size, "sha256": blob.digest}
-    sealed = seal(meta)
-    for name, content in (("module/lib.so", data), ("meta.json", sealed)):
-        digest = next(each.digest for each in found.output_files if each.path == name)
-        now = blob_for(content)
-        digest.hash, digest.size_bytes = now.digest, now.size
-        server.held[f"/cas/{now.digest}"] = content
-    server.held[path] = found.SerializeToString()
 
 
 @pytest.fixture

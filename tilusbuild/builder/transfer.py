@@ -1,6 +1,6 @@
 """The remote cache without a build: `cache push` and `cache pull` bring a plan's programs there and
-here, `plan` asks what is there. Nothing is compiled, and scripts' directories are the next build's
-affair."""
+here, `plan` asks what is there, `verify` compares the two. Nothing is compiled, and scripts'
+directories are the next build's affair."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import BuildStore
@@ -20,7 +19,10 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.remote import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.remote.settings import INSTALL, decide, not_installed
+from tilusbuild.remote.settings import INSTALL, RemoteSettings, decide, not_installed
+
+if TYPE_CHECKING:
+    from tilusbuild.remote.compare import Comparison
 
 _AT_ONCE = 1000
 """Programs that wait to be sent."""
@@ -31,10 +33,7 @@ def transfer(
 ) -> events.RemoteSummary:
     """Send the programs of a plan that are here, or fetch those that are not. Raises `InputError`
     without a remote cache, or when it cannot be used."""
-    settings = decide(project.manifest.remote, project.environment)
-    if settings is None:
-        hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
-        raise input_error("there is no remote cache", hint=hint)
+    settings = _needed(project)
     try:
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.client import RemoteCache
@@ -56,6 +55,14 @@ def transfer(
                 missing = [job for job in every.values() if store.lookup(job.hash) is None]
                 _pull(client, missing, told, warn)
         return client.summary()
+
+
+def _needed(project: Project) -> RemoteSettings:
+    settings = decide(project.manifest.remote, project.environment)
+    if settings is None:
+        hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
+        raise input_error("there is no remote cache", hint=hint)
+    return settings
 
 
 def _push(
@@ -103,33 +110,63 @@ def held(project: Project, programs: Sequence[str], warn: Callable[[str], None])
     if settings is None or not programs:
         return None
     try:
-        from tilusbuild.remote.backend import RemoteTroubleError
-        from tilusbuild.remote.choose import open_backend
-        from tilusbuild.remote.guard import BrokenError, Guard
         from tilusbuild.remote.record import key
     except ImportError as error:
         warn(f"remote cache: {not_installed(error)}")
         return None
+    found: list[int] = []
+
+    def count(backend: Any, guard: Any, batch: Sequence[str]) -> None:
+        answers = guard.call(lambda: backend.results([key(program) for program in batch]))
+        found.append(sum(answer is not None for answer in answers))
+
+    return sum(found) if _ask(settings, programs, count, warn) else None
+
+
+def compared(project: Project, programs: Sequence[str], warn: Callable[[str], None]) -> Comparison:
+    """Compare programs of the cache with the remote's. What is in trouble is one warning, and then
+    not all were compared. Raises `InputError` without a remote cache."""
+    settings = _needed(project)
+    try:
+        from tilusbuild.remote.compare import Comparison
+    except ImportError as error:
+        raise input_error(f"{error.name} is not installed", hint=INSTALL) from None
+    found = Comparison(settings.address, project.cache)
+    with project.cache.in_use():
+        _ask(settings, programs, found.compare, warn)
+    return found
+
+
+def _ask(
+    settings: RemoteSettings,
+    programs: Sequence[str],
+    ask: Callable[[Any, Any, Sequence[str]], None],
+    warn: Callable[[str], None],
+) -> bool:
+    """Call `ask` with the back end, a guard and each batch of programs, on as many threads as it
+    takes; return whether it answered all."""
+    from tilusbuild.remote.backend import RemoteTroubleError
+    from tilusbuild.remote.choose import open_backend
+    from tilusbuild.remote.guard import BrokenError, Guard
+
     guard = Guard(lambda why: warn(f"remote cache: {why}"))
 
-    def count(some: Sequence[str]) -> int:
-        found = 0
+    def ask_some(some: Sequence[str]) -> None:
         try:
             for at in range(0, len(some), backend.batch):
-                keys = [key(program) for program in some[at : at + backend.batch]]
-                answers = guard.call(partial(backend.results, keys))
-                found += sum(answer is not None for answer in answers)
+                ask(backend, guard, some[at : at + backend.batch])
         finally:
             backend.leave()
-        return found
 
     try:
         backend = open_backend(settings)
         with closing(backend), ThreadPoolExecutor(backend.width) as threads:
             parts = [programs[at :: backend.width] for at in range(backend.width)]
-            return sum(threads.map(count, filter(None, parts)))
+            list(threads.map(ask_some, filter(None, parts)))
     except BrokenError:
-        return None
-    except RemoteTroubleError as error:
-        warn(f"remote cache: {error}")
-        return None
+        return False
+    except (ImportError, RemoteTroubleError) as error:
+        why = not_installed(error) if isinstance(error, ImportError) else error
+        warn(f"remote cache: {why}")
+        return False
+    return True

@@ -61,7 +61,7 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     Raises `PackageError`s: `MissingFileError` for a package without sources.
     """
     if is_cache(path):
-        yield from _all(os.path.abspath(path), _recorded(Cache(path), share))
+        yield from compile_again(os.path.abspath(path), _recorded(Cache(path), share))
         return
     with unpacked(path, lambda listing: _needed(listing, share), limits) as package:
         files = package.listing.files
@@ -69,7 +69,7 @@ def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
             program: files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in sample(package.listing.programs, share)
         }
-        yield from _all(package.directory, recorded)
+        yield from compile_again(package.directory, recorded)
 
 
 def sample(found: Iterable[str], share: float) -> set[str]:
@@ -104,8 +104,9 @@ def _needed(listing: FileList, share: float) -> set[str]:
     }
 
 
-def _all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
-    """Compile as many at once as there are cores; yield in the order of hashes."""
+def compile_again(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
+    """Compile programs of a tree, whose products have these digests; as many at once as there are
+    cores. Yields in the order of hashes."""
     runner = LocalRunner()
     with tempfile.TemporaryDirectory(prefix="tilusbuild-rebuild-") as directory:
         try:

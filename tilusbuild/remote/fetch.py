@@ -7,9 +7,8 @@ that at no instant an entry names what is not there. A record with a blob that i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilusbuild.cache import layout
@@ -19,6 +18,7 @@ from tilusbuild.cache.merging import publish_files
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Compiled, Store
 from tilusbuild.remote.backend import Backend
+from tilusbuild.remote.blobs import BlobReader, Contents
 from tilusbuild.remote.claims import ClaimError, check_generated, checked_meta
 from tilusbuild.remote.guard import Guard
 from tilusbuild.remote.record import (
@@ -29,7 +29,6 @@ from tilusbuild.remote.record import (
     files_of_tree,
     key,
 )
-from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import RECORDED, Status
 
 _AT_ONCE = 64 << 20
@@ -63,14 +62,6 @@ class Refused:
 Outcome: TypeAlias = Hit | Miss | Refused
 
 
-@dataclass(slots=True)
-class Contents:
-    """Blobs that were fetched. `wrong` came, and are others than was said."""
-
-    good: dict[Blob, bytes] = field(default_factory=dict)
-    wrong: set[Blob] = field(default_factory=set)
-
-
 class Fetcher:
     """Brings programs from a remote into the store. May be used from several threads."""
 
@@ -79,9 +70,13 @@ class Fetcher:
         self._guard = guard
         self._store = store
         self._cache = cache
+        self._blobs = BlobReader(backend, guard)
         self._laid_out: dict[str, Mapping[str, Blob]] = {}
         """The files of header directories that are whole, by the directory's digest."""
-        self.fetched_bytes = 0
+
+    @property
+    def fetched_bytes(self) -> int:
+        return self._blobs.fetched_bytes
 
     def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Miss | Refused]:
         """Yield what the remote says of each. Raises `BrokenError`."""
@@ -100,7 +95,7 @@ class Fetcher:
         """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
         for some in _portions(programs):
             contents = Contents()
-            self._read(
+            self._blobs.read(
                 {
                     blob
                     for _, record in some
@@ -119,23 +114,6 @@ class Fetcher:
         for digest, tree in record.directories.items():
             if digest not in self._laid_out:
                 yield tree
-
-    def _read(self, wanted: Collection[Blob], into: Contents) -> None:
-        """Fetch what is not there yet; once more what is wrong, which may be the line's fault."""
-        for _ in range(2):
-            left = [blob for blob in wanted if blob not in into.good]
-            if not left:
-                return
-            answers = self._guard.call(partial(self._backend.blobs, left))
-            for blob, data in answers.items():
-                self.fetched_bytes += len(data)
-                if len(data) == blob.size and sha256_bytes(data) == blob.digest:
-                    into.good[blob] = data
-                else:
-                    into.wrong.add(blob)
-            if not into.wrong.intersection(left):
-                return
-            wanted = into.wrong - into.good.keys()
 
     def _program(self, program: str, record: Record, contents: Contents) -> Outcome:
         files = _taken(record.files, contents, "")
@@ -165,7 +143,7 @@ class Fetcher:
             return False
         named = files_of_tree(listing[""])
         if not self._is_whole(digest):
-            self._read(set(named.values()), contents)
+            self._blobs.read(set(named.values()), contents)
             files = _taken(named, contents, f"{layout.INCLUDE}/{digest}/")
             if files is None:
                 return False
