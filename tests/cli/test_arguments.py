@@ -79,4 +79,11 @@ def test_a_mistyped_option_gets_a_suggestion() -> None:
         parse(["plan", "--spcae"])
     message = str(raised.value)
     assert 'did you mean "--space"?' in message
-    assert "see `tilusbuild --help`" in message
+    assert "see `tilusbuild plan --help`" in message
+
+
+def test_an_option_of_another_verb_is_not_suggested() -> None:
+    with pytest.raises(InputError, match=r"unrecognized arguments: --target") as raised:
+        parse(["cache", "export", "axpby/0", "--target", "cpu", "--layout", "tilus", "out"])
+    assert "did you mean" not in str(raised.value)
+    assert "see `tilusbuild cache export --help`" in str(raised.value)

@@ -124,6 +124,14 @@ class ParsedCommand:
 class _Parser(argparse.ArgumentParser):
     """argparse, with our form of an error and a suggestion for a mistyped option."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; what a verb's own parser does not know is refused there and not by the
+        parser above it, which would suggest options of other verbs."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error("unrecognized arguments: " + " ".join(unknown))
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         hint = None
         if message.startswith("unrecognized arguments: "):

@@ -279,7 +279,8 @@ if [ -r "$module../meta.json" ]; then
 fi
 if [ -n "$refused" ] && [ "$output" = "${module}lib.so" ]; then
   echo "the compilers accept it; tilusbuild recorded it as $refused, so no lib.so is kept:" >&2
-  sed -n 's/^ "reason": "\\(.*\\)",*$/  \\1/p' "$module../meta.json" >&2
+  sed -n '/^ "reason": "/{s/^ "reason": "\\(.*\\)",*$/  \\1/;s/\\\\\\(["\\\\]\\)/\\1/g;p}' \\
+    "$module../meta.json" >&2
   echo "  (name an output to have the library)" >&2
   exit 1
 elif [ -e "$output" ] && [ "$(digest "$output")" = "$made" ]; then
