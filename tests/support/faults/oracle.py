@@ -8,11 +8,13 @@ printed a traceback; the exit status is a documented one, and a failure says why
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from support.faults.commands import Ended
+from support.faults.measured import measured_problem, without_measured
 from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
 
 COLUMNS = ("lost", "torn", "stale", "twice", "left over", "traceback", "stuck", "status")
@@ -26,6 +28,11 @@ _STAY = re.compile(r"tilusbuild-error-.*|tilusbuild-tune-.*\.lock")
 users share and nobody may remove while another waits for it."""
 _NOT_STARTED = "error while loading shared libraries"
 """What ld.so says, with status 127, when Python itself could not be loaded: none of us ran."""
+_NOT_BEGUN = re.compile(
+    r"(Python path configuration:\n(  .*\n)+)?Fatal Python error: init_\w+: .*\n"
+    r"Python runtime state: (core |pre)initialized\n(.*\n)*  <no Python frame>\s*"
+)
+"""All that Python says, with status 1, when it cannot begin."""
 _TRACES = ("Traceback", "Exception ignored", "Fatal Python error", "internal error:")
 
 
@@ -90,6 +97,8 @@ def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
     if ended.hung:
         yield Finding("stuck", f"never ended: {ended.err[-300:]}")
         return
+    if ended.status == 1 and not ended.out and _NOT_BEGUN.fullmatch(ended.err):
+        return
     for trace in _TRACES:
         if trace in ended.err or trace in ended.out:
             yield Finding("traceback", ended.err[-1500:])
@@ -98,8 +107,25 @@ def of_command(ended: Ended, killed: bool) -> Iterator[Finding]:
         return
     if ended.status not in _DOCUMENTED and not (killed and ended.status < 0):
         yield Finding("status", f"status {ended.status}: {ended.err[-300:]}")
-    elif ended.status > 0 and not killed and not (ended.err.strip() or ended.out.startswith("{")):
+    elif ended.status > 0 and not (ended.err.strip() or _says_why(ended.out)):
         yield Finding("status", f"status {ended.status}{NO_WORD}")
+
+
+def _says_why(out: str) -> bool:
+    """Return whether a line of JSON says what is wrong: an error, or a summary with one, with
+    failures, or with the signal that ended it."""
+    for line in out.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(event, dict):
+            continue
+        if event.get("event") == "error" and event.get("message"):
+            return True
+        if event.get("event") == "summary" and event.get("exit_status"):
+            return any(event.get(key) for key in ("error", "failures", "signal"))
+    return False
 
 
 def _of_tree(
@@ -109,9 +135,11 @@ def _of_tree(
     which may name a part of their programs."""
     for name, files in found.items():
         known = world.forms.get(name, [])
-        if (partly or scenario.measures) and name.startswith("scripts/"):
+        if partly and name.startswith("scripts/"):
             known = [_names_only(form) for form in known]
             right = any(_names_only(files).items() <= form.items() for form in known)
+        elif scenario.measures and name.startswith("scripts/"):
+            right = without_measured(files) in map(without_measured, known)
         elif not scenario.logs:
             right = without_log(files) in map(without_log, known)
         else:
@@ -126,6 +154,14 @@ def _names_only(script: Tree) -> Tree:
         for path, data in script.items()
         if path == "script.txt" or path.startswith(("programs/", "failed/"))
     }
+
+
+def _of_measured(world: World) -> Iterator[Finding]:
+    """What was measured is whole, the tables choose by it, and what is made of them follows."""
+    for name, files in entries(world.cache).items():
+        if name.startswith("scripts/") and (problem := measured_problem(files)):
+            yield Finding("stale", f"{name}: {problem}")
+    yield from _must_end(world, "after it", "dispatch", "check", "scale")
 
 
 def _difference(world: World, name: str, files: Tree) -> str:
@@ -174,6 +210,8 @@ def _of_ordinary_build(
             yield Finding("lost", f"{name} is not there in the end")
     for finding in _of_tree(world, at_end, scenario=scenario):
         yield Finding("stale", f"{finding.what} in the end")
+    if scenario.measures:
+        yield from _of_measured(world)
     yield from _of_files(world)
     yield from (Finding("left over", f"process {words}") for words in world.server.settle())
 

@@ -11,7 +11,7 @@ from random import Random
 from support.faults import scenarios
 from support.faults.commands import Ended
 from support.faults.group import NotTriedError, attempt
-from support.faults.oracle import Finding
+from support.faults.oracle import NO_WORD, Finding
 from support.faults.world import World
 
 _SCENARIOS = ("cold", "bare", "edit", "merge", "install-tar.zst", "package-wheel")
@@ -28,6 +28,8 @@ _LIMITS = {
     "SIGPENDING": [0],
     "pids": [*range(1, 16)],
 }
+
+_MEMORY = ("AS", "DATA", "STACK")
 
 
 class Limits:
@@ -52,9 +54,10 @@ class Limits:
             with _group(world, int(value)) as group:
                 return world.run(*scenario.words, group=group)
 
-        # A limit may kill: SIGXFSZ and SIGXCPU are nobody's mistake, and Python without memory
-        # cannot say so.
-        return attempt(world, scenario, command, killed=name in ("AS", "DATA", "STACK", "CPU"))
+        # A limit may kill: SIGXFSZ and SIGXCPU are nobody's mistake.
+        found = attempt(world, scenario, command, killed=name in (*_MEMORY, "CPU"))
+        # Python without memory cannot say so.
+        return [each for each in found if not (name in _MEMORY and each.what.endswith(NO_WORD))]
 
 
 @contextmanager

@@ -4,16 +4,19 @@ the compilers, the shells. The preloaded seam reaches tilusbuild alone; this one
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from support.faults import scenarios
-from support.faults.commands import Ended
+from support.faults.commands import Ended, Running
 from support.faults.group import NotTriedError, attempt
 from support.faults.oracle import NO_WORD, Finding, Scenario
 from support.faults.world import World
@@ -43,6 +46,7 @@ _CALLS = {
 _NUMBERS = (1, 2, 3, 4, 5, 6, 8, 11, 15, 20, 28, 40)
 _SCENARIOS = ("cold", "edit")
 _PATIENCE = 10.0
+_STRACE = ("strace", "-ff", "-y", "-qqq", "-o")
 
 
 class Traced:
@@ -66,23 +70,66 @@ class Traced:
             raise NotTriedError
         name, calls, error, number, how = fault.split()
         scenario = scenarios.scenarios(world)[name]
-        what = "signal=KILL" if error == "KILL" else f"error={error}"
-        when = f"when={number}{'+' if how == 'on' else ''}"
+        injection = Injection(calls, error, int(number), forever=how == "on")
 
         def command() -> Ended:
-            return _traced(world, scenario, f"inject={calls}:{what}:{when}")
+            return _traced(world, scenario, injection)
 
         found = attempt(world, scenario, command, killed=error == "KILL")
-        # What it says is written, too.
-        return [each for each in found if calls != "write" or not each.what.endswith(NO_WORD)]
+        if not injection.fired:
+            raise NotTriedError
+        return [each for each in found if not (injection.muted and each.what.endswith(NO_WORD))]
 
 
-def _traced(world: World, scenario: Scenario, injection: str) -> Ended:
+@dataclass
+class Injection:
+    """What strace does to each process, and what came of it."""
+
+    calls: str
+    error: str
+    number: int
+    forever: bool
+    fired: bool = False
+    muted: bool = False
+    """What the command said was itself a write that failed."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return strace's arguments."""
+        what = "signal=KILL" if self.error == "KILL" else f"error={self.error}"
+        when = f"when={self.number}{'+' if self.forever else ''}"
+        return ("-e", f"trace={self.calls}", "-e", f"inject={self.calls}:{what}:{when}")
+
+    def learn(self, journals: Iterable[Path], running: Running) -> None:
+        """Read what strace wrote of each process."""
+        said = tuple(f"write({number}<{path}>" for number, path in _streams(running))
+        for path in journals:
+            lines = path.read_text(errors="replace").splitlines()
+            if self.error == "KILL":
+                calls = sum(_CALL.match(line) is not None for line in lines)
+                killed = lines[-1:] == ["+++ killed by SIGKILL +++"]
+                self.fired |= killed and calls >= self.number
+            failed = [line for line in lines if line.endswith("(INJECTED)")]
+            self.fired |= bool(failed)
+            self.muted |= any(line.startswith(said) for line in failed)
+
+
+def _streams(running: Running) -> list[tuple[int, Path]]:
+    return [(1, running.out), (2, running.err)]
+
+
+_CALL = re.compile(r"\w+\(")
+
+
+def _traced(world: World, scenario: Scenario, injection: Injection) -> Ended:
     running = world.server.start(scenario.words, world.project, world.environment(), stopped=True)
     # Before it has stopped itself it is not yet the command, and a SIGCONT would be lost.
     _wait_until(lambda: _status_of(running.pid, "State").startswith("T"))
+    journals = world.directory / "traced"
+    shutil.rmtree(journals, ignore_errors=True)
+    journals.mkdir()
     tracer = subprocess.Popen(
-        ["strace", "-f", "-qqq", "-o", "/dev/null", "-e", injection, "-p", str(running.pid)],
+        [*_STRACE, str(journals / "of"), *injection.words, "-p", str(running.pid)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -96,6 +143,7 @@ def _traced(world: World, scenario: Scenario, injection: str) -> Ended:
     tracer.kill()
     if tracer.wait() not in (0, -9, 137):
         raise NotTriedError
+    injection.learn(journals.iterdir(), running)
     return ended
 
 
