@@ -9,6 +9,7 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import load
+from tilusbuild.state import patterns
 
 HEAD = """\
 edition = 1
@@ -47,3 +48,16 @@ def test_a_large_manifest_is_refused_soon(name: str, tmp_path: Path) -> None:
     assert all(each.place for each in caught.value.diagnostics)
     assert len(caught.value.diagnostics) <= 101
     assert time.process_time() - began < 10
+
+
+def test_a_pattern_that_looks_at_everything_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patterns, "MOST_NAMES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.cu").write_text("")
+    path = tmp_path / "tilus.toml"
+    path.write_text(HEAD + 'library.l = { kind = "static", sources = ["**/*.cu"] }\n')
+    with pytest.raises(InputError, match="looks at more than 3 names in /") as caught:
+        load(str(path))
+    assert [str(each.place) for each in caught.value.diagnostics] == [f"{path}:4:43"]

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
-from tilusbuild.manifest import load
-from tilusbuild.plan.model import instances_of, targets_of
+from tilusbuild.manifest import Manifest, load
+from tilusbuild.plan import model
+from tilusbuild.plan.model import Target, instances_of, targets_of
 from tilusbuild.plan.spaces import space_of, spec_of
 
 MANIFEST = """\
@@ -44,6 +45,22 @@ def loaded(directory: Path, rules: list[str]):
     rows = "".join(f'r{number} = "{rule}"\n' for number, rule in enumerate(rules))
     (directory / "tilus.toml").write_text(f"{MANIFEST}[script.one.restrict]\n{rows}")
     return load(str(directory / "tilus.toml"))
+
+
+def test_an_instance_looks_at_its_own_target_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = loaded(tmp_path, [])
+    looked: list[str] = []
+    target_of = model.target_of
+
+    def counted(manifest: Manifest, name: str) -> Target:
+        looked.append(name)
+        return target_of(manifest, name)
+
+    monkeypatch.setattr(model, "target_of", counted)
+    assert len(list(instances_of(manifest, "one", "new"))) == 6
+    assert looked == ["new"]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tilusbuild.errors import InputError
+from tilusbuild.render import declared
 from tilusbuild.render.closure import inside, layout
 from tilusbuild.render.headers import Headers, closure
 from tilusbuild.render.outside import Outside
 from tilusbuild.state.files import sha256_bytes
+from tilusbuild.state.patterns import PatternTooWideError
 
 
 @pytest.fixture
@@ -154,6 +156,25 @@ def test_what_cannot_be_resolved_is_noted_and_can_be_declared(project, roots):
 @pytest.mark.parametrize("pattern", ["../*.h", "/etc/*.h"])
 def test_declared_headers_are_in_the_directories(roots, pattern):
     assert closure("", roots, [pattern]).unmatched == (pattern,)
+
+
+def test_a_new_header_of_a_pattern_is_where_a_plan_looks_again(project, roots):
+    project.write({"project/include/a/v.h": "", "project/include/empty/other.txt": ""})
+    directory = project.directory / "project/include"
+    assert {str(directory), str(directory / "a"), str(directory / "empty")} <= {
+        *closure("", roots, ["*/v.h"]).probed
+    }
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 1), ("MOST_BYTES", 3)])
+def test_a_pattern_of_more_than_may_be_carried_is_an_error(
+    project, roots, monkeypatch, limit, value
+):
+    project.write({"project/include/a.h": "//a", "project/include/b.h": "//b"})
+    assert len(closure("", roots, ["*.h"]).headers) == 2
+    monkeypatch.setattr(declared, limit, value)
+    with pytest.raises(PatternTooWideError, match="matches 2 files of 0 MiB"):
+        closure("", roots, ["*.h"])
 
 
 def test_links_are_followed_and_named_by_where_they_are_included(project, roots):

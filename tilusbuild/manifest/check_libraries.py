@@ -18,8 +18,9 @@ from tilusbuild.manifest.check_names import (
 from tilusbuild.manifest.check_targets import check_flag_list, check_references
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.document import Path
-from tilusbuild.manifest.library import LANGUAGES, LINKED, LibrarySection, matches
+from tilusbuild.manifest.library import LANGUAGES, LINKED, LibrarySection, files_matching
 from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.state.patterns import PatternTooWideError
 
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune")
 """What a script of objects has no use for."""
@@ -49,8 +50,13 @@ def _files(
     checks: Checks, path: Path, patterns: tuple[str, ...], suffixes: tuple[str, ...]
 ) -> None:
     root = checks.manifest.root
-    for number, (pattern, names) in enumerate(matches(root, patterns)):
+    for number, pattern in enumerate(patterns):
         place = partial(checks.document.value, *path, number)
+        try:
+            names = files_matching(root, pattern)
+        except PatternTooWideError as error:
+            checks.error(str(error), place, "name the directory that they are in")
+            continue
         if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
             checks.error(f'"{pattern}" leads out of the project', place, f"the project is {root}")
         elif not names:

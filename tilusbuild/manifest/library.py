@@ -7,9 +7,9 @@ the objects of the scripts that say `library = "NAME"`. Places of both lead to t
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Literal
 
@@ -19,6 +19,7 @@ from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import IncludeDir
 from tilusbuild.manifest.table import AnyValue, Entries, ManifestTable, Text, entries
 from tilusbuild.space.model import Parameter
+from tilusbuild.state.patterns import PatternTooWideError, matching
 
 SOURCES = ".sources"
 """What the name of the script of a library's sources ends in."""
@@ -157,27 +158,28 @@ class LinkScript(ScriptSection):
         return self.owner.kind
 
 
-def matches(root: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each pattern with the files that it matches, sorted, relative to `root`."""
-    for pattern in patterns:
-        found = sorted(glob.glob(pattern, root_dir=root, recursive=True))
-        yield pattern, tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
+def files_matching(root: str, pattern: str) -> tuple[str, ...]:
+    """Return the files that a pattern matches, sorted, relative to `root`. Raises
+    `PatternTooWideError`."""
+    found = matching(root, pattern).names
+    return tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
 
 
 def files_of(root: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that patterns match, each once, in the patterns' order."""
-    every = (name for _, names in matches(root, patterns) for name in names)
-    return tuple(dict.fromkeys(os.path.normpath(name) for name in every))
+    """Return the files that patterns match, each once, in the patterns' order; none of one that is
+    too wide, which is a mistake of its own (`check_libraries`)."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        with suppress(PatternTooWideError):
+            found.update(dict.fromkeys(map(os.path.normpath, files_matching(root, pattern))))
+    return tuple(found)
 
 
 def searched(root: str, library: LibrarySection) -> Iterator[str]:
     """Yield the directories in which a new file could match a pattern, by path."""
     for pattern in (*library.sources, *library.objects):
-        parts = pattern.split("/")[:-1]
-        for depth in range(len(parts) + 1):
-            prefix = os.path.join(*parts[:depth], "")
-            for name in glob.iglob(prefix, root_dir=root, recursive=True) if prefix else ("",):
-                yield os.path.normpath(os.path.join(root, name))
+        with suppress(PatternTooWideError):
+            yield from matching(root, pattern).directories
 
 
 def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:

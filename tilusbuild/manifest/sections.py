@@ -128,7 +128,8 @@ class BuildSection(ManifestTable):
     headers: tuple[Text, ...] = Field(
         (),
         description="Patterns of headers, relative to the include directories, that programs may "
-        "include by a computed name (`#include MACRO`), which cannot be read off the source.",
+        "include by a computed name (`#include MACRO`), which cannot be read off the source. A "
+        "pattern matches at most 20,000 files of 512 MiB in a directory.",
         examples=[["generated/*.cuh"]],
     )
     flags: tuple[Text, ...] = Field(

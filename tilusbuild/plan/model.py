@@ -170,7 +170,7 @@ def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[
         for rows in itertools.product(*(constant.values for constant in constants))
     ]
     own = {name for constant in constants for name in constant.names}
-    around = target_constants(targets_of(manifest)[target])
+    around = target_constants(target_of(manifest, target))
     rules = [
         rule
         for rule in manifest.scripts[script].restrict_for(target).values()
@@ -197,15 +197,18 @@ def target_constants(target: Target) -> dict[str, Value]:
 
 def targets_of(manifest: Manifest) -> dict[str, Target]:
     """Return every declared target as a value."""
-    return {
-        name: Target(
-            name=name,
-            archs=tuple(parse_arch(arch) for arch in declared.arch),
-            ptx=declared.ptx,
-            facts=dict(declared.facts),
-        )
-        for name, declared in manifest.targets.items()
-    }
+    return {name: target_of(manifest, name) for name in manifest.targets}
+
+
+def target_of(manifest: Manifest, name: str) -> Target:
+    """Return a declared target as a value."""
+    declared = manifest.targets[name]
+    return Target(
+        name=name,
+        archs=tuple(parse_arch(arch) for arch in declared.arch),
+        ptx=declared.ptx,
+        facts=dict(declared.facts),
+    )
 
 
 def targets_named(manifest: Manifest, word: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tilusbuild.compile import Launch, Prune, Recipe, options_text, pipeline_for
 from tilusbuild.compile.steps import tools_of
-from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest import LANGUAGES, Manifest, expression, signature_of
 from tilusbuild.manifest.check_targets import flag_problems
@@ -30,6 +30,7 @@ from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.runtime.naming import instance_name
 from tilusbuild.signature import Signature, SignatureError, resolve
 from tilusbuild.space import Schedule, Space, SpaceSpec
+from tilusbuild.state.patterns import PatternTooWideError
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
 HeadersOf: TypeAlias = Callable[[str], Headers]
@@ -256,19 +257,27 @@ class ScriptInstance:
         """Return the headers that a source, which was made of `template`, can reach. Raises
         `InputError`."""
         patterns = self._manifest.headers_for(self.script)
-        found = self._headers(template).closure(source, extra=patterns, defines=dict(self._defines))
+        headers = self._headers(template)
+        try:
+            found = headers.closure(source, extra=patterns, defines=dict(self._defines))
+        except PatternTooWideError as error:
+            hint = "name the directory that they are in, or a smaller one in include-dirs"
+            raise input_error(str(error), place=self._place_of(error.pattern), hint=hint) from None
         if found.unmatched:
             raise InputError(*(self._unmatched(pattern) for pattern in found.unmatched))
         return found
 
     def _unmatched(self, pattern: str) -> Diagnostic:
-        own = self._owner.headers
-        keys = ("script", self.script, "headers") if pattern in own else ("build", "headers")
         return Diagnostic(
             f'no header matches "{pattern}"',
-            self._manifest.place(*keys),
+            self._place_of(pattern),
             "patterns are relative to the directories of include-dirs, or to the project",
         )
+
+    def _place_of(self, pattern: str) -> Place | None:
+        own = self._owner.headers
+        keys = ("script", self.script, "headers") if pattern in own else ("build", "headers")
+        return self._manifest.place(*keys)
 
     def template_digest(self, name: str) -> str:
         """Return the digest of a template as it is rendered; "" when there is none."""

@@ -8,7 +8,6 @@ is the toolkit's or the system's; those are searched too where the project shado
 
 from __future__ import annotations
 
-import glob
 import os
 import posixpath
 import stat
@@ -29,6 +28,7 @@ from tilusbuild.render.closure import (
     parents,
     passed,
 )
+from tilusbuild.render.declared import Found, find
 from tilusbuild.render.known import KnownClosures
 from tilusbuild.render.outside import Outside, Overlap, overlap
 from tilusbuild.render.preprocessor import Include, Macros, Scan, scan
@@ -92,6 +92,7 @@ class Headers:
         self._files: dict[str, File | None] = {}
         self._closures: dict[object, Closure] = {}
         self._ancestors: dict[str, str] = {}
+        self._declared: dict[str, tuple[Found, ...]] = {}
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -103,7 +104,7 @@ class Headers:
     ) -> Closure:
         """Return what `source`, compiled with `defines`, can reach, and what the globs `extra`
         declare, which are relative to a root or to a root's tree. Raises `InputError` for a header
-        that cannot be read."""
+        that cannot be read, and `PatternTooWideError`."""
         found = scan(source)
         defined = tuple(sorted((defines or {}).items()))
         key = (found, tuple(extra), defined)
@@ -195,16 +196,11 @@ class Headers:
             self._ancestors[directory] = known
         return known
 
-    def declared(self, pattern: str) -> Iterable[tuple[str, str, str, str]]:
-        """Yield the files that a glob matches: tree, name in the copy, path on disk, and its
-        base."""
-        if pattern.startswith("/") or ".." in pattern.split("/"):
-            return
-        bases = {(r.name, r.path, r.tree) for r in self._roots}
-        bases |= {(r.tree, r.base, r.tree) for r in self._roots}
-        for name, path, tree in sorted(bases):
-            for match in sorted(glob.glob(pattern, root_dir=path, recursive=True)):
-                yield tree, posixpath.join(name, match), os.path.join(path, match), path
+    def declared(self, pattern: str) -> Iterable[Found]:
+        """Return what a glob matches below each directory. Raises `PatternTooWideError`."""
+        if (found := self._declared.get(pattern)) is None:
+            found = self._declared[pattern] = tuple(find(self._roots, pattern))
+        return found
 
 
 def closure(
@@ -352,13 +348,13 @@ class _Search:
 
     def _declare(self, pattern: str) -> bool:
         matched = False
-        for tree, name, path, base in self.headers.declared(pattern):
-            self.probed.add(os.path.dirname(path))
-            self.probed.add(base)
-            file = self.headers.file(tree, name, path)
-            if file is not None:
-                matched = True
-                self._take(file)
+        for found in self.headers.declared(pattern):
+            self.probed.update(found.directories)
+            for name, path in found.files:
+                file = self.headers.file(found.tree, name, path)
+                if file is not None:
+                    matched = True
+                    self._take(file)
         return matched
 
     def _compute(self) -> bool:

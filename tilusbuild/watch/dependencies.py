@@ -7,16 +7,17 @@ saving an unrelated file beside a template plans nothing again.
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilusbuild.manifest import Manifest
 from tilusbuild.manifest.script_sections import PACKAGE
 from tilusbuild.plan.script_instance import ScriptInstance
 from tilusbuild.render.closure import Root
+from tilusbuild.state.patterns import PatternTooWideError, matching
 from tilusbuild.toolchain import Toolchain
 
 MANIFEST = ("manifest",)
@@ -123,12 +124,9 @@ def dependencies_of_part(
 def _directories_of(patterns: Iterable[str], roots: Sequence[Root]) -> Iterator[str]:
     """Yield the directories in which a new file could match a pattern."""
     for pattern in patterns:
-        parts = pattern.split("/")[:-1]
         for base in {root.path for root in roots} | {root.base for root in roots}:
-            for depth in range(len(parts) + 1):
-                prefix = os.path.join(*parts[:depth], "")
-                for name in glob.iglob(prefix, root_dir=base, recursive=True):
-                    yield os.path.normpath(os.path.join(base, name))
+            with suppress(PatternTooWideError):
+                yield from matching(base, pattern).directories
 
 
 def dependencies_of_manifest(manifest: Manifest) -> Dependencies:
