@@ -94,6 +94,9 @@ def test_outputs_come_back_with_what_was_said(farmed: NewFarmed) -> None:
 def test_what_a_worker_could_not_do_is_no_answer(farmed: NewFarmed) -> None:
     there = farmed()
     assert there.run("kill -9 $$") is None
+    assert there.run("true", outputs=("x",)) is None
+    assert there.run("no-such-compiler") is None
+    assert there.run("exit 1") is None
     done = there.run("sleep 60", timeout=1.0)
     assert done is not None
     assert done.timed_out
@@ -110,12 +113,12 @@ def test_a_worker_with_other_tools_is_refused_by_name(farmed: NewFarmed) -> None
 
 def test_blobs_that_are_gone_are_sent_again(farm: Casd, farmed: NewFarmed) -> None:
     there = farmed()
-    assert there.run("cat in", outputs=("x",)) is not None
+    assert there.run("cat in | tee x", outputs=("x",)) is not None
     for path in (farm.directory / "cas" / "objects").rglob("*"):
         if path.is_file():
             path.unlink()
     (there.directory / "in").write_text("more")
-    done = there.run("cat in", outputs=("x",))
+    done = there.run("cat in | tee x", outputs=("x",))
     assert done is not None
     assert done.output == b"more"
 
@@ -155,7 +158,7 @@ def test_a_line_in_trouble_ends_in_an_answer_or_none(
         else:
             faults.silent_after = random.randrange(3000)
         for number in range(3):
-            done = there.run(f"sleep 0.2; echo {number}; : {seed}", outputs=("x",))
+            done = there.run(f"sleep 0.2; echo {number} | tee x; : {seed}", outputs=("x",))
             assert done is None or done.output == b"%d\n" % number
     assert len(there.warnings) <= 1
 
@@ -164,7 +167,7 @@ def test_a_server_that_is_started_again_knows_nothing(tmp_path: Path, farmed: Ne
     server = Casd(tmp_path / "farm", *worker())
     there = farmed(server.address)
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(there.run, "sleep 1; cat in", outputs=("x",))
+        waiting = thread.submit(there.run, "sleep 1; cat in | tee x", outputs=("x",))
         wait_until(lambda: any(each.heard for each in list(there.executor._running.values())))
         server.restart()
         done = waiting.result()

@@ -20,7 +20,7 @@ from tilusbuild.compile.diagnosis import Program
 from tilusbuild.compile.kernel_names import symbol_of
 from tilusbuild.compile.launcher import launcher_source
 from tilusbuild.compile.model import CompileOutcome, Findings, Recipe
-from tilusbuild.compile.reads import ASSEMBLED, INCLUDED, Reads
+from tilusbuild.compile.reads import Reads
 from tilusbuild.compile.steps import (
     CC_FLAGS,
     ENVIRONMENT,
@@ -351,7 +351,7 @@ class Compile:
             self.work,
             {**self.tools.environment, **ENVIRONMENT, **reads.environment},
             self.timeout,
-            outputs=self._portable(step),
+            outputs=self._portable(step, reads),
             sandbox=reads.sandbox(step),
         )
         finished = self.runner.run(command)
@@ -360,15 +360,15 @@ class Compile:
         self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
 
-    def _portable(self, step: Step) -> tuple[str, ...]:
-        """Return the files that a step may make, if another machine may run it: that which reads
-        the source. The others take milliseconds, and NVRTC's process is one that stays here. Where
-        the compiler records times of headers, a worker has others."""
+    def _portable(self, step: Step, reads: Reads) -> tuple[str, ...]:
+        """Return the files that a step makes, if another machine may run it: that which reads the
+        source. The others take milliseconds, and NVRTC's process is one that stays here. Where the
+        compiler records times of headers, a worker has others."""
         if step.argv[0] not in ("{nvcc}", "{cxx}") or SOURCE not in step.argv:
             return ()
         if self.recipe.pipeline.copies_headers(self.recipe):
             return ()
-        return (step.output, INCLUDED, ASSEMBLED)
+        return (step.output, *reads.lists(step))
 
     def _reads(self) -> Reads:
         return Reads(self.tools, self.work, self.include_dir)

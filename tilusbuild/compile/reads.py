@@ -82,7 +82,7 @@ class Reads:
         words = self.tools.fill(step.argv)
         if self.tools.reach is None:
             return words
-        if SOURCE in step.argv and step.output.endswith(".o"):
+        if _assembles(step):
             if step.argv[0] == "{nvcc}":
                 return (*words, *(w for word in _LIST_ASSEMBLED for w in ("-Xcompiler", word)))
             return (*words, *_LIST_ASSEMBLED)
@@ -93,6 +93,12 @@ class Reads:
             held = ("--confine", os.path.abspath(landlock.__file__), *sandbox.read, "--")
             return (*own, *held, *sandbox.write, "--", *words[len(own) :])
         return words
+
+    def lists(self, step: Step) -> tuple[str, ...]:
+        """Return the lists that a step of nvcc or g++ makes of what it read."""
+        if self.tools.reach is None:
+            return ()
+        return (INCLUDED, ASSEMBLED) if _assembles(step) else (INCLUDED,)
 
     def sandbox(self, step: Step) -> Sandbox | None:
         """Return what the runner holds a step to; None for NVRTC, which holds itself, and for a
@@ -178,6 +184,10 @@ class Reads:
                 continue
             # The assembler's input, and the directories of gcc's own programs in its messages.
             yield os.path.normpath(path) if own else path
+
+
+def _assembles(step: Step) -> bool:
+    return SOURCE in step.argv and step.output.endswith(".o")
 
 
 @lru_cache(maxsize=8192)

@@ -44,8 +44,8 @@ class Command:
     """Called in `Runner.run`, on its thread, with each piece of output as it comes. If it falls far
     behind, a line that says so replaces some pieces."""
     outputs: tuple[str, ...] = ()
-    """The files in `cwd` that it may make, when it reads nothing but `cwd` and the tools: such a
-    command may run on another machine. () is any other."""
+    """The files in `cwd` that it makes if it ends well, when it reads nothing but `cwd` and the
+    tools: such a command may run on another machine. () is any other."""
     sandbox: Sandbox | None = None
     """What holds the process and all that it starts; None: nothing."""
 

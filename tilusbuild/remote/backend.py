@@ -37,8 +37,9 @@ class Backend(Protocol):
         """Ask what it can do, and return that in words, for people."""
         ...
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        """Return the records under keys; None where there is none."""
+    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
+        """Return the records under keys; None where there is none. Of the files in `inline` a
+        server may put the content into a record, which is then checked as any other."""
         ...
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:

@@ -31,6 +31,11 @@ from tilusbuild.remote.record import (
 )
 from tilusbuild.status import RECORDED, Status
 
+_INLINE = (
+    *(layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.COMPILE_SH),
+    *(layout.SOURCE, layout.LIBRARY, layout.LOG),
+)
+"""Files that a server may send along with the record: those of every program."""
 _AT_ONCE = 64 << 20
 """Bytes of programs that are fetched together."""
 
@@ -81,7 +86,7 @@ class Fetcher:
     def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Miss | Refused]:
         """Yield what the remote says of each. Raises `BrokenError`."""
         keys = [key(program) for program in programs]
-        answers = self._guard.call(lambda: self._backend.results(keys))
+        answers = self._guard.call(lambda: self._backend.results(keys, _INLINE))
         for program, data in zip(programs, answers, strict=True):
             if data is None:
                 yield Miss(program)
@@ -95,6 +100,8 @@ class Fetcher:
         """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
         for some in _portions(programs):
             contents = Contents()
+            for _, record in some:
+                contents.good.update(record.inlined)
             self._blobs.read(
                 {
                     blob

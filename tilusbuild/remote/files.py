@@ -41,7 +41,7 @@ class FileBackend:
             raise RemoteTroubleError(f"{self._root} cannot be written", retry=False)
         return f"the directory {self._root}"
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
         return [self._read("ac", key.digest, MAX_RECORD) for key in keys]
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:

@@ -59,7 +59,7 @@ class HttpBackend:
             raise self._refused("GET", status)
         return "a server of /ac and /cas over HTTP"
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
         return [self._get(f"ac/{key.digest}", MAX_RECORD) for key in keys]
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:

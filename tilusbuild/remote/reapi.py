@@ -24,6 +24,7 @@ import grpc
 
 from tilusbuild import __version__
 from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.remote import zstd
 from tilusbuild.remote.backend import UNKNOWN_CLIENT, UNTRUSTED, RemoteTroubleError
 from tilusbuild.remote.credentials import Credentials
 from tilusbuild.remote.record import Blob
@@ -79,18 +80,21 @@ class ReapiBackend:
         words = [
             f"Remote Execution API {low.major}.{low.minor} to {high.major}.{high.minor}, SHA256",
             f"messages up to {(self._limit + _MARGIN) >> 20} MiB",
+            *(("zstd",) if zstd.COMPRESSOR in cache.supported_compressors else ()),
             "takes records" if updates else "takes no records",
             "executes" if found.execution_capabilities.exec_enabled else "executes nothing",
         ]
         return ", ".join(words)
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+    def results(self, keys: Sequence[Blob], inline: Collection[str] = ()) -> list[bytes | None]:
         self._checked()
         calls = [
             self._start(
                 f"{V2}.ActionCache/GetActionResult",
                 reapi.GetActionResultRequest(
-                    instance_name=self._settings.instance, action_digest=_digest(key)
+                    instance_name=self._settings.instance,
+                    action_digest=_digest(key),
+                    inline_output_files=inline,
                 ),
             )
             for key in keys
@@ -98,14 +102,16 @@ class ReapiBackend:
         return [self._end(call, absent=True) for call in calls]
 
     def blobs(self, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-        self._checked()
+        reads_zstd = zstd.COMPRESSOR in self._checked().cache_capabilities.supported_compressors
         found: dict[Blob, bytes] = {}
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
         calls = [
             self._start(
                 f"{V2}.ContentAddressableStorage/BatchReadBlobs",
                 reapi.BatchReadBlobsRequest(
-                    instance_name=self._settings.instance, digests=map(_digest, batch)
+                    instance_name=self._settings.instance,
+                    digests=map(_digest, batch),
+                    acceptable_compressors=(0, zstd.COMPRESSOR) if reads_zstd else (),
                 ),
             )
             for batch in in_batches(small, self._limit)
@@ -115,10 +121,12 @@ class ReapiBackend:
             for each in answer.responses:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
                 if not each.status.code and blob in wanted:
-                    found[blob] = each.data
+                    packed = reads_zstd and each.compressor == zstd.COMPRESSOR
+                    found[blob] = zstd.decompressed(each.data, blob.size) if packed else each.data
         for blob in wanted:
-            if blob.size > self._limit - _OVERHEAD and (data := self._stream(blob)) is not None:
-                found[blob] = data
+            if blob.size > self._limit - _OVERHEAD:
+                data = self._stream(blob, packed=reads_zstd)
+                found |= {} if data is None else {blob: data}
         return found
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
@@ -137,12 +145,19 @@ class ReapiBackend:
         return set(found).intersection(every)
 
     def send(self, blobs: Mapping[Blob, bytes]) -> None:
-        self._checked()
+        can = self._checked().cache_capabilities
+        packs = zstd.COMPRESSOR in can.supported_batch_update_compressors
         small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
         for batch in in_batches(small, self._limit):
             request = reapi.BatchUpdateBlobsRequest(instance_name=self._settings.instance)
             for blob in batch:
-                request.requests.add(digest=_digest(blob), data=blobs[blob])
+                data = zstd.compressed(blobs[blob]) if packs and blob.size >= zstd.WORTH else None
+                if data is None or len(data) >= blob.size:
+                    request.requests.add(digest=_digest(blob), data=blobs[blob])
+                else:
+                    request.requests.add(
+                        digest=_digest(blob), data=data, compressor=zstd.COMPRESSOR
+                    )
             name = f"{V2}.ContentAddressableStorage/BatchUpdateBlobs"
             answer = parsed(reapi.BatchUpdateBlobsResponse, self._end(self._start(name, request)))
             for each in answer.responses:
@@ -150,7 +165,7 @@ class ReapiBackend:
                     why = each.status.message[:200] or f"code {each.status.code}"
                     raise RemoteTroubleError(f"{self._settings.address} takes no blob: {why}")
         for blob in blobs.keys() - set(small):
-            self._write(blob, blobs[blob])
+            self._write(blob, blobs[blob], packed=zstd.COMPRESSOR in can.supported_compressors)
 
     def send_result(self, key: Blob, record: bytes) -> None:
         self._checked()
@@ -223,41 +238,45 @@ class ReapiBackend:
                 return None
             raise self.trouble(error) from None
 
-    def _stream(self, blob: Blob) -> bytes | None:
+    def _stream(self, blob: Blob, *, packed: bool) -> bytes | None:
         """Return a large blob; None when it is not there."""
+        kind = "compressed-blobs/zstd" if packed else "blobs"
         request = reapi.ReadRequest(
-            resource_name=f"{self._instance}blobs/{blob.digest}/{blob.size}"
+            resource_name=f"{self._instance}{kind}/{blob.digest}/{blob.size}"
         )
         call = self._method(self._channel.unary_stream, "/google.bytestream.ByteStream/Read")
-        pieces: list[bytes] = []
-        left = blob.size
+        answers = call(
+            request.SerializeToString(),
+            timeout=self._settings.timeout,
+            metadata=self._metadata(),
+        )
+        pieces = (parsed(reapi.ReadResponse, data).data for data in answers)
         try:
-            for data in call(
-                request.SerializeToString(),
-                timeout=self._settings.timeout,
-                metadata=self._metadata(),
-            ):
-                piece = parsed(reapi.ReadResponse, data).data
-                pieces.append(piece)
-                left -= len(piece)
-                if left < 0:
-                    break
+            if packed:
+                return zstd.decompressed(zstd.Pieces(pieces), blob.size)
+            found = bytearray()
+            while len(found) <= blob.size and (piece := next(pieces, None)) is not None:
+                found += piece
+            return bytes(found)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
             raise self.trouble(error) from None
-        return b"".join(pieces)
+        finally:
+            answers.cancel()  # of one that is too long
 
-    def _write(self, blob: Blob, data: bytes) -> None:
-        name = f"{self._instance}uploads/{uuid.uuid4()}/blobs/{blob.digest}/{blob.size}"
+    def _write(self, blob: Blob, data: bytes, *, packed: bool) -> None:
+        kind = "compressed-blobs/zstd" if packed else "blobs"
+        name = f"{self._instance}uploads/{uuid.uuid4()}/{kind}/{blob.digest}/{blob.size}"
+        sent = zstd.compressed(data) if packed else data
 
         def pieces() -> Iterator[bytes]:
-            for at in range(0, len(data), _CHUNK):
+            for at in range(0, len(sent), _CHUNK):
                 yield reapi.WriteRequest(
                     resource_name=name if not at else "",
                     write_offset=at,
-                    data=data[at : at + _CHUNK],
-                    finish_write=at + _CHUNK >= len(data),
+                    data=sent[at : at + _CHUNK],
+                    finish_write=at + _CHUNK >= len(sent),
                 ).SerializeToString()
 
         call = self._method(self._channel.stream_unary, "/google.bytestream.ByteStream/Write")
@@ -265,8 +284,10 @@ class ReapiBackend:
             answer = call(pieces(), timeout=self._settings.timeout, metadata=self._metadata())
         except grpc.RpcError as error:
             raise self.trouble(error) from None
-        # A server that has it already ends early, with the whole size.
-        if parsed(reapi.WriteResponse, answer).committed_size != blob.size:
+        # A server that has it already ends early: with the whole size, and, of what is compressed,
+        # with -1.
+        whole = {blob.size, len(sent), -1} if packed else {blob.size}
+        if parsed(reapi.WriteResponse, answer).committed_size not in whole:
             raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
 
     @property

@@ -116,14 +116,16 @@ class Tree(_message.Message):
     def __init__(self, root: _Optional[_Union[Directory, _Mapping]] = ..., children: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
 
 class OutputFile(_message.Message):
-    __slots__ = ("path", "digest", "is_executable")
+    __slots__ = ("path", "digest", "is_executable", "contents")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     IS_EXECUTABLE_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
     path: str
     digest: Digest
     is_executable: bool
-    def __init__(self, path: _Optional[str] = ..., digest: _Optional[_Union[Digest, _Mapping]] = ..., is_executable: bool = ...) -> None: ...
+    contents: bytes
+    def __init__(self, path: _Optional[str] = ..., digest: _Optional[_Union[Digest, _Mapping]] = ..., is_executable: bool = ..., contents: _Optional[bytes] = ...) -> None: ...
 
 class OutputDirectory(_message.Message):
     __slots__ = ("path", "tree_digest")
@@ -198,14 +200,20 @@ class ExecuteOperationMetadata(_message.Message):
     def __init__(self, stage: _Optional[int] = ...) -> None: ...
 
 class ExecuteRequest(_message.Message):
-    __slots__ = ("instance_name", "skip_cache_lookup", "action_digest")
+    __slots__ = ("instance_name", "skip_cache_lookup", "action_digest", "inline_stdout", "inline_stderr", "inline_output_files")
     INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
     SKIP_CACHE_LOOKUP_FIELD_NUMBER: _ClassVar[int]
     ACTION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    INLINE_STDOUT_FIELD_NUMBER: _ClassVar[int]
+    INLINE_STDERR_FIELD_NUMBER: _ClassVar[int]
+    INLINE_OUTPUT_FILES_FIELD_NUMBER: _ClassVar[int]
     instance_name: str
     skip_cache_lookup: bool
     action_digest: Digest
-    def __init__(self, instance_name: _Optional[str] = ..., skip_cache_lookup: bool = ..., action_digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
+    inline_stdout: bool
+    inline_stderr: bool
+    inline_output_files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance_name: _Optional[str] = ..., skip_cache_lookup: bool = ..., action_digest: _Optional[_Union[Digest, _Mapping]] = ..., inline_stdout: bool = ..., inline_stderr: bool = ..., inline_output_files: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
     __slots__ = ("result", "cached_result", "status")
@@ -230,12 +238,14 @@ class CancelOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetActionResultRequest(_message.Message):
-    __slots__ = ("instance_name", "action_digest")
+    __slots__ = ("instance_name", "action_digest", "inline_output_files")
     INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
     ACTION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    INLINE_OUTPUT_FILES_FIELD_NUMBER: _ClassVar[int]
     instance_name: str
     action_digest: Digest
-    def __init__(self, instance_name: _Optional[str] = ..., action_digest: _Optional[_Union[Digest, _Mapping]] = ...) -> None: ...
+    inline_output_files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance_name: _Optional[str] = ..., action_digest: _Optional[_Union[Digest, _Mapping]] = ..., inline_output_files: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UpdateActionResultRequest(_message.Message):
     __slots__ = ("instance_name", "action_digest", "action_result")
@@ -272,12 +282,14 @@ class FindMissingBlobsResponse(_message.Message):
 class BatchUpdateBlobsRequest(_message.Message):
     __slots__ = ("instance_name", "requests")
     class Request(_message.Message):
-        __slots__ = ("digest", "data")
+        __slots__ = ("digest", "data", "compressor")
         DIGEST_FIELD_NUMBER: _ClassVar[int]
         DATA_FIELD_NUMBER: _ClassVar[int]
+        COMPRESSOR_FIELD_NUMBER: _ClassVar[int]
         digest: Digest
         data: bytes
-        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+        compressor: int
+        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ..., compressor: _Optional[int] = ...) -> None: ...
     INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     instance_name: str
@@ -298,24 +310,28 @@ class BatchUpdateBlobsResponse(_message.Message):
     def __init__(self, responses: _Optional[_Iterable[_Union[BatchUpdateBlobsResponse.Response, _Mapping]]] = ...) -> None: ...
 
 class BatchReadBlobsRequest(_message.Message):
-    __slots__ = ("instance_name", "digests")
+    __slots__ = ("instance_name", "digests", "acceptable_compressors")
     INSTANCE_NAME_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTABLE_COMPRESSORS_FIELD_NUMBER: _ClassVar[int]
     instance_name: str
     digests: _containers.RepeatedCompositeFieldContainer[Digest]
-    def __init__(self, instance_name: _Optional[str] = ..., digests: _Optional[_Iterable[_Union[Digest, _Mapping]]] = ...) -> None: ...
+    acceptable_compressors: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, instance_name: _Optional[str] = ..., digests: _Optional[_Iterable[_Union[Digest, _Mapping]]] = ..., acceptable_compressors: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BatchReadBlobsResponse(_message.Message):
     __slots__ = ("responses",)
     class Response(_message.Message):
-        __slots__ = ("digest", "data", "status")
+        __slots__ = ("digest", "data", "status", "compressor")
         DIGEST_FIELD_NUMBER: _ClassVar[int]
         DATA_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
+        COMPRESSOR_FIELD_NUMBER: _ClassVar[int]
         digest: Digest
         data: bytes
         status: Status
-        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+        compressor: int
+        def __init__(self, digest: _Optional[_Union[Digest, _Mapping]] = ..., data: _Optional[bytes] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., compressor: _Optional[int] = ...) -> None: ...
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[BatchReadBlobsResponse.Response]
     def __init__(self, responses: _Optional[_Iterable[_Union[BatchReadBlobsResponse.Response, _Mapping]]] = ...) -> None: ...
@@ -365,14 +381,18 @@ class ActionCacheUpdateCapabilities(_message.Message):
     def __init__(self, update_enabled: bool = ...) -> None: ...
 
 class CacheCapabilities(_message.Message):
-    __slots__ = ("digest_functions", "action_cache_update_capabilities", "max_batch_total_size_bytes")
+    __slots__ = ("digest_functions", "action_cache_update_capabilities", "max_batch_total_size_bytes", "supported_compressors", "supported_batch_update_compressors")
     DIGEST_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     ACTION_CACHE_UPDATE_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_TOTAL_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTED_COMPRESSORS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTED_BATCH_UPDATE_COMPRESSORS_FIELD_NUMBER: _ClassVar[int]
     digest_functions: _containers.RepeatedScalarFieldContainer[int]
     action_cache_update_capabilities: ActionCacheUpdateCapabilities
     max_batch_total_size_bytes: int
-    def __init__(self, digest_functions: _Optional[_Iterable[int]] = ..., action_cache_update_capabilities: _Optional[_Union[ActionCacheUpdateCapabilities, _Mapping]] = ..., max_batch_total_size_bytes: _Optional[int] = ...) -> None: ...
+    supported_compressors: _containers.RepeatedScalarFieldContainer[int]
+    supported_batch_update_compressors: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, digest_functions: _Optional[_Iterable[int]] = ..., action_cache_update_capabilities: _Optional[_Union[ActionCacheUpdateCapabilities, _Mapping]] = ..., max_batch_total_size_bytes: _Optional[int] = ..., supported_compressors: _Optional[_Iterable[int]] = ..., supported_batch_update_compressors: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ExecutionCapabilities(_message.Message):
     __slots__ = ("exec_enabled",)

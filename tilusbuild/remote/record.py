@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -54,6 +54,8 @@ class Record:
     directories: Mapping[str, Blob]
     seconds: float
     """How long its compile took."""
+    inlined: Mapping[Blob, bytes] = field(default_factory=dict, compare=False)
+    """Content that came with the record, which is what its digest says."""
 
 
 def _key_parts() -> tuple[bytes, bytes, bytes, bytes]:
@@ -121,7 +123,12 @@ def decode(data: bytes) -> Record:
     metadata = result.execution_metadata
     start, end = metadata.execution_start_timestamp, metadata.execution_completed_timestamp
     seconds = end.seconds - start.seconds + (end.nanos - start.nanos) / 1e9
-    return Record(files, directories, min(max(seconds, 0.0), 1e6))
+    inlined = {
+        blob: each.contents
+        for each in result.output_files
+        if each.contents and (blob := blob_of(each.digest)) == blob_for(each.contents)
+    }
+    return Record(files, directories, min(max(seconds, 0.0), 1e6), inlined)
 
 
 class Describer:

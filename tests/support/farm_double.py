@@ -1,0 +1,236 @@
+"""A server of the Remote Execution API that does what the real ones here do not: it compresses,
+inlines, ends uploads early, breaks off, and lies wherever it is told to.
+
+Blobs and records are kept in memory. Actions are not run: `work` says what comes of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from tilusbuild.remote import reapi_pb2 as reapi
+from tilusbuild.remote import zstd
+from tilusbuild.remote.record import Blob, blob_for
+
+COMPLETED, EXECUTING, QUEUED = 4, 3, 2
+_REQUESTS: dict[str, Any] = {
+    "GetCapabilities": reapi.GetCapabilitiesRequest,
+    "GetActionResult": reapi.GetActionResultRequest,
+    "UpdateActionResult": reapi.UpdateActionResultRequest,
+    "FindMissingBlobs": reapi.FindMissingBlobsRequest,
+    "BatchUpdateBlobs": reapi.BatchUpdateBlobsRequest,
+    "BatchReadBlobs": reapi.BatchReadBlobsRequest,
+    "Read": reapi.ReadRequest,
+    "Execute": reapi.ExecuteRequest,
+    "WaitExecution": reapi.WaitExecutionRequest,
+    "CancelOperation": reapi.CancelOperationRequest,
+}
+_STREAMS = ("Read", "Execute", "WaitExecution")
+
+
+def packed(message: Any, name: str) -> reapi.Any:
+    """A message as an Any of the protocol's own package."""
+    url = f"type.googleapis.com/build.bazel.remote.execution.v2.{name}"
+    return reapi.Any(type_url=url, value=message.SerializeToString())
+
+
+def operation(stage: int, answer: reapi.ExecuteResponse | None = None, **how: Any) -> Any:
+    """An operation in a stage; with an answer it is done."""
+    about = packed(reapi.ExecuteOperationMetadata(stage=stage), "ExecuteOperationMetadata")
+    response = None if answer is None else packed(answer, "ExecuteResponse")
+    given = {"name": "operations/1", "done": answer is not None, "response": response, **how}
+    return reapi.Operation(metadata=about, **given)
+
+
+@dataclass
+class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers each method honestly, unless `instead` has something for it: a status to abort with,
+    or a function that takes the request, the context and the honest answers and yields others."""
+
+    zstd: bool = False
+    inlines: bool = False
+    most: int = 0
+    instead: dict[str, Any] = field(default_factory=dict)
+    held: dict[str, bytes] = field(default_factory=dict)
+    records: dict[str, bytes] = field(default_factory=dict)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    passed: int = 0
+    """Bytes of blobs that went over the line."""
+    output: bytes = b"made"
+    """Of each output of an action."""
+    cancelled: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def names(self) -> list[str]:
+        """The methods that were called, in order."""
+        return [name for name, _ in self.calls]
+
+    def keep(self, data: bytes) -> reapi.Digest:
+        blob = blob_for(data)
+        self.held[blob.digest] = data
+        return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
+
+    def service(self, details: Any) -> Any:
+        name = details.method.rpartition("/")[2]
+        if name == "Write":
+            return grpc.stream_unary_rpc_method_handler(self._write)
+
+        def answers(request: bytes, context: Any) -> Iterator[bytes]:
+            message = _REQUESTS[name].FromString(request)
+            self.calls.append((name, message))
+            honest = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
+            other = self.instead.get(name)
+            if isinstance(other, grpc.StatusCode):
+                context.abort(other, "as told")
+            found = honest(message, context)
+            for each in found if other is None else other(message, context, found):
+                yield each if isinstance(each, bytes) else each.SerializeToString()
+
+        if name in _STREAMS:
+            return grpc.unary_stream_rpc_method_handler(answers)
+        return grpc.unary_unary_rpc_method_handler(lambda *asked: next(answers(*asked)))
+
+    def _get_capabilities(self, request: Any, context: Any) -> Iterator[Any]:
+        known = [0, 1] if self.zstd else [0]
+        cache = reapi.CacheCapabilities(
+            digest_functions=[1],
+            max_batch_total_size_bytes=self.most,
+            supported_compressors=known,
+            supported_batch_update_compressors=known,
+            action_cache_update_capabilities={"update_enabled": True},
+        )
+        yield reapi.ServerCapabilities(
+            cache_capabilities=cache, execution_capabilities={"exec_enabled": True}
+        )
+
+    def _get_action_result(self, request: Any, context: Any) -> Iterator[Any]:
+        data = self.records.get(request.action_digest.hash)
+        if data is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such record")
+        result = reapi.ActionResult.FromString(data or b"")
+        for file in result.output_files:
+            if self.inlines and file.path in request.inline_output_files:
+                file.contents = self.held[file.digest.hash]
+        yield result
+
+    def _update_action_result(self, request: Any, context: Any) -> Iterator[Any]:
+        self.records[request.action_digest.hash] = request.action_result.SerializeToString()
+        yield request.action_result
+
+    def _find_missing_blobs(self, request: Any, context: Any) -> Iterator[Any]:
+        missing = [each for each in request.blob_digests if each.hash not in self.held]
+        yield reapi.FindMissingBlobsResponse(missing_blob_digests=missing)
+
+    def _batch_update_blobs(self, request: Any, context: Any) -> Iterator[Any]:
+        answer = reapi.BatchUpdateBlobsResponse()
+        for each in request.requests:
+            assert self.zstd or not each.compressor
+            self.passed += len(each.data)
+            size = each.digest.size_bytes
+            data = zstd.decompressed(each.data, size) if each.compressor else each.data
+            assert blob_for(data) == Blob(each.digest.hash, size)
+            self.keep(data)
+            answer.responses.add(digest=each.digest)
+        yield answer
+
+    def _batch_read_blobs(self, request: Any, context: Any) -> Iterator[Any]:
+        assert self.zstd or not request.acceptable_compressors
+        answer = reapi.BatchReadBlobsResponse()
+        for each in request.digests:
+            data = self.held.get(each.hash)
+            if data is None:
+                answer.responses.add(digest=each, status={"code": 5})
+            elif zstd.COMPRESSOR in request.acceptable_compressors:
+                data = zstd.compressed(data)
+                answer.responses.add(digest=each, data=data, compressor=zstd.COMPRESSOR)
+            else:
+                answer.responses.add(digest=each, data=data)
+            self.passed += len(data or b"")
+        yield answer
+
+    def _read(self, request: Any, context: Any) -> Iterator[Any]:
+        *kind, digest, _ = request.resource_name.split("/")
+        data = self.held.get(digest)
+        if data is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such blob")
+        assert self.zstd or "zstd" not in kind
+        sent = zstd.compressed(data or b"") if "zstd" in kind else data or b""
+        self.passed += len(sent)
+        for at in range(0, len(sent), 1000):
+            yield reapi.ReadResponse(data=sent[at : at + 1000])
+
+    def _write(self, requests: Iterator[bytes], context: Any) -> bytes:
+        pieces: list[bytes] = []
+        name = ""
+        other = self.instead.get("Write")
+        for data in requests:
+            request = reapi.WriteRequest.FromString(data)
+            name = name or request.resource_name
+            pieces.append(request.data)
+            if isinstance(other, grpc.StatusCode):
+                context.abort(other, "as told, in mid-stream")
+            if isinstance(other, int):
+                break
+        self.calls.append(("Write", name))
+        *kind, digest, size = name.split("/")
+        whole = b"".join(pieces)
+        self.passed += len(whole)
+        if other is None:
+            assert self.zstd or "zstd" not in kind
+            data = zstd.decompressed(whole, int(size)) if "zstd" in kind else whole
+            assert blob_for(data) == Blob(digest, int(size))
+            self.keep(data)
+        committed = len(whole) if other is None else other
+        answer: bytes = reapi.WriteResponse(committed_size=committed).SerializeToString()
+        return answer
+
+    def result(self, request: reapi.ExecuteRequest) -> reapi.ActionResult:
+        """What comes of an action when all is well."""
+        action = reapi.Action.FromString(self.held[request.action_digest.hash])
+        command = reapi.Command.FromString(self.held[action.command_digest.hash])
+        result = reapi.ActionResult(stdout_raw=b"said\n")
+        for path in command.output_paths:
+            file = result.output_files.add(path=path, digest=self.keep(self.output))
+            if self.inlines and path in request.inline_output_files:
+                file.contents = self.output
+        return result
+
+    def _execute(self, request: Any, context: Any) -> Iterator[Any]:
+        yield operation(QUEUED)
+        yield operation(EXECUTING)
+        yield operation(COMPLETED, reapi.ExecuteResponse(result=self.result(request)))
+
+    def _wait_execution(self, request: Any, context: Any) -> Iterator[Any]:
+        context.abort(grpc.StatusCode.NOT_FOUND, "no such operation")
+        yield b""
+
+    def _cancel_operation(self, request: Any, context: Any) -> Iterator[Any]:
+        self.cancelled.append(request.name)
+        yield b""
+
+
+Instead = Callable[[Any, Any, Iterator[Any]], Iterator[Any]]
+
+
+@contextlib.contextmanager
+def farm_double(**how: Any) -> Iterator[tuple[FarmDouble, str]]:
+    """A double that serves, and its address."""
+    double = FarmDouble(**how)
+    with ThreadPoolExecutor(8) as threads:
+        server = grpc.server(threads)
+        server.add_generic_rpc_handlers((double,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield double, f"grpc://127.0.0.1:{port}"
+        finally:
+            double.ended.set()
+            server.stop(None).wait()
