@@ -18,6 +18,7 @@ import grpc
 
 from support.casd import Casd
 from support.project import NewProject
+from support.scale import include_headers
 from support.trees import published
 from tilusbuild.remote import reapi_pb2 as reapi
 from tilusbuild.remote.backend import RemoteTroubleError
@@ -39,6 +40,9 @@ def backend(address: str, **settings: Any) -> ReapiBackend:
 
 def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) -> None:
     first, second = new_user(casd.address, WRITE="1"), new_user(casd.address)
+    for user in (first, second):
+        # It has a record only while it has the Directories of its Trees, too.
+        include_headers(user)
     assert first.build()["remote"]["sent"] == 2
     summary = second.build()
     assert (summary["attempts"], summary["remote"]["hits"]) == (0, 2)

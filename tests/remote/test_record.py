@@ -82,8 +82,11 @@ def test_a_tree_of_directories_is_read_back(tmp_path: Path) -> None:
     data, sources = tree_of(str(tmp_path))
     found = files_of_tree(data)
     assert {name: blob.size for name, blob in found.items()} == {n: len(n) for n in found}
-    assert set(sources) == set(found.values())
     assert len(found) == 5
+    tree = reapi.Tree.FromString(data)
+    below = {blob_for(each.SerializeToString(deterministic=True)) for each in tree.children}
+    assert len(below) == 4
+    assert set(sources) == {*found.values(), *below}
 
 
 def test_few_directories_do_not_make_many_files() -> None:

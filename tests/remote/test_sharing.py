@@ -16,6 +16,7 @@ from support.casd import free_port, listens
 from support.http_cache import Faults, HttpCache, line_to
 from support.processes import wait_until
 from support.project import NewProject, Project
+from support.scale import include_headers
 from support.trees import published
 
 NewUser = NewProject
@@ -111,10 +112,7 @@ def test_a_record_whose_blob_is_gone_is_a_miss(server: HttpCache, new_user: NewU
 def test_headers_and_launcher_come_along(server: HttpCache, new_user: NewUser) -> None:
     users = [new_user(server.address, WRITE="1"), new_user(server.address)]
     for user in users:
-        user.write("include/a/b.h", '#include "../c.h"\n')
-        user.write("include/c.h", "constexpr int c = 1;\n")
-        user.edit("tilus.toml", "[build]\n", '[build]\ninclude-dirs = ["include"]\n')
-        user.edit("kernels/scale.cu.j2", "constexpr", '#include "a/b.h"\nconstexpr')
+        include_headers(user)
     users[0].build()
     assert users[1].build()["attempts"] == 0
     same_trees(*users)

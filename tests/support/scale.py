@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.project import Project
+
 TEMPLATE = """\
 {# y = a * x #}
 constexpr int unroll = {{ unroll }};
@@ -51,3 +53,11 @@ def manifest(*scripts: str, build: str = "") -> str:
         f'[build]\ncache-dir = ".cache"\n{build}\n\n'
         '[target.cpu]\narch = "cpu"\n\n[target.gpu]\narch = "sm_80"\n\n'
     ) + "\n".join(scripts or [script()])
+
+
+def include_headers(project: Project) -> None:
+    """Have the template include headers of the project, in directories of their own."""
+    project.write("include/a/b.h", '#include "../c.h"\n')
+    project.write("include/c.h", "constexpr int c = 1;\n")
+    project.edit("tilus.toml", "[build]\n", '[build]\ninclude-dirs = ["include"]\n')
+    project.edit("kernels/scale.cu.j2", "constexpr", '#include "a/b.h"\nconstexpr')

@@ -157,7 +157,8 @@ class Describer:
 
 
 def tree_of(directory: str) -> tuple[bytes, Sources]:
-    """Return a header directory as the bytes of a Tree, and where the blobs in it are. Raises
+    """Return a header directory as the bytes of a Tree, and where the blobs in it are: its
+    Directories, too, without which casd answers for no record that names the Tree. Raises
     `OSError`."""
     sources: Sources = {}
     contents: dict[str, reapi.Directory] = {"": reapi.Directory()}
@@ -172,6 +173,7 @@ def tree_of(directory: str) -> tuple[bytes, Sources]:
     for name in sorted(filter(None, contents), key=lambda each: -each.count("/")):
         data = _sorted(contents[name]).SerializeToString(deterministic=True)
         parent, base = os.path.split(name)
+        sources[blob_for(data)] = data
         contents[parent].directories.add(name=base, digest=_digest(blob_for(data)))
         children.append(contents[name])
     tree = reapi.Tree(root=_sorted(contents[""]), children=children)
